@@ -215,7 +215,7 @@ BROKEN = [
     ("trace", "prepbench.capture.modules.graph_builder", "GraphBuilder.create"),
     ("trace", "prepbench.capture.modules.value_run", "spell"),
     ("trace", "prepbench.capture.modules.value_run", "intercepted"),
-    ("trace without inputs", "prepbench.capture.modules.symbolic_trace", "source_of_frame"),
+    ("trace without inputs", "prepbench.capture.modules.tracer", "source_of_frame"),
     ("capture", "prepbench.capture.aten.attempts", "problem"),
     ("capture", "prepbench.capture.aten.export_program", "quiet_export"),
     ("capture with leaves", "prepbench.capture.aten.export_program", "quiet_export"),

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import prepbench as pb
+from prepbench.bench.runs import setting_rows
 from prepbench.bench.state import BenchState
-from prepbench.bench.state_differences import setting_rows
 from prepbench.errors import SettingsError, UnknownNameError
 
 

@@ -9,7 +9,7 @@ import torch
 
 from prepbench.capture.sizes.conditions import SizeCondition
 from prepbench.capture.sizes.size_formulas import formula_text
-from prepbench.compile.size_checks import SizeChecks
+from prepbench.compile.call_spec import SizeChecks
 
 LIMIT = 2e-6
 CALLS, ROUNDS = 20_000, 9

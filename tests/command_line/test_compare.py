@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 import prepbench as pb
-from prepbench.command_line.budgets import BUDGETS, LATENCY, SQNR
+from prepbench.command_line.compare import BUDGETS, LATENCY, SQNR
 from prepbench.command_line.main import main
 from prepbench.command_line.user_code import load_object
 from prepbench.storage import folder_bytes

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from prepbench.compile.check_lowered import LoweredCheck
-from prepbench.compile.tied_choices import with_ties_broken
+from prepbench.compile.check_lowered import LoweredCheck, with_ties_broken
 from prepbench.errors import TargetError
 from prepbench.inputs import Sample
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from prepbench.compile.generation_masks import flat_mask, flat_masks
+from prepbench.compile.generation_call import flat_mask, flat_masks
 from prepbench.errors import InputError
 
 WINDOW = 4

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.compile import check_lowered, light_module
+from prepbench.compile import check_lowered
 
 
 class Tagger(nn.Module):
@@ -29,9 +29,9 @@ def test_the_light_module_gives_the_results_and_makes_floats_of_parts_only(
     monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
     programs, seen = [], []
-    take, part = check_lowered.light_module, light_module._part
+    take, part = check_lowered.light_module, check_lowered._part
     monkeypatch.setattr(check_lowered, "light_module", lambda program: programs.append(program) or take(program))
-    monkeypatch.setattr(light_module, "_VALUES", 200)
+    monkeypatch.setattr(check_lowered, "_VALUES", 200)
     torch.manual_seed(0)
     pb.compile_model(
         Tagger(),
@@ -41,10 +41,10 @@ def test_the_light_module_gives_the_results_and_makes_floats_of_parts_only(
             weights_num_bits=4, prefer_weights_only_quantization=True, weights_only_quantization_block_size=block
         ),
     )
-    monkeypatch.setattr(light_module, "_part", lambda *given: seen.append(part(*given)) or seen[-1])
+    monkeypatch.setattr(check_lowered, "_part", lambda *given: seen.append(part(*given)) or seen[-1])
     program, *again = programs  # once more for sizes that no sample has
     assert all(other is program for other in again)
-    light = light_module.light_module(program)
+    light = check_lowered.light_module(program)
     for sample in SAMPLES:
         torch.testing.assert_close(light(sample), program.module(check_guards=False)(sample))
     assert max(value.numel() for value in seen) <= 200

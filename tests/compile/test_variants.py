@@ -304,7 +304,7 @@ def test_what_one_side_asserts_about_values_is_a_condition_of_its_calls_only(dep
         with pytest.raises(ConditionError, match="more than 2 iterations"):
             each(torch.full((6, 5), 90.0))
     if isinstance(deployment, pb.OnnxRuntimeDeployment):
-        with pytest.raises(SettingsError, match="One file has no place for .*more than 2 iterations"):
+        with pytest.raises(SettingsError, match=r"One file has no place for .*more than 2 iterations"):
             compiled.export(tmp_path / "model.onnx")
 
 

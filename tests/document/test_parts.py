@@ -7,12 +7,10 @@ import re
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from prepbench.document.hierarchy import grouped
+from prepbench.document.hierarchy import MANY, MANY_INPUTS, PART, grouped
 from prepbench.document.model import Graph, GraphCollectionDocument, Module, Node
-from prepbench.document.parts import MANY, MANY_INPUTS, PART
 from prepbench.views.boxes import View, all_boxes
-from prepbench.views.index import Index
-from prepbench.views.scene import scene
+from prepbench.views.scene import Index, scene
 from tests.views.documents import long
 
 

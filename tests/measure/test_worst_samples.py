@@ -21,7 +21,7 @@ from prepbench.measure.confusion import Confusion
 from prepbench.measure.generation import Generation
 from prepbench.measure.kept_samples import KEPT, kept_prompts
 from prepbench.measure.worst_samples import WorstSamples
-from prepbench.views.images import is_image, picture
+from prepbench.views.samples import is_image, picture
 
 
 def double(x: torch.Tensor) -> torch.Tensor:

@@ -12,8 +12,8 @@ from torch import nn
 
 from prepbench.inputs import normalize_samples
 from prepbench.quantize import Observed, Placement, Statistics, WeightScheme, calibrate, insert_observers
+from prepbench.quantize.decide import FloorSearch
 from prepbench.quantize.fitting import fitting_schemes
-from prepbench.quantize.floor_search import FloorSearch
 from prepbench.quantize.floors import Floors
 from prepbench.quantize.layer_noise import measure_layers
 from prepbench.quantize.observed_graph import set_mode

@@ -12,7 +12,7 @@ from torch import nn
 import prepbench as pb
 from prepbench.inputs import Sample
 from prepbench.jobs import Cancelled, Job
-from prepbench.quantize import Placement, adaround, calibrate, gptq, input_moments, insert_observers, parts
+from prepbench.quantize import Placement, calibrate, gptq, input_moments, insert_observers, parts, rounding
 from prepbench.quantize import moments as moments_module
 from prepbench.quantize.layer_nodes import layer_nodes
 from prepbench.quantize.moments import InputMoments
@@ -85,7 +85,7 @@ def test_learning_alone_loses_less_than_the_nearest_integers() -> None:
     products = (x.t() @ x)[None]
     scheme = WeightScheme(4)
     scale, zero_point = weight_qparams(weight, 0, scheme)
-    learned = adaround._Layer(weight, scheme, products, zero_point).learned(scale)
+    learned = rounding._Layer(weight, scheme, products, zero_point).learned(scale)
     assert bool(((learned - weight / scale[:, None]).abs() < 1.001).all())  # up or down, and no farther
     found = QuantizedRows(learned.to(torch.int8), scale, zero_point)
     assert lost(weight, found, x) < 0.9 * lost(weight, quantized_rows(weight, 0, scheme), x)
@@ -265,7 +265,7 @@ def test_a_weight_in_parts_gets_the_integers_that_it_gets_as_a_whole(
     whole = quantized_rows(weight.bfloat16(), axis, scheme, known)
     monkeypatch.setattr(parts, "_SIZE", 7 * 64)
     monkeypatch.setattr(gptq, "_VALUES", 7 * 64)
-    monkeypatch.setattr(adaround, "_VALUES", 7 * 64)
+    monkeypatch.setattr(rounding, "_VALUES", 7 * 64)
     cut = quantized_rows(weight.bfloat16(), axis, scheme, known)
     assert torch.equal(cut.integers, whole.integers)
     torch.testing.assert_close(cut.scale, whole.scale, rtol=1e-4 if algorithm in ("gptq", "adaround") else 0, atol=0)

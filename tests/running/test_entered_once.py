@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from prepbench.running.entered_once import as_forward
+from prepbench.running.callable_module import as_forward
 
 
 class Generates(torch.nn.Module):

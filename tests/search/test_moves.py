@@ -9,8 +9,8 @@ import pytest
 
 from prepbench.search.budget import Budget
 from prepbench.search.corrected import Corrected, Estimate, Measured
+from prepbench.search.loop import gain, moves, near
 from prepbench.search.mixtures import FLOAT, Mixture
-from prepbench.search.moves import gain, moves, near
 from prepbench.search.scoring import Scale
 from prepbench.search.search_result import SearchCandidate
 from prepbench.search.states import TargetState, excess

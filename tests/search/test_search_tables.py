@@ -16,7 +16,7 @@ from prepbench.search.costs import Whole, is_conversion, profiled_times, times_o
 from prepbench.search.curve import DropCurve
 from prepbench.search.mixtures import FLOAT, Mixture
 from prepbench.search.shrinking import Reading, Shrinking
-from prepbench.search.solving import Bounds, front, solve
+from prepbench.search.states import Bounds, front, solve
 from prepbench.search.tables import (
     CONVERSION,
     CONVERTED_BYTE,

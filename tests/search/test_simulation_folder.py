@@ -17,9 +17,8 @@ from prepbench.compile.scored_samples import scored_on
 from prepbench.compile.simulation import Simulation
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, report_nothing
-from prepbench.search.each import is_here, scores_elsewhere
+from prepbench.search.each import is_here, load_simulation, save_simulation, score_payload, score_task, scores_elsewhere
 from prepbench.search.executors import run_tasks
-from prepbench.search.simulation_folder import load_simulation, save_simulation, score_payload, score_task
 from prepbench.search.tasks import name_of
 
 INT8, INT4 = pb.QuantizationSettings(), pb.QuantizationSettings(

@@ -286,18 +286,18 @@ def test_the_user_decides_how_far_sizes_may_grow() -> None:
 
 
 def test_memory_for_long_sequences_stays_bounded() -> None:
-    from prepbench.targets.executorch import bounds, lower
+    from prepbench.targets.executorch import lower
 
     net = Attention().eval()
     dims = {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}
     program = torch.export.export(net, (noise(2, 256, 64),), dynamic_shapes=(dims,))
     factor = lower._affordable(program.graph, program)
     assert 1 < factor < 64
-    needed = bounds.bytes_needed(program.graph, bounds.LargestSizes(program, factor, program.graph))
+    needed = lower.bytes_needed(program.graph, lower.LargestSizes(program, factor, program.graph))
     assert (
         needed
         <= 256 * 2**20
-        < bounds.bytes_needed(program.graph, bounds.LargestSizes(program, 2 * factor, program.graph))
+        < lower.bytes_needed(program.graph, lower.LargestSizes(program, 2 * factor, program.graph))
     )
 
 

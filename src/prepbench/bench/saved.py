@@ -16,12 +16,11 @@ from typing import Any, Protocol, TypeVar
 from torch import nn
 
 from prepbench.bench.history import KeptJournal
-from prepbench.bench.same_model import check_same_model
 from prepbench.bench.shown import Showable, graph_of, shown
 from prepbench.bench.state import BenchState
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import check_path
-from prepbench.document.bench import BenchDocument
+from prepbench.document.bench import BenchDocument, SavedModule
 from prepbench.document.bench_codec import BENCH_LIMIT, bench_from_json, bench_to_json
 from prepbench.errors import DocumentError, InputError, PrepbenchError, SettingsError, UnknownNameError, sentence
 from prepbench.results.fingerprint import fingerprint, modules_of, structure_of
@@ -252,3 +251,44 @@ def _joined(document: BenchDocument, journal: Journal) -> tuple[Run, ...]:
     joined = {**runs, **known}
     kept = [run for run in joined.values() if run.id not in changes.deleted]
     return tuple(sorted(kept, key=lambda run: (run.made, run.id)))
+
+
+# Whether a file is of this model: the modules and tensors that differ, by name.
+
+
+_LISTED = 8
+
+
+def check_same_model(saved: Sequence[SavedModule], model: nn.Module, model_type: str) -> None:
+    """Raise ``InputError`` that lists the names that differ, unless ``model`` has the modules and tensors of a file."""
+    before, now = _names(saved), _names(modules_of(model))
+    missing = [name for name in before if name not in now]
+    added = [name for name in now if name not in before]
+    other = [
+        f"{name} ({before[name]}, now {now[name]})" for name in before if now.get(name, "") not in ("", before[name])
+    ]
+    if not (missing or added or other):
+        return
+    parts = [("missing", missing), ("added", added), ("different", other)]
+    said = "; ".join(f"{word}: {_listed(names)}" for word, names in parts if names)
+    raise InputError(
+        f"The file is of another model: it was saved of a {model_type}, and this {type(model).__name__} differs in its "
+        f"names ({said}). Give the model that the bench was made for, or make a new bench."
+    )
+
+
+def _names(modules: Iterable[SavedModule]) -> Mapping[str, str]:
+    """What each module and tensor is, in words, by its name."""
+    found: dict[str, str] = {}
+    for module in modules:
+        if module.fqn:  # the class of the model itself may have been renamed
+            found[module.fqn] = module.type
+        for tensor in module.tensors:
+            shape = "×".join(map(str, tensor.shape)) or "scalar"
+            found[f"{module.fqn}.{tensor.name}".lstrip(".")] = f"{shape} {tensor.dtype}"
+    return found
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more

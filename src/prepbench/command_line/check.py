@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from prepbench.command_line.baseline import compared, read_baseline, ways_of, write_baseline
+from prepbench.command_line.files import read_bounded
 from prepbench.command_line.outcomes import Outcome, Report
 from prepbench.command_line.user_code import WHAT_RUNS, load_model, load_values
-from prepbench.errors import CaptureError, InputError
+from prepbench.document.codec import parsed
+from prepbench.errors import CaptureError, DocumentError, InputError
+from prepbench.storage import write_file
+
+if TYPE_CHECKING:
+    from prepbench.capture.traceability import TraceabilityReport
+    from prepbench.document.model import Failure
+
 
 SUMMARY = "Check whether a model can be captured as one graph"
 DESCRIPTION = (
@@ -81,3 +92,97 @@ def _as_data(report: Any) -> dict[str, Any]:
         name: {"passed": passed, "failures": [vars(one) for one in reasons.elements()]}
         for name, (passed, reasons) in ways_of(report).items()
     }
+
+
+# What could not be captured when it was written down: a file to commit, so that only what is new fails.
+
+
+FORMAT = "prepbench baseline 1"
+LIMIT = 64 * 2**20
+_REMEDY = "--write-baseline writes a new one."
+
+
+@dataclass(frozen=True, order=True)
+class Known:
+    """A reason why something is no part of the graph, without the number of its line, which other changes move.
+
+    Attributes:
+        fqn: of the module; "" is the model.
+        kind: of the failure, e.g. ``"data-dependent branch"``.
+        code: the text of the line; "" where none is known.
+    """
+
+    fqn: str
+    kind: str
+    code: str
+
+    def __str__(self) -> str:
+        return f"{self.fqn or 'the model itself'}: {self.kind}" + (f" in `{self.code}`" if self.code else "")
+
+
+Ways = Mapping[str, tuple[bool, Counter[Known]]]
+
+
+def known(failure: Failure) -> Known:
+    """The reason as it is compared."""
+    return Known(failure.fqn, failure.kind, failure.source.code if failure.source else "")
+
+
+def ways_of(report: TraceabilityReport) -> Ways:
+    """For each way of tracing whether it passed, and why not."""
+    return {check.name: (check.passed, Counter(map(known, check.failures))) for check in report.checks}
+
+
+def write_baseline(report: TraceabilityReport, path: str) -> None:
+    """Write down what is there now, in lines that a reviewer can read.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    ways = {
+        name: {"passed": passed, "failures": [vars(one) for one in sorted(reasons.elements())]}
+        for name, (passed, reasons) in ways_of(report).items()
+    }
+    content = {"format": FORMAT, "model_type": report.model_type, "ways": ways}
+    write_file(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_baseline(path: str) -> Ways:
+    """Read what :func:`write_baseline` wrote.
+
+    Raises:
+        DocumentError: there is no such file, or it is no baseline.
+    """
+    data = parsed(read_bounded(path, LIMIT, "a baseline"), "baseline", _REMEDY)
+    if data.get("format") != FORMAT or not isinstance(data.get("ways"), dict):
+        raise DocumentError(f"{path} is no baseline (format {FORMAT!r} expected). {_REMEDY}")
+    try:
+        return {name: _way(way) for name, way in data["ways"].items()}
+    except (KeyError, TypeError) as error:
+        raise DocumentError(f"{path} is damaged: {error!r}. {_REMEDY}") from error
+
+
+def _way(data: dict[str, Any]) -> tuple[bool, Counter[Known]]:
+    reasons = Counter(Known(**{name: str(value) for name, value in one.items()}) for one in data["failures"])
+    return data["passed"] is True, reasons
+
+
+def compared(report: TraceabilityReport, before: Ways) -> Iterator[Outcome]:
+    """One outcome for each way: it fails where a reason is new, or where the way passed before."""
+    now = ways_of(report)
+    for name in [*now, *(name for name in before if name not in now)]:
+        if name not in now:
+            yield Outcome(
+                name, False, "It is in the baseline and was not checked. Give the same --target, or " + _REMEDY
+            )
+            continue
+        passed, reasons = now[name]
+        was_passed, old = before.get(name, (True, Counter[Known]()))
+        new, gone = reasons - old, old - reasons
+        if new or (was_passed and not passed):
+            lines = [f"{sum(new.values())} new since the baseline", *map(str, sorted(new.elements()))]
+            yield Outcome(name, False, "\n".join(lines))
+        else:
+            state = "whole" if passed else f"{sum(reasons.values())} known reasons"
+            better = f", {sum(gone.values())} of the baseline are gone; {_REMEDY}" if gone else ""
+            yield Outcome(name, True, state + better)

@@ -14,8 +14,8 @@ import torch
 from prepbench._torch_compat import pytree
 from prepbench._torch_compat.programs import constant_outputs, number_outputs
 from prepbench.capture.sizes.conditions import SizeCondition
+from prepbench.capture.sizes.size_formulas import UNDEFINED, check_function
 from prepbench.checks import described
-from prepbench.compile.empty_leaves import MISSING, leaves_along
 from prepbench.compile.model_identity import NO_IDENTITY, ModelIdentity
 from prepbench.compile.output_tree import (
     Build,
@@ -28,11 +28,10 @@ from prepbench.compile.output_tree import (
     tree_of,
     without_fixed,
 )
-from prepbench.compile.size_checks import SizeChecks
 from prepbench.compile.tensor_specs import TensorChecks, TensorSpecs, dummy_tensor, tensor_specs, with_empty_tensors
 from prepbench.compile.value_conditions import ValueCondition, check_values
 from prepbench.compile.variant_calls import VariantCall, VariantChoice
-from prepbench.errors import InputError
+from prepbench.errors import ConditionError, InputError
 from prepbench.inputs import Sample, named_leaves, parameter_names, plain_defaults
 from prepbench.running.call_forms import CallForm
 from prepbench.running.check_inputs import about_batches
@@ -40,6 +39,7 @@ from prepbench.running.compare_samples import is_same
 from prepbench.running.counted_numbers import CountedNumber, part_at, path_text
 from prepbench.running.empty_caches import is_nothing
 from prepbench.running.object_nodes import fixed_numbers, is_mark, register_nodes
+from prepbench.running.tensor_numbers import as_tensor
 
 # forms of calls that are remembered
 _FORMS = 16
@@ -431,3 +431,125 @@ def _check_constant(path: str, expected: Any, given: Any) -> None:
 
 def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+# The leaves of a call whose caches hold nothing yet, found along the nesting that was captured.
+
+
+MISSING = object()
+"""Stands for a tensor that an object does not hold yet."""
+
+
+def leaves_along(value: Any, tree: Tree, *, is_inside: bool = False) -> list[Any] | None:
+    """The leaves of ``value`` in the order of ``tree``, with :data:`MISSING` for those that objects in it lack.
+
+    Args:
+        value: nested like ``tree``, except that objects may hold None, no entries or flat tensors without entries.
+        tree: a nesting.
+        is_inside: whether the value is a part of an object.
+
+    Returns:
+        None where something else than a part of an object is missing.
+    """
+    if tree["kind"] == "leaf":
+        if value is MISSING or (is_inside and is_nothing(value)):
+            return [MISSING]
+        leaf = as_tensor(value) if is_inside else value
+        return [leaf] if not is_inside or isinstance(leaf, torch.Tensor) else None
+    is_object = tree["kind"] == "object"
+    if not is_object and value is not MISSING and not isinstance(value, tuple | list | Mapping):
+        return None
+    keys = range(len(tree["items"])) if tree["kind"] in ("tuple", "list") else tree["keys"]
+    leaves: list[Any] = []
+    for key, item in zip(keys, tree["items"], strict=True):
+        inside = is_inside or is_object
+        part = _part(value, key, tree["kind"]) if value is not MISSING else MISSING
+        if (part is None and item["kind"] != "leaf") or part is MISSING:
+            if not inside:
+                return None
+            part = MISSING
+        found = leaves_along(part, item, is_inside=inside)
+        if found is None:
+            return None
+        leaves += found
+    return leaves
+
+
+def _part(value: Any, key: Any, kind: str) -> Any:
+    if kind in ("tuple", "list"):
+        return value[key] if key < len(value) else MISSING
+    if kind == "dict":
+        return value.get(key, MISSING)
+    return getattr(value, str(key), MISSING)
+
+
+# The conditions on sizes of a compiled graph, checked in each call by one function.
+
+
+_NEAR = 4096
+
+
+class SizeChecks:
+    """Refuses calls of sizes for which the graph is not known to equal the model.
+
+    Args:
+        conditions: what they must fulfil.
+    """
+
+    def __init__(self, conditions: Sequence[SizeCondition]) -> None:
+        self._conditions = [condition for condition in conditions if condition.formula]
+        self._hold = check_function((condition.formula, condition.places) for condition in self._conditions)
+
+    def __call__(self, leaves: Sequence[Any]) -> None:
+        """Look at the leaves of one call.
+
+        Raises:
+            ConditionError: a condition is broken.
+        """
+        try:
+            if self._hold(leaves):
+                return
+        except UNDEFINED:  # a condition divides by a size of 0
+            pass
+        for condition in self._conditions:
+            sizes = _sizes(condition, leaves)
+            if condition.holds(sizes) is False:
+                raise ConditionError(self._text(condition, sizes, leaves))
+
+    def _text(self, condition: SizeCondition, sizes: Sequence[int], leaves: Sequence[Any]) -> str:
+        source = condition.source
+        line = f", because of {source.file}:{source.line} ({source.code})" if source else ""
+        given = ", ".join(f"{name} = {size}" for name, size in zip(condition.sizes, sizes, strict=True))
+        found = [
+            f"{name} may be {text}"
+            for name, place in zip(condition.sizes, condition.places, strict=True)
+            if (text := self._allowed(place, leaves))
+        ]
+        others = "With the other sizes of this call, " if len(self._conditions) > 1 or len(sizes) > 1 else ""
+        near = f" {others}{', or '.join(found)}." if found else ""
+        return (
+            f"This call breaks a condition of the compiled graph: {condition.text}{line}. Given: {given}.{near} "
+            "Call it with such sizes, compile with tracing inputs of these sizes, or set compiled.allow_unproven = "
+            "True, which may give wrong results."
+        )
+
+    def _allowed(self, place: tuple[int, int], leaves: Sequence[Any]) -> str:
+        """The nearest sizes of one dim that fulfil all conditions on it, the others being as they are."""
+        about = [condition for condition in self._conditions if place in condition.places]
+        now = int(leaves[place[0]].shape[place[1]])
+
+        def fits(size: int) -> bool:
+            return all(condition.holds(_sizes(condition, leaves, {place: size})) is not False for condition in about)
+
+        below = next((size for size in range(now - 1, max(-1, now - _NEAR), -1) if fits(size)), None)
+        above = next((size for size in range(now + 1, now + _NEAR) if fits(size)), None)
+        return " or ".join(str(size) for size in (below, above) if size is not None)
+
+
+def _sizes(
+    condition: SizeCondition, leaves: Sequence[Any], changed: dict[tuple[int, int], int] | None = None
+) -> list[int]:
+    return [
+        changed[leaf, dim] if changed and (leaf, dim) in changed else int(leaves[leaf].shape[dim])
+        for leaf, dim in condition.places
+    ]

@@ -7,21 +7,22 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
 
-from prepbench.compile.light_module import light_module
-from prepbench.compile.tied_choices import with_ties_broken
 from prepbench.compile.wrong_operator import UNKNOWN, Blame
 from prepbench.errors import InputError, TargetError
 from prepbench.inputs import Sample
+from prepbench.quantize.blocks import OPERATOR as BLOCKS
 from prepbench.running.equal_tensors import Closeness
 from prepbench.running.equality import EXACT, difference
 from prepbench.running.sqnr import sqnr
 from prepbench.targets import Runtime
 from prepbench.targets.programs import is_repeatable, outputs_computed_from_floats
+
+aten = torch.ops.aten
 
 # of quantized programs: 8 bits that are rounded in another order leave 40 dB (measured), and turn only near ties
 LOWERED = Closeness(sqnr=30.0, integers=0.05)
@@ -440,3 +441,153 @@ def _like(value: Any, right: Any) -> Any:
 
 def _clones(leaves: Sequence[Any]) -> list[Any]:
     return [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+
+
+# A quantized program as a module that runs in little memory.
+
+
+# weights that are in float at a time
+_VALUES = 2**22
+
+
+def light_module(program: torch.export.ExportedProgram) -> Callable[..., Any]:
+    """The program as a module that gives the same results, and never has a large matrix in float.
+
+    Of a table, the rows that are looked up are made floats, and of the weight of a linear layer, some outputs after the
+    other. PyTorch's own operator would go through integers of 64 bits, twelve bytes for each weight.
+    """
+    module = program.module(check_guards=False)
+    for node in list(module.graph.nodes):
+        if _is_large_matrix(node) and len(node.users) == 1:
+            _read_in_parts(node, next(iter(node.users)))
+    module.recompile()
+    return module
+
+
+def _is_large_matrix(node: fx.Node) -> bool:
+    """Whether it makes floats of one, whose rows have scales of their own."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or node.kwargs or value.ndim != 2:
+        return False
+    sizes = [size for size in value.shape if isinstance(size, int)]  # those of weights are numbers
+    if len(sizes) < 2 or sizes[0] * sizes[1] <= _VALUES:
+        return False
+    channels = torch.ops.quantized_decomposed.dequantize_per_channel.default
+    return node.target is BLOCKS or (node.target is channels and bool(node.args[3] == 0))
+
+
+def _read_in_parts(weight: fx.Node, user: fx.Node) -> None:
+    call: Callable[..., torch.Tensor]
+    given: tuple[Any, ...]
+    if user.target is aten.embedding.default and user.args[0] is weight:
+        call, given = _looked_up, (user.args[1],)
+    elif user.target is aten.linear.default and user.args[1] is weight and user.args[0] is not weight:
+        call, given = _linear, (user.args[0], user.args[2] if len(user.args) > 2 else None)
+    else:
+        return
+    with user.graph.inserting_before(user):
+        new = user.graph.call_function(call, (cast(Any, weight.target), weight.args, *given))
+    user.replace_all_uses_with(new)
+    user.graph.erase_node(user)
+    user.graph.erase_node(weight)
+
+
+def _part(dequantize: Callable[..., torch.Tensor], args: Sequence[Any], rows: Any) -> torch.Tensor:
+    q, scale, zero_point, *others = args
+    return dequantize(q[rows], scale[rows], None if zero_point is None else zero_point[rows], *others)
+
+
+def _looked_up(dequantize: Callable[..., torch.Tensor], args: Sequence[Any], places: torch.Tensor) -> torch.Tensor:
+    return _part(dequantize, args, places.flatten()).reshape(*places.shape, -1)
+
+
+def _linear(
+    dequantize: Callable[..., torch.Tensor], args: Sequence[Any], values: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    outputs, inputs = args[0].shape
+    step = max(1, _VALUES // inputs)
+    parts = [values @ _part(dequantize, args, slice(start, start + step)).t() for start in range(0, outputs, step)]
+    joined = torch.cat(parts, -1)
+    return joined if bias is None else joined.add_(bias)
+
+
+# Choices among equal values, of which PyTorch and a target may each take another, so that both are right.
+
+
+_TOPK, _SORT, _ARGSORT = aten.topk.default, aten.sort.default, aten.argsort.default
+# of a value: another rounding may turn the order of two that are no further apart
+_NEAR = 1e-5
+
+
+def with_ties_broken(
+    program: torch.export.ExportedProgram, sample: Sample, *, last_first: bool
+) -> tuple[list[Any], list[str]]:
+    """What a call gives where the first, or the last, of equal values is taken, and where there are such values.
+
+    PyTorch promises an order of equal values for ``argmax``, ``max`` and stable sorting, but not for ``topk`` and other
+    sorting. Values that only rounding tells apart count as equal.
+
+    Args:
+        program: what is called.
+        sample: a call of the flat program, whose tensors are left as they are.
+        last_first: whether the last of equal values comes first.
+
+    Returns:
+        The results, and the modules and operators whose choice depends on that.
+    """
+    run = _Run(program.module(check_guards=False), last_first)
+    results = run.run(*(leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in sample.args))
+    return list(results), run.places
+
+
+class _Run(fx.Interpreter):
+    def __init__(self, module: fx.GraphModule, last_first: bool) -> None:
+        super().__init__(module)
+        self._last_first = last_first
+        self.places: list[str] = []
+
+    def run_node(self, n: fx.Node) -> Any:
+        if n.target not in (_TOPK, _SORT, _ARGSORT):
+            return super().run_node(n)
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        first, last = (_chosen(n.target, args, kwargs, last_first=way) for way in (False, True))
+        if not torch.equal(first, last):
+            stack = list((n.meta.get("nn_module_stack") or {}).values())
+            name = str(n.target).split(".")[1]
+            self.places.append(f"{stack[-1][0]} ({name})" if stack and stack[-1][0] else name)
+        indices = last if self._last_first else first
+        return indices if n.target is _ARGSORT else (_taken(args[0], indices, _dim(n.target, args, kwargs)), indices)
+
+
+def _chosen(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, last_first: bool) -> torch.Tensor:
+    """The indices that an operator gives, in an order in which equal values lie as they are asked for."""
+    values: torch.Tensor = args[0]
+    dim = _dim(target, args, kwargs)
+    is_topk = target is _TOPK
+    at, name = (3, "largest") if is_topk else (2, "descending")
+    descending = args[at] if len(args) > at else kwargs.get(name, is_topk)
+    if not values.ndim:
+        return torch.zeros((), dtype=torch.int64)
+    keys = values.flip(dim) if last_first else values
+    if keys.is_floating_point():
+        keys = _preferring_the_first(keys.double(), dim, 1 if descending else -1)
+    indices: torch.Tensor = keys.sort(dim=dim, descending=descending, stable=True).indices
+    if last_first:
+        indices = values.shape[dim] - 1 - indices
+    return indices.narrow(dim, 0, args[1]) if is_topk else indices
+
+
+def _preferring_the_first(keys: torch.Tensor, dim: int, sign: int) -> torch.Tensor:
+    """Of keys that are nearly equal, those that come first are moved to the front."""
+    ramp = torch.linspace(1.0, 0.0, keys.shape[dim], dtype=keys.dtype)
+    moved = keys.transpose(dim, -1) * (1 + sign * keys.transpose(dim, -1).sign() * _NEAR * ramp)
+    return torch.where(keys.isfinite(), moved.transpose(dim, -1), keys)
+
+
+def _taken(values: torch.Tensor, indices: torch.Tensor, dim: int) -> torch.Tensor:
+    return values.gather(dim, indices) if values.ndim else values
+
+
+def _dim(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    at = 2 if target is _TOPK else 1
+    return int(args[at] if len(args) > at else kwargs.get("dim", -1))

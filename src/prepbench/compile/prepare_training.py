@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,25 +21,29 @@ from prepbench.checks import check_progress
 from prepbench.compile.arguments import check_weights
 from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.capture_stage import Wanted, captured_or_reused
+from prepbench.compile.compile_log import CompileLog
 from prepbench.compile.configuration import configuration_of
-from prepbench.compile.pruned_for_training import Unprepared, pruned_as_graph, why_no_code, zeros_of
-from prepbench.compile.pruned_model import PrunedModel
-from prepbench.compile.samples import read_samples, with_static_sizes_of_first
+from prepbench.compile.prune_stage import pruned_program, with_pruned
+from prepbench.compile.pruned_model import PrunedGraph, PrunedModel, pruned_model
+from prepbench.compile.samples import flat_samples, read_samples, with_static_sizes_of_first
+from prepbench.compile.stage_timer import StageTimer
 from prepbench.compile.stages import settings_of_layers
 from prepbench.compile.task import CompileTask
 from prepbench.compile.training_arguments import TrainingArguments
-from prepbench.compile.training_plan import observed_for_training, with_choices
 from prepbench.errors import CaptureError, InputError, SettingsError, sentence
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback, report_nothing
 from prepbench.progress_bar import shows_progress
 from prepbench.quantize import (
+    LayerReport,
     Observed,
     WeightScheme,
+    calibrate,
     check_calibration,
+    choose_weight_schemes,
 )
 from prepbench.quantize.fitting import fitting_schemes
-from prepbench.quantize.insert import float_graph
+from prepbench.quantize.insert import float_graph, insert_observers
 from prepbench.quantize.observed_graph import observed_value, observer_of
 from prepbench.quantize.plan import Plan
 from prepbench.running.module_state import state_bytes
@@ -54,8 +58,10 @@ from prepbench.settings import (
     LayerQuantizationSettings,
     LoraSettings,
     OnnxRuntimeDeployment,
+    PrunableLayer,
     PruningSettings,
     QuantizationSettings,
+    prunable_layers,
 )
 from prepbench.targets import target_for
 
@@ -372,3 +378,174 @@ def _options(given: CompileOptions | None) -> CompileOptions:
         if getattr(options, name):
             raise _changes_weights(f"CompileOptions.{name}")
     return replace(options, keep_ruined_layers_in_float=False, bias_correction=False, smooth_quant=False)
+
+
+# The plan of a compile for training: observers, and one choice of bits and blocks for each layer.
+
+
+def observed_for_training(task: CompileTask, own: nn.Module, progress: ProgressCallback) -> Observed:
+    """The float graph with observers, calibrated if ranges are to be learned from samples."""
+    assert task.layer_settings is not None
+    samples = flat_samples(task.calibration, task.call_spec)
+    program = task.in_types_of_target().program
+    with tracing(progress):
+        observed = insert_observers(
+            program,
+            own,
+            task.layer_settings,
+            task.target.placement,
+            task.captured.leaves,
+            options=task.options,
+            plain_weights=False,
+        )
+    return calibrate(observed, samples, progress) if task.is_pretrained else observed
+
+
+def with_choices(task: CompileTask, own: nn.Module, progress: ProgressCallback) -> CompileTask:
+    """The task with one number of bits and one size of blocks for each layer, where its settings name several."""
+    rows = task.layer_settings
+    if rows is None or not any(_is_open(row.settings) for row in rows):
+        return task
+    if not task.is_pretrained:
+        raise SettingsError(
+            "Bits, blocks and thresholds are chosen by measuring trained weights, which is_model_pretrained=False says "
+            "these are not. Name one number of bits and one size of blocks, and no threshold."
+        )
+    samples = flat_samples(task.calibration, task.call_spec)
+    chosen = {
+        row.fqn: row
+        for row in choose_weight_schemes(observed_for_training(task, own, progress), samples, progress).layers
+    }
+    return replace(task, layer_settings=tuple(_decided(row, chosen[row.fqn]) for row in rows))
+
+
+def _is_open(settings: QuantizationSettings | None) -> bool:
+    return settings is not None and (
+        settings.quantization_sensitivity_threshold is not None or len(list(settings.candidates())) > 1
+    )
+
+
+def _decided(row: ExplainedLayer, report: LayerReport) -> ExplainedLayer:
+    if row.settings is None or not _is_open(row.settings):
+        return row
+    if not report.quantized:
+        return replace(row, settings=None)
+    single = replace(
+        row.settings,
+        weights_num_bits=report.weights_bits,
+        weights_only_quantization_block_size=report.block_size,
+        quantization_sensitivity_threshold=None,
+    )
+    return replace(row, settings=single)
+
+
+# Pruning what is to be trained: a smaller model, and where its weights stay zero.
+
+
+@dataclass(frozen=True)
+class SmallerModel:
+    """A model whose graph was pruned, because its own code does not take fewer channels.
+
+    Attributes:
+        task: with the pruned program.
+        own: has the tensors of that program under the names of the model; its code does not run.
+        zeros: where weights are zero, by the parameter.
+    """
+
+    task: CompileTask
+    own: nn.Module
+    zeros: Mapping[int, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Unprepared:
+    """A model before it is prepared.
+
+    Attributes:
+        model: as it was before it was pruned.
+        layers: what is decided for each layer; empty where nothing is pruned.
+        pruned: what came of it.
+        calibration: samples that decide what goes.
+        graph: which was pruned before, and whose weights are trained.
+    """
+
+    model: nn.Module
+    layers: Sequence[PrunableLayer] = ()
+    pruned: PrunedModel | None = None
+    calibration: Sequence[Sample] = ()
+    graph: PrunedGraph | None = None
+
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        settings: PruningSettings | None,
+        rules: Mapping[str, LayerPruningSettings] | None,
+        samples: list[Sample],
+        calibration: Sequence[Sample],
+        progress: ProgressCallback,
+    ) -> Unprepared:
+        """Prune a model, unless that is done."""
+        if isinstance(model, PrunedGraph):
+            origin = model.origin
+            return cls(origin.model, origin.rows, origin.pruned, origin.calibration, model)
+        if settings is None:
+            return cls(model)
+        layers = prunable_layers(model, settings, rules)
+        return cls(model, layers, pruned_model(model, layers, samples, calibration, progress), calibration)
+
+
+@torch.no_grad()
+def _take_weights(own: nn.Module, graph: PrunedGraph) -> None:
+    """Give a pruned model the weights that its graph has now."""
+    held = {**dict(own.named_parameters(remove_duplicate=False)), **dict(own.named_buffers(remove_duplicate=False))}
+    for name, value in graph.graph.state_dict(keep_vars=True).items():
+        if name in held:
+            held[name].copy_(value)
+
+
+def zeros_of(own: nn.Module, masks: Mapping[str, torch.Tensor]) -> dict[int, torch.Tensor]:
+    """Where weights are zero, by the parameter (layers may share it, and adapters give it another name)."""
+    parameters = dict(own.named_parameters(remove_duplicate=False))
+    return {id(parameters[name]): mask == 0 for name, mask in masks.items()}
+
+
+def pruned_as_graph(task: CompileTask, own: nn.Module, before: Unprepared) -> SmallerModel:
+    """Prune the graph of a model, and give a copy of the model its tensors.
+
+    Args:
+        task: of ``own``; pruning it was proven before.
+        own: as it is.
+        before: what is decided for each layer.
+    """
+    deciding = replace(task, calibration=tuple(before.calibration))
+    pruned = pruned_program(
+        deciding, before.layers, StageTimer(report_nothing, CompileLog(None, task.name)), is_plan=True
+    )
+    made = replace(with_pruned(task, pruned), dense_bytes=state_bytes(own))
+    smaller = copy.deepcopy(own)
+    modules = dict(smaller.named_modules(remove_duplicate=False))
+    tensors: dict[int, torch.Tensor] = {}
+    for name, tensor in {**pruned.program.state_dict, **pruned.program.constants}.items():
+        holder, _, last = name.rpartition(".")
+        module = modules.get(holder)
+        if module is None or not isinstance(tensor, torch.Tensor):
+            continue
+        old = module._parameters.get(last)
+        if old is not None:
+            value = tensors.setdefault(id(tensor), nn.Parameter(tensor.detach().clone(), old.requires_grad))
+            module._parameters[last] = value if isinstance(value, nn.Parameter) else nn.Parameter(value)
+        elif last in module._buffers:
+            module._buffers[last] = tensors.setdefault(id(tensor), tensor.detach().clone())
+    if before.graph is not None:
+        _take_weights(smaller, before.graph)
+    return SmallerModel(made, smaller, zeros_of(smaller, pruned.masks))
+
+
+def why_no_code(found: PrunedModel) -> str:
+    """Why training runs the graph; empty where the model's own code takes what is left."""
+    return (
+        f"channels that the model's own code counts are gone, so its graph is trained: {found.why_graph}"
+        if (found.why_graph)
+        else ""
+    )

@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
+import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, check_axes
-from prepbench.checks import check_function, check_progress, check_switch, check_type
+from prepbench.checks import check_function, check_progress, check_switch, check_type, described
 from prepbench.compile.arguments import check_arguments, check_weights
-from prepbench.compile.float_program import FloatProgram, captured_in_float
+from prepbench.compile.float_program import FloatProgram, LayerFacts, captured_in_float
 from prepbench.compile.kept_stages import KeptStages
-from prepbench.compile.layer_costs import float_bytes, multiplications_of, stored_bytes
-from prepbench.compile.layer_effects import LayerEffects, layer_effects
 from prepbench.compile.samples import as_call
-from prepbench.compile.simulated_layers import check_layer, check_settings, quantizable_nodes
-from prepbench.compile.weight_changes import WeightChanges
-from prepbench.errors import SettingsError
+from prepbench.errors import InputError, SettingsError
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
-from prepbench.quantize import Placement, Score, Statistics
-from prepbench.quantize.changed_weights import EQUALISED, change_weights
+from prepbench.quantize import Placement, Score, Statistics, calibrate
+from prepbench.quantize.algorithms import settings_of_scales
+from prepbench.quantize.changed_weights import EQUALISED, change_weights, smooths_unasked
 from prepbench.quantize.fitting import fitting_schemes
-from prepbench.quantize.insert import float_graph
+from prepbench.quantize.insert import float_graph, observed_with
 from prepbench.quantize.layer_nodes import LayerNode
 from prepbench.quantize.layer_structure import following_layers, tied_layers
 from prepbench.quantize.mixed_graph import MixedGraph, Mixture
-from prepbench.quantize.plan import Plan
+from prepbench.quantize.output_noise import OutputNoise, estimate_output_noise
+from prepbench.quantize.placement import without_lone_refusals
+from prepbench.quantize.plan import Plan, make_plan
+from prepbench.quantize.weights import WeightScheme
 from prepbench.running.check_inputs import check_traced
 from prepbench.running.random_numbers import numbers_kept
 from prepbench.running.sqnr import Powers
@@ -391,3 +396,225 @@ class Simulation:
         given = (source.layers, source.options, source.samples, report_nothing, self._statistics)
         changed = change_weights(graph, mixture, *given) if mixture else None
         return MixedGraph(graph, self.placement, source.options, source.samples, written, source.scored, changed)
+
+
+# What layers take: bytes of values and weights, multiplications.
+
+
+def float_bytes(value: Any) -> int:
+    """Of a value in float32, which values have between layers that are not quantized."""
+    return 4 * value.numel() if isinstance(value, torch.Tensor) else 0
+
+
+def multiplications_of(layer: LayerNode, values: Mapping[str, Any]) -> int:
+    """Multiplications of one call of a layer, from what nodes gave in it."""
+    places = values.get(layer.input.name if layer.is_transposed else layer.node.name)
+    places = places[0] if isinstance(places, tuple) else places
+    if layer.is_lookup or not isinstance(places, torch.Tensor):
+        return 0
+    each = sum(int(weight.meta["val"].numel()) for weight in layer.weights)
+    return int(places.numel() // max(1, places.shape[layer.channels]) * each)
+
+
+def stored_bytes(weight: torch.Tensor, axis: int, scheme: WeightScheme) -> int:
+    """Of integers, scales and zero points of one weight."""
+    numbers = int(weight.numel())
+    rows = int(weight.shape[axis]) if scheme.per_channel or scheme.block_size else 1
+    scales = numbers // scheme.block_size if scheme.block_size else rows
+    return numbers * scheme.bits // 8 + scales * (4 if scheme.symmetric else 5)
+
+
+# What quantizing each layer does to the outputs, estimated for all layers at once.
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """A value that is rounded as soon as one of several layers is quantized, and only once if several are.
+
+    Attributes:
+        quantizer: which value, how it is rounded, and for whom; equal where it is the same.
+        noise: what rounding it does to the outputs.
+        needed_by: FQNs of the layers.
+    """
+
+    quantizer: tuple[Any, ...]
+    noise: float
+    needed_by: frozenset[str]
+
+
+@dataclass(frozen=True)
+class LayerEffects:
+    """What quantizing layers does to the outputs, in parts that add up: noise relative to the signal, or nats.
+
+    Attributes:
+        weights: by FQN.
+        values: what is rounded between layers.
+    """
+
+    weights: Mapping[str, float]
+    values: Sequence[Rounded]
+
+    def alone(self, fqn: str) -> float:
+        """What one layer does while all others are in float."""
+        return math.fsum([self.weights[fqn], *(value.noise for value in self.values if fqn in value.needed_by)])
+
+    def with_weights(self, weights: Hashable) -> LayerEffects:
+        """The same, told apart from the effects in a graph with other weights, whose values are others."""
+        return replace(self, values=[replace(one, quantizer=(*one.quantizer, weights)) for one in self.values])
+
+
+def layer_effects(
+    source: FloatProgram,
+    mixed: MixedGraph,
+    mixture: Mapping[str, QuantizationSettings],
+    statistics: Statistics,
+    unchanged: Statistics,
+    progress: ProgressCallback,
+) -> LayerEffects:
+    """What layers' weights and the values around them do to the outputs, each apart from all others.
+
+    A value that a layer gives and another one reads is rounded for both, once. What enters layers and what they give is
+    estimated apart, because who quantizes a result rounds it for all that read it, and who quantizes what it reads for
+    itself only.
+
+    Args:
+        source: the captured model.
+        mixed: its graph, which knows the outputs in float.
+        mixture: the settings of all layers.
+        statistics: what was learned before of a graph with these weights; what is learned now is added.
+        unchanged: the same of the graph before algorithms changed weights.
+        progress: called after each sample; may raise to cancel.
+    """
+    read = _noise(source, mixed, mixture, statistics, unchanged, progress, of_results=False)
+    given = _noise(source, mixed, mixture, statistics, unchanged, progress, of_results=True)
+    weights = {fqn: next(iter(schemes.values())) for fqn, schemes in read.weights.items()}
+    givers = {given.quantizers[name]: layers for name, layers in given.needed_by.items()}
+    values, rest = [], {given.quantizers[name]: noise for name, noise in given.values.items()}
+    for number, (name, noise) in enumerate(read.values.items()):
+        quantizer = read.quantizers[name]
+        needed_by = read.needed_by[name] | givers.get(quantizer, frozenset())
+        values.append(Rounded((*quantizer, number), noise, needed_by))
+        if quantizer in rest:
+            rest[quantizer] -= noise
+    values += [
+        Rounded((*quantizer, "rest"), noise, givers[quantizer]) for quantizer, noise in rest.items() if noise > 0
+    ]
+    return LayerEffects(weights, values)
+
+
+def _noise(
+    source: FloatProgram,
+    mixed: MixedGraph,
+    mixture: Mapping[str, QuantizationSettings],
+    statistics: Statistics,
+    unchanged: Statistics,
+    progress: ProgressCallback,
+    *,
+    of_results: bool,
+) -> OutputNoise:
+    """That of weights and of what enters layers, or that of rounding the results of layers."""
+    with tracing(progress):
+        graph, written = float_graph(source.program, source.options)
+        change_weights(graph, mixture, source.layers, source.options, source.samples, progress, unchanged)
+        placement = without_lone_refusals(target_for(source.settings).placement)
+        plan = make_plan(graph, mixture, placement)
+        left_out: dict[str, Any] = {"inputs": ()} if of_results else {"output": None}
+        points = [replace(point, **left_out) for point in plan.points if point.output is not None or not of_results]
+        if of_results and not points:
+            return OutputNoise(bool(mixed.logits))
+        plan = replace(plan, points=points)
+        observed = observed_with(graph, plan, placement, source.options, written)
+    observed = calibrate(observed, source.samples, progress, statistics)
+    schemes = {fqn: fitting_schemes(plan, fqn)[0][0] for fqn in plan.nodes}
+    return estimate_output_noise(
+        observed.graph,
+        plan,
+        {fqn: [scheme] for fqn, scheme in schemes.items()},
+        mixed.scored,
+        mixed.expected(),
+        logits=mixed.logits,
+        corrected=source.options.bias_correction,
+        statistics=statistics,
+    )
+
+
+# What a simulation is asked for: layers that it has, each with one kind of settings.
+
+
+_ONLY_WEIGHTS = QuantizationSettings(prefer_weights_only_quantization=True)
+_SINGLE = ("weights_num_bits", "weights_only_quantization_block_size")
+
+
+def check_layer(fqn: object, layers: Sequence[str]) -> None:
+    """Raise ``InputError``, with the nearest names, unless there is such a layer."""
+    if fqn in layers:
+        return
+    near = difflib.get_close_matches(str(fqn), layers, 3, 0.4)
+    hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else "See simulation.layers."
+    raise InputError(f"There is no layer {described(fqn)} that this target can quantize. {hint}")
+
+
+def check_settings(fqn: str, settings: object) -> None:
+    """Raise ``SettingsError`` unless these are settings that name one number of bits and one block size."""
+    check_type(f"settings[{fqn!r}]", settings, QuantizationSettings, "Give pb.QuantizationSettings(), or None.")
+    assert isinstance(settings, QuantizationSettings)
+    several = [field for field in _SINGLE if not isinstance(getattr(settings, field), int)]
+    if several:
+        raise SettingsError(
+            f"settings[{fqn!r}].{several[0]} names several values, {getattr(settings, several[0])}, and a layer is "
+            "simulated with one. Give one of them; settings.candidates() lists what they stand for."
+        )
+
+
+def quantizable_nodes(graph: MixedGraph, layers: Mapping[str, LayerFacts]) -> dict[str, list[LayerNode]]:
+    """The nodes of each layer that can be quantized in one way or another, in execution order.
+
+    Args:
+        graph: in float.
+        layers: those that settings could be for, by FQN.
+    """
+    nodes = dict(graph.plan(dict.fromkeys(layers, _ONLY_WEIGHTS)).nodes)
+    known = [fqn for fqn, facts in layers.items() if not facts.is_table]
+    nodes = {**graph.plan(dict.fromkeys(known, QuantizationSettings())).nodes, **nodes}
+    order = {node: place for place, node in enumerate(graph.graph.graph.nodes)}
+    return dict(sorted(nodes.items(), key=lambda item: order[item[1][0].node]))
+
+
+# For which mixtures of settings algorithms change the weights of the graph, and so its ranges.
+
+
+class WeightChanges:
+    """What the options of a captured model do to its weights.
+
+    Args:
+        source: the captured model.
+    """
+
+    def __init__(self, source: FloatProgram) -> None:
+        self._source = source
+
+    def key(self, mixture: Mapping[str, QuantizationSettings]) -> tuple[frozenset[Any], ...]:
+        """What the weights depend on with these settings of layers; empty where no algorithm changes any."""
+        options = self._source.options
+        scaled = settings_of_scales(mixture, self._source.layers, options.cross_layer_equalization)
+        smoothed = mixture if options.smooth_quant else self._unasked(mixture)
+        return (frozenset(scaled.items()), frozenset(smoothed)) if scaled or smoothed else ()
+
+    def are_own(self, mixture: Mapping[str, QuantizationSettings]) -> bool:
+        """Whether other settings of layers may lead to other weights."""
+        options = self._source.options
+        scaled = settings_of_scales(mixture, self._source.layers, options.cross_layer_equalization)
+        return bool(scaled or options.smooth_quant)
+
+    def _unasked(self, mixture: Mapping[str, QuantizationSettings]) -> frozenset[str]:
+        return self._smoothed if smooths_unasked(self._source.options, mixture) else frozenset()
+
+    @functools.cached_property
+    def _smoothed(self) -> frozenset[str]:
+        """The layers whose weights change as soon as activations are quantized."""
+        source = self._source
+        options = replace(source.options, cross_layer_equalization=False)
+        settings = dict.fromkeys(source.layers, QuantizationSettings())
+        with tracing():
+            graph, _ = float_graph(source.program, options)
+            return frozenset(change_weights(graph, settings, source.layers, options, source.samples, report_nothing))

@@ -29,10 +29,9 @@ from prepbench.compile.lowering import lower, lowering_of
 from prepbench.compile.memory import check_memory
 from prepbench.compile.prune_stage import size_remarks
 from prepbench.compile.quantize_program import Quantized, accounted, quantize
-from prepbench.compile.report import CompileReport, names_of
+from prepbench.compile.report import CompileReport, bits_per_weight, names_of, with_stored_bits
 from prepbench.compile.samples import flat_samples, of_different_sizes, read_samples, with_other_sizes
 from prepbench.compile.stage_timer import StageTimer
-from prepbench.compile.stored_weights import bits_per_weight, with_stored_bits
 from prepbench.compile.task import CompileTask
 from prepbench.compile.uncompiled import NothingCompiledError, UncompiledModel
 from prepbench.compile.value_conditions import with_assertions_returned

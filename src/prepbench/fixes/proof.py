@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from prepbench._torch_compat import pytree
 from prepbench.fixes.facts import Facts, Place
-from prepbench.fixes.strides import other_strides
 from prepbench.fixes.trials import (
     OPERATIONS_OF_DERIVED,
     SECONDS_OF_DERIVED,
@@ -301,3 +301,22 @@ def _missing(tests: Collection[Place], observed: Sequence[Observed]) -> set[tupl
     """The sides of conditions on data that no call takes."""
     taken = {side for one in observed for side in one.taken}
     return {(place, side) for place in tests for side in (True, False) if (place, side) not in taken}
+
+
+# How results lie in memory: what two calls with equal values may still differ in.
+
+
+def other_strides(expected: Any, got: Any) -> str:
+    """The first result whose elements lie in another order than they did; "" where none does."""
+    pairs = zip(pytree.tree_leaves(expected), pytree.tree_leaves(got), strict=False)
+    for one, other in ((a, b) for a, b in pairs if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
+        if _visible_strides(one) != _visible_strides(other):
+            return f"strides {tuple(other.stride())} in place of {tuple(one.stride())} for {tuple(one.shape)}"
+    return ""
+
+
+def _visible_strides(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The strides of dims with several entries; those of the others mean nothing."""
+    if tensor.layout is not torch.strided or not tensor.numel():
+        return ()
+    return tuple(stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import tokenize
 import types
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from prepbench._display import view
 from prepbench.document.model import Failure
-from prepbench.errors import UnknownNameError
+from prepbench.errors import StorageError, UnknownNameError
+from prepbench.fixes.source_text import SourceText
 from prepbench.running.source_lines import source_line
+from prepbench.storage import typed_errors, write_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -181,8 +185,6 @@ class Fixed:
         Raises:
             StorageError: a file has changed since it was read, is a notebook cell, or cannot be written.
         """
-        from prepbench.fixes.written import write_sources
-
         return write_sources(self._sources)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
@@ -192,3 +194,43 @@ class Fixed:
         counts = f"{len(self.applied)} fixed, {len(self.remaining)} left"
         parts = [*map(repr, self.applied), *map(repr, self.remaining)]
         return "\n".join([f"{type(self.model).__name__}: {counts}", *parts])
+
+
+# Writing changes into the user's files.
+
+
+def write_sources(sources: Iterable[SourceText]) -> list[Path]:
+    """Write the changed texts of files, all or none: each is complete beside its place before one is moved in.
+
+    Raises:
+        StorageError: a file has changed since it was read, is no file, or cannot be written.
+    """
+    changed = [source for source in sources if source.text != source.original]
+    encodings = {source.file: _checked(source) for source in changed}
+    _write_all([(Path(source.file), source.text.encode(encodings[source.file])) for source in changed])
+    return [Path(source.file) for source in changed]
+
+
+def _write_all(files: Sequence[tuple[Path, bytes]]) -> None:
+    if files:
+        (path, data), *others = files
+        write_file(path, data, before=lambda: _write_all(others))
+
+
+def _checked(source: SourceText) -> str:
+    """The encoding of a file that is as it was read."""
+    path = Path(source.file)
+    if not path.is_file():
+        raise StorageError(
+            f"{source.file} is no file, so nothing was written. Print .code() and run it in a cell of its own."
+        )
+    with typed_errors(path), tokenize.open(path) as opened:
+        text, encoding = opened.read(), opened.encoding
+    if text != source.original:
+        raise StorageError(
+            f"{source.file} has changed since it was read, so nothing was written. Import it again and call pb.fix "
+            "again."
+        )
+    if not os.access(path, os.W_OK):
+        raise StorageError(f"{source.file} is read-only, so nothing was written. Make it writable, or use .code().")
+    return encoding

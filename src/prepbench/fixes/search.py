@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+import re
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,10 +19,8 @@ from prepbench.capture.failures.describe import describe_failure
 from prepbench.capture.failures.reproduce import received_inputs
 from prepbench.document.model import Failure
 from prepbench.errors import CaptureError, sentence
-from prepbench.fixes.called_methods import lines_of_called
 from prepbench.fixes.cannot_fix import CannotFix
-from prepbench.fixes.data_tests import tests_on_data
-from prepbench.fixes.facts import PARAMETERS, PROBE, Facts, Place, instrumented_codes
+from prepbench.fixes.facts import PARAMETERS, PROBE, Facts, Place, instrumented_codes, outermost_function, place_of
 from prepbench.fixes.kinds import KINDS, Kind
 from prepbench.fixes.proof import Observed, Proof, observe, program_problem, prove, with_sides
 from prepbench.fixes.results import Draft, Fix
@@ -393,3 +395,92 @@ def _global_names(model: torch.nn.Module) -> list[dict[str, Any]]:
             if isinstance(other, dict):
                 found.setdefault(id(other), other)
     return list(found.values())
+
+
+# The methods of a module that a line calls: what fails at the line may stand in them.
+
+
+def lines_of_called(module: torch.nn.Module, source: SourceText, line: int) -> Iterator[int]:
+    """The last line of each method of a module's class that a line of a file calls, if it stands in this file.
+
+    Where the line is that of a ``def``, it stands for all lines of the function.
+    """
+    now, original = source.codes(), source.original_codes()
+    lines = source.text.splitlines()
+    last = line
+    if lines[line - 1].lstrip().startswith("def "):
+        last = max((_last_line(code) for code in now.values() if _has_line(code, line)), default=line)
+    for name in dict.fromkeys(re.findall(r"\bself\.(\w+)\(", "\n".join(lines[line - 1 : last]))):
+        method = getattr(type(module), name, None)
+        code = getattr(inspect.unwrap(method), "__code__", None) if callable(method) else None
+        path = next((path for path, known in original.items() if known == code), None)
+        if path in now:
+            yield _last_line(now[path])
+
+
+def _last_line(code: types.CodeType) -> int:
+    return max(number for _, _, number in code.co_lines() if number is not None)
+
+
+def _has_line(code: types.CodeType, line: int) -> bool:
+    """Whether a function begins on a line; the code of a class has no such line among its own."""
+    return code.co_firstlineno == line and bool(code.co_flags & inspect.CO_OPTIMIZED)
+
+
+# The conditions of a function that depend on the values of tensors.
+
+
+_OF_SIZES = frozenset(("shape", "ndim", "dtype", "device", "is_cuda", "requires_grad", "training"))
+_CALLS_OF_SIZES = frozenset(("size", "dim", "ndimension", "isinstance", "hasattr", "type", "is_floating_point"))
+
+
+def tests_on_data(source: SourceText, line: int, facts: Facts) -> set[Place]:
+    """Where the conditions stand that tensors decide, in the outermost function around a line.
+
+    Numbers made of tensors are followed through the names that they get.
+    """
+    function = outermost_function(ast.parse(source.text), line)
+    if function is None:
+        return set()
+    lines = source.text.splitlines()
+    found = _Data(facts, lines)
+    assignments = [node for node in ast.walk(function) if isinstance(node, ast.Assign | ast.AugAssign)]
+    before = -1
+    while before != len(found.names):
+        before = len(found.names)
+        for node in assignments:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if found.is_data(node.value):
+                found.names.update(ast.unparse(each) for target in targets for each in _parts(target))
+    tests = [node.test for node in ast.walk(function) if isinstance(node, ast.If | ast.While | ast.IfExp | ast.Assert)]
+    return {place_of(test, lines) for test in tests if found.is_data(test)}
+
+
+def _parts(target: ast.expr) -> list[ast.expr]:
+    return list(target.elts) if isinstance(target, ast.Tuple | ast.List) else [target]
+
+
+class _Data:
+    """Says which expressions hold values of tensors."""
+
+    def __init__(self, facts: Facts, lines: list[str]) -> None:
+        self._facts, self._lines = facts, lines
+        self.names: set[str] = set()
+
+    def is_data(self, node: ast.AST) -> bool:
+        """Whether an expression depends on tensors' values, not on their sizes or on whether there is one."""
+        if isinstance(node, ast.Compare) and all(isinstance(sign, ast.Is | ast.IsNot) for sign in node.ops):
+            return False
+        if isinstance(node, ast.Attribute) and node.attr in _OF_SIZES:
+            return False
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name in _CALLS_OF_SIZES:
+                return False
+        if isinstance(node, ast.Name | ast.Attribute) and ast.unparse(node) in self.names:
+            return True
+        if isinstance(node, ast.expr) and node.end_lineno is not None:
+            fact = self._facts.found.get(place_of(node, self._lines))
+            if fact is not None and fact.is_tensor:
+                return True
+        return any(self.is_data(part) for part in ast.iter_child_nodes(node))

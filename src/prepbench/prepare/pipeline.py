@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from prepbench.capture.modules.assumptions import SizeCheck, granted, readable
-from prepbench.errors import CaptureError
+from prepbench.document.model import SourceLine
+from prepbench.errors import CaptureError, PreparationError
 from prepbench.inputs import Sample, normalize_samples
 from prepbench.prepare.check_arguments import check_arguments, check_run
-from prepbench.prepare.fixed_mode import FixedMode
 from prepbench.prepare.kept import kept_operations
 from prepbench.prepare.model import PreparedModel, names_taken
 from prepbench.prepare.modules import Operator
@@ -242,3 +242,27 @@ def _notes(model: torch.nn.Module, traced: Traced) -> tuple[str, ...]:
         notes.append(f"prepared for {mode} only: the model runs other code in the other mode ({place})")
     notes += [f"the attribute {name!r} of the model is not kept: graph modules use it" for name in names_taken(model)]
     return tuple(notes)
+
+
+# The check of a model that was prepared for one mode only.
+
+
+class FixedMode:
+    """Refuses to run a model in the mode that it was not prepared for, because the original runs other code there."""
+
+    def __init__(self, training: bool, source: SourceLine) -> None:
+        self.training, self.source = training, source
+
+    def __call__(self, model: PreparedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Look at one call.
+
+        Raises:
+            PreparationError: the model is in the other mode.
+        """
+        if model.training != self.training:
+            ours, other = ("train()", "eval()") if self.training else ("eval()", "train()")
+            raise PreparationError(
+                f"This {model.original_type.__name__} was prepared in {ours} mode and is in {other} mode, in which the "
+                f"original runs other code ({place_text(self.source)}). Prepare it "
+                f"again after model.{other}, or exclude the module with that line."
+            )

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import torch
 from torch import fx
 
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback
+from prepbench.quantize.biases import correct_biases, restore_biases
+from prepbench.quantize.dynamic_lstm import in_integers
 from prepbench.quantize.fitting import fitting_schemes
-from prepbench.quantize.floor_search import FloorSearch
 from prepbench.quantize.floors import Floors, Score
-from prepbench.quantize.layer_noise import bounded_decibels, chosen_samples, measure_layers
-from prepbench.quantize.observed_graph import remove_observers, set_mode
+from prepbench.quantize.integer_program import Limit, Shared, cheapest
+from prepbench.quantize.layer_noise import MeasuredLayers, bounded_decibels, chosen_samples, measure_layers
+from prepbench.quantize.observed_graph import observer_of, remove_observers, set_mode, simulate
+from prepbench.quantize.output_noise import OutputNoise, estimate_output_noise
+from prepbench.quantize.output_scores import ScoreSum
 from prepbench.quantize.plan import Plan
+from prepbench.quantize.predictions import logits_of
 from prepbench.quantize.statistics import Statistics
 from prepbench.quantize.weights import WeightScheme
 from prepbench.running.sqnr import Powers
@@ -155,3 +163,219 @@ def _without_left_in_float(graph: fx.GraphModule, plan: Plan, decisions: Decisio
     left = plan.without(decisions.left_in_float.keys())
     remove_observers(graph, left)
     return left
+
+
+# Which layers go back to float so that the whole model reaches its floor.
+
+
+Schemes = Mapping[str, WeightScheme]
+"""The scheme of each quantized layer's weight, by FQN; layers that are not in it are in float."""
+
+# after how many simulations a search that has found something ends, and any search does
+_SIMULATIONS = 8
+_UNTIL_ALL_IN_FLOAT = 40
+# limits this close to each other are the same, and how far one is from the next at most
+_SAME = 1.02
+_FARTHEST = 30.0
+# what a finer scheme of as many bits costs, of a layer in float
+_FINER = 0.02
+
+
+class FloorSearch:
+    """Tries schemes for the layers of a graph, and measures the whole model with them.
+
+    Each try changes the graph just enough to run it, and the next try undoes that.
+
+    Args:
+        graph: observed and calibrated.
+        plan: what its observers stand for.
+        options: whether biases are corrected.
+        floors: what is required of the whole model.
+        measured: the noise of each layer.
+        samples: what ``measured`` was measured on.
+        statistics: what was estimated before on the same float graph and samples; what is estimated now is added.
+    """
+
+    def __init__(
+        self,
+        graph: fx.GraphModule,
+        plan: Plan,
+        options: CompileOptions,
+        floors: Floors,
+        measured: MeasuredLayers,
+        samples: Sequence[Sample],
+        statistics: Statistics | None = None,
+    ) -> None:
+        self._graph = graph
+        self._plan = plan
+        self._options = options
+        self._floors = floors
+        self._measured = measured
+        self._samples = samples
+        self._statistics = statistics
+        self._logits = logits_of(graph.graph)
+        self._before: dict[str, fx.Node] = {}
+        by_name = {node.name: node for node in graph.graph.nodes}
+        self._weights = {
+            fqn: [
+                observer_of(graph, operand)
+                for layer in nodes
+                for operand in layer.weight_operands(by_name[layer.node.name].args)
+            ]
+            for fqn, nodes in plan.nodes.items()
+        }
+
+    def score(self, schemes: Schemes) -> Score:
+        """How far the model is from float with these schemes."""
+        for fqn, scheme in schemes.items():
+            for observer in self._weights[fqn]:
+                observer.take(scheme)
+        restore_biases(self._graph, self._before)
+        if self._options.bias_correction:
+            wanted = {fqn: one for fqn, one in schemes.items() if self._plan.settings[fqn].bias_correction}
+            self._before = correct_biases(self._graph, self._measured.mean_shifts(self._plan, wanted))
+        self._graph.recompile()
+        left = self._plan.without(self._plan.nodes.keys() - schemes.keys())
+        return simulated_score(self._graph, self._samples, self._measured.outputs, left, self._logits)
+
+    def is_enough(self, score: Score) -> bool:
+        """Whether this reaches the floor, also on samples that were not measured."""
+        return self._floors.is_enough(score)
+
+    def reach_floor(self, choices: Mapping[str, Sequence[WeightScheme]]) -> dict[str, WeightScheme]:
+        """Give up as little as reaches the floor: finer schemes cost a part of what a layer in float does.
+
+        Which layers change is an integer program: the least lost work with no more than so much estimated noise. What
+        it finds is simulated, and the noise that it may add is corrected by what came out. The search ends where
+        nothing else is found between what is enough and what is not.
+
+        Args:
+            choices: for each layer, the scheme that it has so far, then finer ones that it could have.
+        """
+        floors = self._floors
+        before = self.score({fqn: schemes[0] for fqn, schemes in choices.items()})
+        noise = self.output_noise(choices, in_nats=floors.judges_predictions(before))
+        program = _Program(choices, noise, self._work(choices))
+        limit = floors.noise_allowed(before)
+        allowed, enough, too_much = limit, 0.0, math.inf  # predicted noise
+        best: dict[str, WeightScheme] | None = None
+        for step in range(_UNTIL_ALL_IN_FLOAT):
+            found = program.cheapest(allowed)
+            predicted, exceeded = noise.total(found), floors.exceeded(self.score(found))
+            if exceeded <= 1:
+                if best is None or program.cost(found) < program.cost(best):
+                    best = found
+                enough = max(enough, allowed)
+            else:
+                too_much = min(too_much, predicted)
+            if best is not None and (step + 1 >= _SIMULATIONS or not found or too_much <= enough * _SAME):
+                return best
+            allowed = _next(predicted / exceeded if exceeded > 0 else math.inf, allowed, enough, too_much)
+            if best is not None and allowed <= enough * _SAME:
+                return best
+        return best or {}
+
+    def output_noise(self, schemes: Mapping[str, Sequence[WeightScheme]], *, in_nats: bool) -> OutputNoise:
+        """What each quantizer adds to the outputs of the model, estimated.
+
+        Args:
+            schemes: for each layer, those that could be chosen.
+            in_nats: as a divergence of predictions.
+        """
+        restore_biases(self._graph, self._before)
+        self._before = {}
+        self._graph.recompile()
+        return estimate_output_noise(
+            self._graph,
+            self._plan.without(self._plan.nodes.keys() - schemes.keys()),
+            schemes,
+            self._samples,
+            self._measured.outputs,
+            logits=self._logits if in_nats else (),
+            corrected=self._options.bias_correction,
+            statistics=self._statistics,
+        )
+
+    def noise_of(self, fqn: str, scheme: WeightScheme) -> Powers:
+        """What a scheme adds to the output of a layer."""
+        return self._measured.powers_of(self._plan.nodes[fqn], scheme)
+
+    def _work(self, layers: Iterable[str]) -> dict[str, float]:
+        """What each layer costs in float: its multiplications, and half a layer's for the conversions around it."""
+        each = self._measured.multiplications
+        work = {fqn: float(sum(each.get(one.node.name, 0) for one in self._plan.nodes[fqn])) for fqn in layers}
+        conversions = 0.5 * max(1.0, math.fsum(work.values()) / max(1, len(work)))
+        return {fqn: own + conversions for fqn, own in work.items()}
+
+
+class _Program:
+    """The choices of a search as an integer program: an item for each layer, whose last choice is float."""
+
+    def __init__(
+        self, choices: Mapping[str, Sequence[WeightScheme]], noise: OutputNoise, work: Mapping[str, float]
+    ) -> None:
+        self._choices = choices
+        self._costs = {fqn: [_share(schemes, one) * work[fqn] for one in schemes] for fqn, schemes in choices.items()}
+        self._work = work
+        items = {fqn: index for index, fqn in enumerate(choices)}
+        self._all_costs = [[*self._costs[fqn], work[fqn]] for fqn in choices]
+        self._noise = [[*(noise.weights[fqn][one] for one in schemes), 0.0] for fqn, schemes in choices.items()]
+        self._rounded = [
+            Shared({items[fqn]: range(len(choices[fqn])) for fqn in noise.needed_by[name] & items.keys()}, [added])
+            for name, added in noise.values.items()
+        ]
+
+    def cheapest(self, allowed: float) -> dict[str, WeightScheme]:
+        """The schemes with the least lost work whose predicted noise is at most this."""
+        found = cheapest(self._all_costs, [Limit(self._noise, allowed)], shared=self._rounded)
+        assert found is not None  # everything in float adds nothing
+        pairs = zip(self._choices.items(), found, strict=True)
+        return {fqn: schemes[choice] for (fqn, schemes), choice in pairs if choice < len(schemes)}
+
+    def cost(self, schemes: Schemes) -> float:
+        """The lost work."""
+        return math.fsum(
+            self._costs[fqn][choices.index(schemes[fqn])] if fqn in schemes else self._work[fqn]
+            for fqn, choices in self._choices.items()
+        )
+
+
+def _share(schemes: Sequence[WeightScheme], one: WeightScheme) -> float:
+    """How much of what a layer in float costs a finer scheme does: its further bits; a little where it has none."""
+    first = schemes[0]
+    return 0.0 if one == first else max(_FINER, (one.bits - first.bits) / (32 - first.bits))
+
+
+def _next(corrected: float, allowed: float, enough: float, too_much: float) -> float:
+    """The noise to allow next: what would be at the floor, within what is known, and not too far from the last."""
+    corrected = min(max(corrected, allowed / _FARTHEST), allowed * _FARTHEST)
+    if too_much < math.inf and not enough < corrected < too_much:
+        return math.sqrt(enough * too_much) if enough else too_much / 2
+    return corrected
+
+
+def simulated_score(
+    graph: fx.GraphModule,
+    samples: Sequence[Sample],
+    expected: Sequence[tuple[Any, ...]],
+    plan: Plan,
+    logits: Collection[int] = (),
+) -> Score:
+    """How far the model is from float when quantized as ``plan`` says: SQNR of the worst floating-point output.
+
+    Args:
+        graph: observed and calibrated; its observers are in the mode ``"pass"`` afterwards.
+        samples: calls of the graph.
+        expected: the outputs in float for each sample.
+        plan: what is quantized.
+        logits: the outputs that predict tokens.
+    """
+    total = ScoreSum(logits)
+    simulate(graph, plan)
+    try:
+        with torch.no_grad(), in_integers(graph, plan.dynamic):
+            for sample, right in zip(samples, expected, strict=True):
+                total.add(right, sample.call(graph))
+    finally:
+        set_mode(graph, "pass")
+    return total.score

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import fx, nn
 
+from prepbench._torch_compat.fake_tensors import symbolic_kernels
+from prepbench._torch_compat.operators import OpOverload, schema_of
 from prepbench._torch_compat.scans import scans_in, steps_of
 from prepbench._torchao_compat import pt2e
 from prepbench.document.model import Failure
@@ -17,17 +22,15 @@ from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.quantize.algorithms import fold_batch_norms
 from prepbench.quantize.annotate import annotate
 from prepbench.quantize.changed_weights import change_weights
-from prepbench.quantize.constant_weights import make_weights_plain
-from prepbench.quantize.layer_nodes import SOURCES
+from prepbench.quantize.layer_nodes import LOOKUPS, SOURCES, WEIGHTED, layer_nodes, parameter_of, sources_of
 from prepbench.quantize.layer_reports import LayerReporter
 from prepbench.quantize.observed import Observed
 from prepbench.quantize.placement import Placement
 from prepbench.quantize.plan import Plan, make_plan
 from prepbench.quantize.report import LayerReport
-from prepbench.quantize.skips import skipped_downstream
 from prepbench.quantize.statistics import Statistics
-from prepbench.quantize.written_state import own_written_buffers
-from prepbench.settings import CompileOptions, ExplainedLayer
+from prepbench.quantize.written_state import own_written_buffers, written_names
+from prepbench.settings import CompileOptions, ExplainedLayer, is_within
 
 
 def insert_observers(
@@ -126,3 +129,278 @@ def float_graph(
     if options.fold_batch_norm:
         fold_batch_norms(graph)
     return graph, before
+
+
+# Weights that a graph computes from constants, or multiplies by in other ways than layers do, made those of layers.
+
+
+aten = torch.ops.aten
+
+_TRANSPOSES = frozenset(
+    [aten.numpy_T.default, aten.t.default, aten.transpose.int, aten.permute.default, aten.mT.default]
+)
+_PRODUCTS = frozenset([aten.matmul.default, aten.mm.default])
+_STACKED = frozenset([aten.matmul.default, aten.bmm.default])
+# matrices of one product that become layers of their own
+_MOST_STACKED = 256
+
+
+@torch.no_grad()
+def make_weights_plain(graph: fx.GraphModule) -> None:
+    """Let layers read their weights from attributes, in place; what the graph computes stays the same.
+
+    Three things are rewritten. A weight that is computed from constants alone (normalised weights, the product of two,
+    one of a stack) is computed now, once. A product with a transposed matrix becomes ``aten.linear``, without a copy of
+    the matrix. A product of stacks, one matrix for each entry of a batch, becomes one layer for each matrix.
+
+    Args:
+        graph: of a program; its parameters may be shared with the user's model and stay as they are.
+    """
+    folded = _Folded(graph)
+    for node in list(graph.graph.nodes):
+        if node.op != "call_function":
+            continue
+        if node.target is aten.einsum.default:
+            _as_product(graph.graph, node, folded)
+            continue
+        if node.target in _STACKED:
+            _unstack(graph, node, folded)
+        if node.target in _PRODUCTS:
+            _as_linear(node)
+    folded = _Folded(graph)
+    for node in list(graph.graph.nodes):
+        place = {**WEIGHTED, **LOOKUPS}.get(node.target) if node.op == "call_function" else None
+        if place is not None:
+            folded.replace_weight(node, place[1])
+    for check in graph.graph.find_nodes(op="call_function", target=aten._assert_tensor_metadata.default):
+        if folded.is_constant(check.args[0]):
+            graph.graph.erase_node(check)  # it would keep what a weight is computed from
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+
+
+class _Folded:
+    """Which nodes depend on constants alone, and their values; each is computed once."""
+
+    def __init__(self, graph: fx.GraphModule) -> None:
+        self._graph = graph
+        written = set(written_names(graph.graph))
+        self._constant: set[fx.Node] = set()
+        self._values: dict[fx.Node, torch.Tensor] = {}
+        self._names: dict[tuple[fx.Node, bool], str] = {}
+        for node in graph.graph.nodes:
+            if node.op == "get_attr":
+                value = operator.attrgetter(str(node.target))(graph)
+                if isinstance(value, torch.Tensor) and str(node.target) not in written:
+                    self._constant.add(node)
+            elif node.op == "call_function" and _is_function(node) and self._constant.issuperset(node.all_input_nodes):
+                self._constant.add(node)
+
+    def is_constant(self, node: object) -> bool:
+        return node in self._constant
+
+    def value(self, node: fx.Node) -> Any:
+        """What a constant node gives."""
+        if node.op == "get_attr":
+            return operator.attrgetter(str(node.target))(self._graph).detach()
+        if node not in self._values:
+            args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), self.value)
+            self._values[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+        return self._values[node]
+
+    def replace_weight(self, node: fx.Node, place: int) -> None:
+        """Let a layer read its computed weight from an attribute."""
+        weight = node.args[place]
+        if not isinstance(weight, fx.Node) or weight.op == "get_attr" or parameter_of(weight) is not None:
+            return
+        if not self.is_constant(weight) or not isinstance(self.value(weight), torch.Tensor):
+            return
+        value, val = self.value(weight), weight.meta["val"]
+        if not value.is_floating_point():
+            return
+        if is_turned := node.target in _PRODUCTS and value.ndim == 2:
+            # rows are outputs, so that blocks of inputs can have scales
+            value, val, node.target = value.t(), val.t(), aten.linear.default
+        key = weight, is_turned
+        if key not in self._names:
+            number = len([name for name, _ in self._graph.named_parameters() if name.startswith("computed_weight_")])
+            self._names[key] = f"computed_weight_{number}"
+            self._graph.register_parameter(self._names[key], nn.Parameter(value.contiguous(), requires_grad=False))
+        with self._graph.graph.inserting_before(node):
+            read = self._graph.graph.get_attr(self._names[key])
+        read.meta = {"val": val, SOURCES: tuple(dict.fromkeys(_sources(weight)))}
+        node.update_arg(place, read)
+
+
+def _sources(node: fx.Node) -> Iterator[str]:
+    """The tensors that a constant is computed from, the largest first."""
+    rest, seen, reads = [node], set(), []
+    while rest:
+        one = rest.pop()
+        if one not in seen:
+            seen.add(one)
+            rest += one.all_input_nodes
+            if one.op == "get_attr":
+                reads.append(one)
+    for read in sorted(sorted(reads), key=lambda read: -read.meta["val"].numel() if "val" in read.meta else 0):
+        yield from sources_of(read)
+
+
+def _is_function(node: fx.Node) -> bool:
+    """Whether it gives the same for the same tensors, and changes none."""
+    if not node.all_input_nodes or not isinstance(node.target, OpOverload):
+        return False
+    if torch.Tag.nondeterministic_seeded in node.target.tags:
+        return False
+    return not any(argument.is_write for argument in schema_of(node.target).arguments)
+
+
+def _as_linear(node: fx.Node) -> None:
+    """A product with a transposed matrix as a linear layer."""
+    left, right = node.args[:2]
+    if not isinstance(right, fx.Node) or right.target not in _TRANSPOSES or not isinstance(left, fx.Node):
+        return
+    args: tuple[Any, ...] = right.args
+    matrix = args[0]
+    if not isinstance(matrix, fx.Node) or parameter_of(matrix) is None or matrix.meta["val"].ndim != 2:
+        return
+    if right.target is aten.permute.default and [dim % 2 for dim in args[1]] != [1, 0]:
+        return
+    if right.target is aten.transpose.int and args[1] % 2 == args[2] % 2:
+        return
+    node.target, node.args = aten.linear.default, (left, matrix)
+
+
+def _as_product(graph: fx.Graph, node: fx.Node, folded: _Folded) -> None:
+    """An ``einsum`` that contracts the last axes of what comes with those of a constant, as a linear layer."""
+    args: tuple[Any, ...] = node.args
+    equation, operands = args[:2]
+    if not isinstance(equation, str) or not isinstance(operands, list | tuple) or len(operands) != 2:
+        return
+    inputs, _, output = equation.replace(" ", "").partition("->")
+    one, _, two = inputs.partition(",")
+    left, right = operands
+    if folded.is_constant(left):
+        left, right, one, two = right, left, two, one
+    if not isinstance(left, fx.Node) or not folded.is_constant(right) or folded.is_constant(left):
+        return
+    contracted = "".join(letter for letter in one if letter in two)
+    kept = "".join(letter for letter in output if letter not in one)
+    is_linear = one.endswith(contracted) and output == one[: len(one) - len(contracted)] + kept and contracted and kept
+    if not is_linear or sorted(contracted + kept) != sorted(two) or len(set(one)) < len(one):
+        return
+    steps = _Steps(graph, node)
+    order, sizes = (
+        [two.index(letter) for letter in kept + contracted],
+        dict(zip(two, right.meta["val"].shape, strict=True)),
+    )
+    if order != sorted(order) or len(two) > 2:
+        right = steps.add(aten.permute.default, right, order)
+        right = steps.add(aten.reshape.default, right, [math.prod(sizes[letter] for letter in kept), -1])
+    if len(contracted) > 1:
+        left = steps.add(aten.flatten.using_ints, left, -len(contracted), -1)
+    result = steps.add(aten.linear.default, left, right)
+    if len(kept) > 1:
+        result = steps.add(aten.unflatten.int, result, -1, [sizes[letter] for letter in kept])
+    node.replace_all_uses_with(result)
+    graph.erase_node(node)
+
+
+class _Steps:
+    """Adds operators in front of a node, as parts of the module that it is in."""
+
+    def __init__(self, graph: fx.Graph, node: fx.Node) -> None:
+        self._graph, self._node = graph, node
+        self._origin: dict[str, Any] = {key: node.meta[key] for key in _ORIGIN if key in node.meta}
+
+    def add(self, target: Callable[..., Any], *args: Any) -> fx.Node:
+        """The node that calls an operator."""
+        given = fx.node.map_arg(args, lambda source: source.meta["val"])
+        # torch 2.11 takes a linear layer of symbolic sizes apart in Python only
+        with self._graph.inserting_before(self._node), self._node.meta["val"].fake_mode, symbolic_kernels():
+            made = self._graph.call_function(target, args)
+            made.meta = {**self._origin, "val": target(*given)}
+        return made
+
+
+_ORIGIN = ("nn_module_stack", "stack_trace")
+
+
+def _unstack(graph: fx.GraphModule, node: fx.Node, folded: _Folded) -> None:
+    """A product with a stack of matrices as one linear layer for each of them."""
+    left, right = node.args[:2]
+    if not isinstance(left, fx.Node) or not isinstance(right, fx.Node) or not folded.is_constant(right):
+        return
+    if folded.is_constant(left):
+        return
+    one, two = left.meta["val"], right.meta["val"]
+    if two.ndim != 3 or one.ndim != 3 or not 1 < two.shape[0] <= _MOST_STACKED or min(two.shape[1:]) < 2:
+        return
+    if one.shape[0] != two.shape[0]:
+        return
+
+    steps = _Steps(graph.graph, node)
+    turned = steps.add(aten.transpose.int, right, 1, 2)
+    parts = []
+    for place in range(two.shape[0]):
+        row, matrix = steps.add(aten.select.int, left, 0, place), steps.add(aten.select.int, turned, 0, place)
+        parts.append(steps.add(aten.linear.default, row, matrix))
+    stacked = steps.add(aten.stack.default, parts)
+    node.replace_all_uses_with(stacked)
+    graph.graph.erase_node(node)
+
+
+# Layers that stay in float because of what comes before them.
+
+
+def skipped_downstream(graph: fx.Graph, explained: Sequence[ExplainedLayer]) -> dict[str, str]:
+    """Why layers stay in float that a skipped layer's output reaches, by FQN.
+
+    Where a rule skips a layer "until" others, the layers in between stay in float, too. Where it skips "downstream",
+    all layers that the output reaches do.
+
+    Raises:
+        SettingsError: a layer at which skipping ends is one that the output never reaches.
+    """
+    layers = layer_nodes(graph, {row.fqn: row for row in explained})
+    by_layer: dict[str, list[fx.Node]] = {}
+    for layer in layers:
+        by_layer.setdefault(layer.fqn, []).append(layer.node)
+    owner = {layer.node: layer.fqn for layer in layers}
+    reasons: dict[str, str] = {}
+    for row in explained:
+        if not row.until and not row.downstream:
+            continue
+        reached, stops = _reach(by_layer.get(row.fqn, []), owner, row.until)
+        for name in row.until:
+            if not any(is_within(fqn, name) for fqn in stops):
+                raise SettingsError(
+                    f"layer_quantization_settings[{row.rule!r}].skip_quantization_until names {name!r}, which the "
+                    f"output of {row.fqn!r} does not reach. It reaches "
+                    f"{', '.join(sorted(reached | stops)[:6]) or 'no quantizable layer'}."
+                )
+        for fqn in reached - {row.fqn}:
+            end = f" until {', '.join(row.until)}" if row.until else ""
+            reasons.setdefault(fqn, f"behind {row.fqn}, which rule {row.rule!r} skips with what follows{end}")
+    return reasons
+
+
+def _reach(starts: Sequence[fx.Node], owner: dict[fx.Node, str], until: Sequence[str]) -> tuple[set[str], set[str]]:
+    """FQNs of the layers behind ``starts`` that are skipped, and of those at which skipping ends."""
+    passed: set[str] = set()
+    stops: set[str] = set()
+    seen: set[fx.Node] = set()
+    rest = [user for start in starts for user in start.users]
+    while rest:
+        node = rest.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        fqn = owner.get(node)
+        if fqn is not None and any(is_within(fqn, name) for name in until):
+            stops.add(fqn)
+            continue
+        if fqn is not None:
+            passed.add(fqn)
+        rest += node.users
+    return passed, stops

@@ -2,18 +2,56 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 
-from prepbench.quantize.adaround import adaptive
-from prepbench.quantize.gptq import error_compensated
-from prepbench.quantize.hqq import half_quadratic
-from prepbench.quantize.moments import InputMoments
+from prepbench.jobs import check_cancelled
+from prepbench.quantize.gptq import error_compensated, fitted_scales
+from prepbench.quantize.moments import InputMoments, damped
 from prepbench.quantize.nearest import nearest, weighted
+from prepbench.quantize.parts import in_parts
 from prepbench.quantize.rows import QuantizedRows
-from prepbench.quantize.weights import WeightScheme, rows_of
+from prepbench.quantize.weights import EPSILON, WeightScheme, integers, rows_of, weight_qparams
+
+# Scales that suit most weights of a row, and not its outliers.
+
+
+_HQQ_STEPS = 20
+_NORM = 0.7
+_GROWTH = 1.01
+
+
+def half_quadratic(weight: torch.Tensor, axis: int, scheme: WeightScheme) -> QuantizedRows:
+    """Take the scale that leaves small errors small and lets a few be large.
+
+    Source: Badri, Shaji, "Half-Quadratic Quantization of Large Machine Learning Models", 2023; the scale is solved for
+    in place of the zero point, which is an integer here.
+    """
+    return in_parts(weight, axis, scheme, lambda part: _half_quadratic(part, axis, scheme))
+
+
+def _half_quadratic(weight: torch.Tensor, axis: int, scheme: WeightScheme) -> QuantizedRows:
+    rows, (low, high) = rows_of(weight, axis, scheme), scheme.limits
+    scale, zero_point = (value[:, None].float() for value in weight_qparams(weight, axis, scheme))
+    best = torch.full((len(rows), 1), float("inf"))
+    kept, strength = scale, 10.0
+    for _ in range(_HQQ_STEPS):
+        numbers = (rows / scale).round_().add_(zero_point).clamp_(low, high)
+        errors = rows - (numbers - zero_point) * scale
+        lost = errors.abs().pow(_NORM).sum(1, keepdim=True)
+        kept = torch.where(lost < best, scale, kept)
+        best = torch.minimum(best, lost)
+        size = errors.abs()
+        outliers = errors.sign() * (size - size.clamp_min(1e-8).pow(_NORM - 1) / strength).clamp_min_(0)
+        steps = numbers - zero_point
+        fitted = ((rows - outliers) * steps).sum(1, keepdim=True)
+        scale = (fitted / steps.square().sum(1, keepdim=True).clamp_min(1)).clamp_min(EPSILON)
+        strength *= _GROWTH
+    found = (kept[:, 0], zero_point[:, 0].long())
+    return QuantizedRows(integers(rows, *found, scheme), *found)
 
 
 @torch.no_grad()
@@ -70,3 +108,182 @@ NEEDS_MOMENTS = frozenset([*_WITH_MOMENTS, "adaround"])
 
 FOR_PATCHES = frozenset(["adaround"])
 """Those of them that round convolutions, too."""
+
+
+# Rounding that is learned: up or down for each weight, so that the layer's outputs stay what they were.
+
+
+_STEPS = 200
+_RATE = 0.1
+_STRENGTH = 4.0
+_WARM = 0.2  # of the steps, in which nothing pulls to 0 or 1
+_SHARPEST, _SOFTEST = 2.0, 20.0
+_STRETCH, _SHIFT = 1.2, -0.1  # of the sigmoid, so that 0 and 1 are reached
+_SWEEPS = 4
+_FITS = 2
+_COLUMNS = 128
+_VALUES = 2**20  # weights that are rounded at a time
+
+
+def adaptive(weight: torch.Tensor, scheme: WeightScheme, moments: InputMoments) -> QuantizedRows:
+    """Learn for each weight whether it is rounded up or down, then change single integers as long as that helps.
+
+    What counts is the squared error of the layer's outputs, of which the products of its inputs tell all: no inputs
+    are kept. The integers are relaxed to numbers between both neighbours, pulled to one of them ever harder, and
+    found by gradients (Adam). A sweep over the inputs then gives each the best integer, all others given, from what
+    was learned and from what error compensation finds; a row takes the better of both. In the end scales are fitted.
+
+    Source: Nagel, Amjad, van Baalen, Louizos, Blankevoort, "Up or Down? Adaptive Rounding for Post-Training
+    Quantization", 2020, with the layer's output as what is reconstructed, as in its section 3.3.
+
+    Args:
+        weight: of shape (outputs, ...), float.
+        scheme: with a scale for each output channel or block.
+        moments: of the inputs; products of shape (in, in), or (groups, in, in) for outputs in groups.
+    """
+    rows = weight.flatten(1).float()
+    products = moments.products if moments.products.ndim == 3 else moments.products[None]
+    groups, inputs = products.shape[:2]
+    share = min(100.0, inputs / max(1, moments.count))
+    products = torch.stack([damped(each, share) for each in products])
+    outputs = len(rows) // groups
+    step = max(1, _VALUES // inputs)
+    if groups == 1:
+        plain = replace(moments, products=moments.products.reshape(inputs, inputs))
+        return QuantizedRows.joined([_adaround_rounded(part, scheme, products, plain) for part in rows.split(step)])
+    few = max(1, step // outputs)
+    parts = zip(rows.split(few * outputs), products.split(few), strict=True)
+    return QuantizedRows.joined([_adaround_rounded(part, scheme, known, None) for part, known in parts])
+
+
+def _adaround_rounded(
+    rows: torch.Tensor, scheme: WeightScheme, products: torch.Tensor, moments: InputMoments | None
+) -> QuantizedRows:
+    """The integers of some outputs; with the moments of one group also those that error compensation leads to."""
+    groups, inputs = products.shape[:2]
+    size = scheme.block_size or inputs
+    power = products.diagonal(dim1=1, dim2=2).repeat_interleave(len(rows) // groups, 0)
+    scale, zero_point = weight_qparams(rows, 0, scheme, power)
+    layer = _Layer(rows, scheme, products, zero_point)
+    best = layer.improved(layer.learned(scale), scale)
+    if moments is None:
+        return QuantizedRows(best[0].to(torch.int8).reshape(-1, size), best[1], zero_point)
+    start = error_compensated(rows, 0, scheme, moments)
+    other = _Layer(rows, scheme, products, start.zero_point)
+    found = other.improved(start.integers.reshape(rows.shape).float(), start.scale)
+    better = (found[2] < best[2])[:, None]
+    blocks = better.expand(-1, inputs // size).flatten()
+    return QuantizedRows(
+        torch.where(better, found[0], best[0]).to(torch.int8).reshape(-1, size),
+        torch.where(blocks, found[1], best[1]),
+        torch.where(blocks, start.zero_point, zero_point),
+    )
+
+
+class _Layer:
+    """Some outputs of a layer, with the products of their inputs."""
+
+    def __init__(
+        self, rows: torch.Tensor, scheme: WeightScheme, products: torch.Tensor, zero_point: torch.Tensor
+    ) -> None:
+        self.products = products
+        self.low, self.high = scheme.limits
+        self.size = scheme.block_size or rows.shape[1]
+        self.rows = self._grouped(rows)
+        self.zeros = self._spread(zero_point.float())
+
+    def learned(self, scale: torch.Tensor) -> torch.Tensor:
+        """The integers by gradient descent, each next to the weight.
+
+        Args:
+            scale: of each row or block.
+        """
+        scales = self._spread(scale)
+        exact = self.rows / scales
+        floor = exact.floor()
+        chance = torch.log((exact - floor - _SHIFT) / (_STRETCH + _SHIFT - (exact - floor)))
+        # in units of a row's scale and of inputs of power 1, so that rates fit all layers
+        unit = scales.mean(2, keepdim=True)
+        products = self.products / self.products.diagonal(dim1=1, dim2=2).mean(1)[:, None, None]
+        mean, square = torch.zeros_like(chance), torch.zeros_like(chance)
+        for step in range(_STEPS):
+            if step % 20 == 0:
+                check_cancelled("round weights")
+            sigmoid = chance.sigmoid()
+            stretched = sigmoid * _STRETCH + _SHIFT
+            soft = stretched.clamp(0, 1)
+            number = floor + soft + self.zeros
+            inside = number.clamp(self.low, self.high)
+            error = ((inside - self.zeros) * scales - self.rows) / unit
+            slope = 2 * (error @ products) * (scales / unit) * (inside == number)
+            slope -= _STRENGTH * _pull(soft, step / _STEPS)
+            slope *= (stretched == soft) * _STRETCH * sigmoid * (1 - sigmoid)
+            mean.lerp_(slope, 0.1)
+            square.mul_(0.999).addcmul_(slope, slope, value=0.001)
+            size = _RATE / (1 - 0.9 ** (step + 1))
+            chance.sub_(mean / ((square / (1 - 0.999 ** (step + 1))).sqrt_().add_(1e-8)), alpha=size)
+        return (floor + (chance >= 0) + self.zeros).clamp_(self.low, self.high).flatten(0, 1)
+
+    def improved(self, numbers: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The integers and scales that changing single ones leads to, and the error of each row.
+
+        Args:
+            numbers: integers to begin with, of shape (rows, in).
+            scale: of each row or block.
+        """
+        grouped = self._grouped(numbers.clone())
+        for _ in range(_FITS):
+            self._sweep(grouped, self._spread(scale))
+            scale = self._fitted(grouped, scale)
+        error = (grouped - self.zeros) * self._spread(scale) - self.rows
+        return grouped.flatten(0, 1), scale, ((error @ self.products) * error).sum(2).flatten()
+
+    def _sweep(self, numbers: torch.Tensor, scales: torch.Tensor) -> None:
+        """Give each input the best integer, all others given, until none changes; in place."""
+        slope = (self.rows - (numbers - self.zeros) * scales) @ self.products
+        power = self.products.diagonal(dim1=1, dim2=2)
+        for _ in range(_SWEEPS):
+            check_cancelled("round weights")
+            changed = False
+            for first in range(0, numbers.shape[2], _COLUMNS):
+                last = min(first + _COLUMNS, numbers.shape[2])
+                near = self.products[:, first:last, first:last]
+                block, steps = slope[:, :, first:last].clone(), torch.zeros_like(slope[:, :, first:last])
+                for place in range(last - first):
+                    column = first + place
+                    step, before = scales[:, :, column], numbers[:, :, column]
+                    wanted = before + block[:, :, place] / (step * power[:, column, None])
+                    after = wanted.round_().clamp_(self.low, self.high)
+                    steps[:, :, place] = (after - before) * step
+                    numbers[:, :, column] = after
+                    block -= steps[:, :, place, None] * near[:, place, None]
+                if bool(steps.any()):
+                    changed = True
+                    slope -= steps @ self.products[:, first:last]
+            if not changed:
+                return
+
+    def _fitted(self, numbers: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        """The scales of least error for these integers."""
+        steps = numbers - self.zeros
+        known = scale.reshape(len(self.products), -1, numbers.shape[2] // self.size)
+        return torch.cat(
+            [fitted_scales(*each) for each in zip(self.rows, steps, known, self.products, strict=True)]
+        ).flatten()
+
+    def _grouped(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows.reshape(len(self.products), -1, self.products.shape[1])
+
+    def _spread(self, values: torch.Tensor) -> torch.Tensor:
+        """A value of each row or block as one of each weight, of shape (groups, rows of a group, in)."""
+        return self._grouped(values[:, None].expand(-1, self.size))
+
+
+def _pull(soft: torch.Tensor, done: float) -> torch.Tensor:
+    """How hard numbers between 0 and 1 are pulled to the nearer of both: harder, the more of the steps is done."""
+    if done < _WARM:
+        return torch.zeros(())
+    share = (done - _WARM) / (1 - _WARM)
+    power = _SHARPEST + 0.5 * (_SOFTEST - _SHARPEST) * (1 + math.cos(math.pi * share))
+    away = 2 * soft - 1
+    return 2 * power * away.sign() * away.abs() ** (power - 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,14 +14,13 @@ from prepbench._torch_compat import pytree
 from prepbench._torch_compat.fake_tensors import on_device
 from prepbench._torch_compat.modes import in_functorch
 from prepbench._torch_compat.symbolic_fx import wrapped_functions
-from prepbench._torch_compat.tensors import version_of
+from prepbench._torch_compat.tensors import memory_of, version_of
 from prepbench.inputs import Sample
 from prepbench.interrupts import interruptible
 from prepbench.patching import only_here, patched_here, patched_item
 from prepbench.running.nested_values import map_values
 from prepbench.running.object_nodes import count_registered, opened, register_nodes
 from prepbench.running.replaced_forward import replaceable_modules, replaced_forward
-from prepbench.running.shared_memory import describe_shared_memory
 from prepbench.running.unchanged import own_copy, unchanged
 
 _NUMBERS = (bool, int, float, complex, str, type(None))
@@ -262,3 +261,38 @@ def _on_meta(value: Any) -> Any:
 
 def _version(leaf: Any) -> int:
     return version_of(leaf) if isinstance(leaf, torch.Tensor) else 0
+
+
+# Which tensors of a call share memory: a graph of separate tensors would lose what is written through one of them.
+
+
+def describe_shared_memory(inputs: Sequence[Any], changed: Collection[int], outputs: Sequence[Any]) -> str:
+    """Which tensors of one call share memory, in words; empty if a graph of separate tensors does the same.
+
+    Args:
+        inputs: the leaves that the call received.
+        changed: positions of the inputs that the call wrote into.
+        outputs: the leaves that it returned.
+    """
+    first: dict[int, int] = {}
+    for index, leaf in enumerate(inputs):
+        memory = _memory(leaf)
+        other = index if memory is None else first.setdefault(memory, index)
+        if inputs[other] is not leaf and (index in changed or other in changed):
+            return "writes into one of two arguments that share memory"
+    seen: dict[int, Any] = {}
+    for leaf in outputs:
+        memory = _memory(leaf)
+        if memory is None:
+            continue
+        if memory in first:
+            return "returns " + ("its argument" if any(leaf is given for given in inputs) else "a view of its argument")
+        if seen.setdefault(memory, leaf) is not leaf:
+            return "returns two tensors that share memory"
+    return ""
+
+
+def _memory(leaf: Any) -> int | None:
+    if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided or leaf.is_nested or leaf.numel() == 0:
+        return None
+    return memory_of(leaf)

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextvars
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any, TypeVar
 
+from prepbench.compile.call_spec import CallSpec
+from prepbench.compile.float_program import FloatProgram, LayerFacts
 from prepbench.compile.simulation import Simulation
+from prepbench.errors import ArtifactError
+from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, check_cancelled
+from prepbench.measure.transfer import load_sample, save_sample
 from prepbench.quantize import Score
+from prepbench.running.tracing import tracing
 from prepbench.search.executors import run_tasks
-from prepbench.search.simulation_folder import save_simulation, score_payload, score_task
-from prepbench.search.tasks import name_of
-from prepbench.settings import QuantizationSettings
-from prepbench.storage import temporary_folder
+from prepbench.search.tasks import loaded, name_of, task
+from prepbench.settings import CompileOptions, QuantizationSettings
+from prepbench.storage import temporary_folder, write_file
+from prepbench.targets import target_for, target_named
+from prepbench.targets.program_check import leaf_operators_in
+from prepbench.targets.programs import load_program, save_program
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -97,3 +108,87 @@ def each(function: Callable[[T], R], items: Sequence[T], executor: Any, tell: Ca
     finally:
         for future in futures:
             future.cancel()
+
+
+# A simulation as a folder, for another process: program, samples and settings, without pickle.
+#
+# What a simulation learned (ranges, rounded weights) is learned again there: it is larger than what it is learned from.
+
+
+_FACTS = "simulation.json"
+
+
+def save_simulation(simulation: Simulation, folder: Path, candidates: Iterable[QuantizationSettings] = ()) -> None:
+    """Write a simulation to a folder, which is made.
+
+    Args:
+        simulation: of a model.
+        folder: where to.
+        candidates: settings whose ranges are learned when it is read.
+
+    Raises:
+        ArtifactError: parts of the model are leaves, whose code is in this process only.
+        InputError: a sample holds something that needs pickle.
+        StorageError: the folder cannot be written to.
+    """
+    source = simulation.source
+    if leaves := leaf_operators_in(source.program.graph_module):
+        raise ArtifactError(
+            f"The model has {len(leaves)} leaves, which run in Python, and other processes lack their code. Give "
+            "executor=None, or a concurrent.futures.ThreadPoolExecutor."
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    with tracing():
+        save_program(source.program, folder)
+    for name, samples in (("samples", source.samples), ("scored", source.scored)):
+        for number, sample in enumerate(samples):
+            save_sample(sample, folder / name / f"{number:06}")
+    facts = {
+        "calls": source.call_spec.to_dict(),
+        "target": target_for(source.settings).name,
+        "deployment_settings": source.settings.to_dict(),
+        "compile_options": source.options.to_dict(),
+        "layers": {fqn: asdict(row) for fqn, row in source.layers.items()},
+        "name": source.name,
+        "candidates": [one.to_dict() for one in candidates],
+    }
+    write_file(folder / _FACTS, json.dumps(facts))
+
+
+def load_simulation(folder: Path) -> Simulation:
+    """Read what :func:`save_simulation` wrote; the model's class is not needed."""
+    facts = json.loads((folder / _FACTS).read_text(encoding="utf-8"))
+    with tracing():
+        program = load_program(folder, allow_code=True)
+    source = FloatProgram(
+        program=program,
+        call_spec=CallSpec.from_dict(facts["calls"]),
+        settings=target_named(facts["target"]).settings_type.from_dict(facts["deployment_settings"]),
+        options=CompileOptions.from_dict(facts["compile_options"]),
+        samples=_samples_in(folder / "samples"),
+        layers={fqn: LayerFacts(**row) for fqn, row in facts["layers"].items()},
+        name=facts["name"],
+        scored=_samples_in(folder / "scored"),
+    )
+    simulation = Simulation(source)
+    candidates = (QuantizationSettings.from_dict(fields) for fields in facts["candidates"])
+    simulation.learn({str(number): one for number, one in enumerate(candidates)})
+    return simulation
+
+
+def _samples_in(folder: Path) -> tuple[Sample, ...]:
+    return tuple(load_sample(place) for place in sorted(folder.iterdir())) if folder.is_dir() else ()
+
+
+def score_payload(settings: Mapping[str, QuantizationSettings]) -> dict[str, Any]:
+    """What :func:`score_task` takes for a mixture."""
+    return {fqn: one.to_dict() for fqn, one in settings.items()}
+
+
+@task
+def score_task(payload: dict[str, Any], folders: Mapping[str, Path]) -> Any:
+    """The SQNR in dB and the divergence of one mixture, of which layers may stand alone."""
+    simulation = loaded(folders["simulation"], load_simulation)
+    settings = {fqn: QuantizationSettings.from_dict(fields) for fqn, fields in payload.items()}
+    found = simulation.score(settings, even_alone=True)
+    return [found.sqnr, found.divergence]

@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+import difflib
+import math
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from prepbench.checks import check_count, check_function, check_path, check_progress, check_seconds, check_switch
+import torch
+
+from prepbench.checks import (
+    check_count,
+    check_function,
+    check_path,
+    check_progress,
+    check_seconds,
+    check_switch,
+    check_table,
+    check_type,
+    described,
+)
 from prepbench.compile import KeptStages, compile_model
 from prepbench.compile.compiled import CompiledModel, program_of
-from prepbench.errors import PrepbenchError
+from prepbench.errors import InputError, PrepbenchError, SettingsError
+from prepbench.inputs import Sample, normalize_samples
 from prepbench.internal_errors import internal_error
 from prepbench.jobs import Cancelled, Progress, ProgressCallback, report_nothing
+from prepbench.measure import metrics
 from prepbench.measure.batches import read_batches
+from prepbench.measure.run import compare
 from prepbench.measure.scores import takes_targets
+from prepbench.measure.transfer import load_sample, save_sample
 from prepbench.progress_bar import shows_progress
 from prepbench.results.aside import journal_at
 from prepbench.results.fingerprint import fingerprint
@@ -26,20 +44,17 @@ from prepbench.results.measurement import Result
 from prepbench.results.program_form import data_digest, function_digest, program_form
 from prepbench.running.callable_module import as_module
 from prepbench.search.executors import check_executor, run_tasks
-from prepbench.search.machine_alone import computing
-from prepbench.search.sweep_axes import Axes, Setting, per_model
-from prepbench.search.sweep_measure import (
-    REFERENCE,
-    How,
-    can_travel,
-    measure_task,
-    measured_group,
-    payload_of,
-    save_data,
-)
+from prepbench.search.machine_alone import alone, computing
 from prepbench.search.sweep_result import SweepResult
-from prepbench.search.tasks import name_of
-from prepbench.settings import DeploymentSettings, EagerDeployment
+from prepbench.search.tasks import name_of, task
+from prepbench.settings import (
+    CompileOptions,
+    DeploymentSettings,
+    EagerDeployment,
+    LayerQuantizationSettings,
+    OnnxRuntimeDeployment,
+    QuantizationSettings,
+)
 from prepbench.storage import temporary_folder
 from prepbench.targets import target_for
 
@@ -344,3 +359,331 @@ def _fields(found: Mapping[str, Any]) -> dict[str, Any]:
 def _form_of(compiled: CompiledModel) -> str:
     program = program_of(compiled)
     return "" if program is None else program_form(program)
+
+
+# What a sweep goes over: models, targets and settings by name, and the data of each model.
+
+
+AXES = ("model", "target", "settings")
+_EXAMPLE = '{"model": {"net": net}, "target": [pb.OnnxRuntimeDeployment()], "settings": {"int8": pb.Quantization...}}'
+_KEYWORDS = ("quantization_settings", "layer_quantization_settings", "compile_options")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How to quantize: arguments of :func:`prepbench.compile_model`.
+
+    Attributes:
+        quantization: None for float.
+        layers: rules for layers.
+        options: the algorithms.
+    """
+
+    quantization: QuantizationSettings | None = None
+    layers: Mapping[str, LayerQuantizationSettings] | None = None
+    options: CompileOptions | None = None
+
+    def keywords(self) -> dict[str, Any]:
+        """As ``compile_model`` takes them."""
+        return dict(zip(_KEYWORDS, (self.quantization, self.layers, self.options), strict=True))
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "quantization_settings": self.quantization and self.quantization.to_dict(),
+            "layer_quantization_settings": {key: rule.to_dict() for key, rule in (self.layers or {}).items()},
+            "compile_options": (self.options or CompileOptions()).to_dict(),
+        }
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The axes of a sweep, checked.
+
+    Attributes:
+        models: by name.
+        targets: their settings by name.
+        settings: by name.
+    """
+
+    models: Mapping[str, Callable[..., Any]]
+    targets: Mapping[str, DeploymentSettings]
+    settings: Mapping[str, Setting]
+
+    @classmethod
+    def of(cls, given: Any) -> Axes:
+        """Check what was given to a sweep.
+
+        Raises:
+            SettingsError: an axis is unknown (with the nearest name), empty, or holds something else.
+            InputError: a model is none.
+        """
+        check_table("axes", given, _EXAMPLE)
+        for key in given:
+            if key not in AXES:
+                near = difflib.get_close_matches(key, AXES, n=1, cutoff=0.4)
+                hint = f"Did you mean {near[0]!r}? " if near else ""
+                raise SettingsError(f"axes has no key {key!r}. {hint}Choose among {', '.join(map(repr, AXES))}.")
+        if "model" not in given:
+            raise SettingsError(f"axes lacks 'model': a sweep needs at least one. Write axes={_EXAMPLE}.")
+        models = _named("model", given["model"], _model_name, one=callable)
+        for name, model in models.items():
+            if not callable(model) or isinstance(model, type):
+                raise InputError(f"axes['model'][{name!r}] must be a module, got {described(model)}. Give a model.")
+        targets = _named(
+            "target", given.get("target", OnnxRuntimeDeployment()), _target_name,
+            one=lambda value: isinstance(value, DeploymentSettings),
+        )  # fmt: skip
+        for name, target in targets.items():
+            target_for(target, f"axes['target'][{name!r}]")
+        settings = _named(
+            "settings", given.get("settings", {"float32": None}), _setting_name,
+            one=lambda value: value is None or isinstance(value, QuantizationSettings),
+        )  # fmt: skip
+        return cls(models, targets, {name: _setting(name, value) for name, value in settings.items()})
+
+
+def per_model(argument: str, given: Any, models: Iterable[str], *, optional: bool) -> dict[str, Any]:
+    """The data of each model; one for all, or a dict by the names of models. What can be read once only is a list.
+
+    Raises:
+        InputError: a model has none, or a name is of no model.
+    """
+    names = list(models)
+    once = given is not None and isinstance(given, Iterable) and iter(given) is given
+    by_name = given if isinstance(given, Mapping) else dict.fromkeys(names, list(given) if once else given)
+    for name in by_name:
+        if name not in names:
+            near = difflib.get_close_matches(str(name), names, n=1)
+            hint = f"Did you mean {near[0]!r}? " if near else ""
+            raise InputError(f"{argument} has a key {described(name)}, which is no model. {hint}Give {_listed(names)}.")
+    found: dict[str, Any] = {}
+    for name in names:
+        value = by_name.get(name)
+        if value is None and not optional:
+            raise InputError(
+                f"{argument} has nothing for the model {name!r}. Give samples for all models, or a dict by their "
+                f"names: {_listed(names)}."
+            )
+        if value is not None and (isinstance(value, torch.Tensor | str) or not isinstance(value, Iterable)):
+            raise InputError(f"{argument} of {name!r} must be a list or a loader, got {described(value)}. Give a list.")
+        found[name] = list(value) if value is not None and iter(value) is value else value
+        if found[name] is not None and hasattr(found[name], "__len__") and not len(found[name]):
+            raise InputError(f"{argument} of {name!r} is empty. Give at least one element.")
+    return found
+
+
+def _named(axis: str, given: Any, name_of: Callable[[Any], str], *, one: Callable[[Any], bool]) -> dict[str, Any]:
+    """Values by name; those in a list get names of their own, with numbers where these are the same."""
+    if isinstance(given, Mapping):
+        check_table(f"axes[{axis!r}]", given, _EXAMPLE)
+        found = dict(given)
+    elif isinstance(given, list | tuple):
+        names = [name_of(value) for value in given]
+        found = {
+            name if names.count(name) == 1 else f"{name} {names[: number + 1].count(name)}": value
+            for number, (name, value) in enumerate(zip(names, given, strict=True))
+        }
+    elif one(given):
+        found = {name_of(given): given}
+    else:
+        raise SettingsError(f"axes[{axis!r}] must be a dict or a list, got {described(given)}. Write axes={_EXAMPLE}.")
+    if not found:
+        raise SettingsError(f"axes[{axis!r}] is empty: nothing would be measured. Give at least one.")
+    return found
+
+
+def _setting(name: str, value: Any) -> Setting:
+    where = f"axes['settings'][{name!r}]"
+    if value is None:
+        return Setting()
+    if isinstance(value, QuantizationSettings):
+        return Setting(value)
+    wanted = (
+        f"{where} must be None for float, a QuantizationSettings, or a dict of {', '.join(_KEYWORDS)}, got "
+        f"{described(value)}. Write pb.QuantizationSettings(weights_num_bits=4), for example."
+    )
+    if not isinstance(value, Mapping):
+        raise SettingsError(wanted)
+    for key in value:
+        if key not in _KEYWORDS:
+            near = difflib.get_close_matches(str(key), _KEYWORDS, n=1)
+            raise SettingsError(f"{where} has no key {key!r}. {f'Did you mean {near[0]!r}? ' if near else ''}{wanted}")
+    kinds: tuple[type, ...] = (QuantizationSettings, Mapping, CompileOptions)
+    for key, kind in zip(_KEYWORDS, kinds, strict=True):
+        check_type(f"{where}[{key!r}]", value.get(key), kind, f"Give what compile_model takes as {key}.", optional=True)
+    for key, rule in (value.get("layer_quantization_settings") or {}).items():
+        remedy = "Give pb.LayerQuantizationSettings(...)."
+        check_type(f"{where}['layer_quantization_settings'][{key!r}]", rule, LayerQuantizationSettings, remedy)
+    return Setting(*(value.get(key) for key in _KEYWORDS))
+
+
+def _model_name(model: Any) -> str:
+    return getattr(model, "__name__", type(model).__name__)
+
+
+def _target_name(settings: Any) -> str:
+    if not isinstance(settings, DeploymentSettings):
+        raise SettingsError(
+            f"axes['target'] must hold deployment settings, got {described(settings)}. Write "
+            "pb.OnnxRuntimeDeployment(), for example."
+        )
+    changed = [
+        f"{field.name}={getattr(settings, field.name)!r}"
+        for field in fields(settings)
+        if getattr(settings, field.name) != field.default
+    ]
+    return " ".join([target_for(settings).display_name, *([f"({', '.join(changed)})"] if changed else [])])
+
+
+def _setting_name(value: Any) -> str:
+    if value is None:
+        return "float32"
+    if not isinstance(value, QuantizationSettings):
+        return "settings"
+    bits = value.weights_num_bits
+    listed = "/".join(map(str, bits)) if isinstance(bits, tuple) else str(bits)
+    return f"int{listed}{' weights' if value.prefer_weights_only_quantization else ''}"
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(map(repr, names))
+
+
+# Scores, sizes and latencies of the candidates of one model on one target: side by side, here or in a worker.
+
+
+REFERENCE = "float32"
+"""The model in PyTorch, which the others are compared with."""
+
+
+@dataclass(frozen=True)
+class How:
+    """How candidates are measured.
+
+    Attributes:
+        metric: scores one output; None for an SQNR.
+        higher_is_better: direction of the metric; None where it is known.
+        rounds: of timing; 0 for none.
+        timeout: seconds that a timing process may take for an answer.
+    """
+
+    metric: Callable[..., Any] | None
+    higher_is_better: bool | None
+    rounds: int
+    timeout: float | None
+
+
+def measured_group(
+    candidates: Mapping[str, Any], data: Iterable[Any], how: How, progress: ProgressCallback = report_nothing
+) -> dict[str, dict[str, Any]]:
+    """What was measured for each candidate, as fields of a ``Result``; for one that fails its error alone.
+
+    Args:
+        candidates: the reference first.
+        data: batches, as ``pb.compare`` takes them, which can be read again.
+        how: what to measure.
+        progress: may raise to cancel.
+    """
+    try:
+        return _compared(candidates, data, how, progress)
+    except (Cancelled, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        first, *others = candidates
+        if len(others) < 2:
+            told = internal_error(error, of_libraries=True) or error
+            return {name: {"error": str(told)} for name in candidates}
+    found: dict[str, dict[str, Any]] = {}  # one of them fails, the others need not
+    for name in others:
+        one = measured_group({first: candidates[first], name: candidates[name]}, data, how, progress)
+        found = {**one, **found}
+    return {name: found[name] for name in candidates}
+
+
+def _compared(
+    candidates: Mapping[str, Any], data: Iterable[Any], how: How, progress: ProgressCallback
+) -> dict[str, dict[str, Any]]:
+    with alone(progress) if how.rounds else computing(progress):
+        comparison = compare(
+            candidates,
+            data,
+            metric=how.metric,
+            higher_is_better=how.higher_is_better,
+            rounds=how.rounds,
+            timeout=how.timeout,
+            progress=progress,
+        )
+    whole = {
+        "metric": comparison.metric,
+        "unit": comparison.unit,
+        "higher_is_better": comparison.higher_is_better,
+        "machine": this_machine(),
+        "notebook": this_notebook(),
+    }
+    return {
+        row.name: {
+            **whole,
+            "score": row.metric if not math.isnan(row.metric) else None,
+            "change": row.change,
+            "spread": row.spread,
+            "p50_ms": row.p50_ms,
+            "p90_ms": row.p90_ms,
+            "speedup": row.speedup,
+            "size_bytes": row.size_bytes,
+            "why": row.note,
+        }
+        for row in comparison.rows
+    }
+
+
+def can_travel(how: How) -> bool:
+    """Whether the metric is known by its name in every process."""
+    return how.metric is None or getattr(metrics, getattr(how.metric, "__name__", ""), None) is how.metric
+
+
+def save_data(data: Iterable[Any], model: Any, how: How, folder: Path) -> None:
+    """Write batches to a folder, for :func:`measure_task`.
+
+    Raises:
+        InputError: a batch holds something that needs pickle.
+    """
+    with_targets = takes_targets(how.metric)
+    for number, element in enumerate(data):
+        given, target = element if with_targets else (element, None)
+        [sample] = normalize_samples(model, [given], name="data")
+        save_sample(sample, folder / f"{number:06}" / "input")
+        if with_targets:
+            save_sample(Sample((target,), {}), folder / f"{number:06}" / "target")
+
+
+def payload_of(names: Sequence[str], how: How) -> dict[str, Any]:
+    """What :func:`measure_task` takes."""
+    return {
+        "names": list(names),
+        "metric": None if how.metric is None else getattr(how.metric, "__name__", ""),
+        "higher_is_better": how.higher_is_better,
+        "rounds": how.rounds,
+        "timeout": how.timeout,
+    }
+
+
+@task
+def measure_task(payload: dict[str, Any], folders: Mapping[str, Path]) -> Any:
+    """:func:`measured_group` in a worker: candidates and data are folders, the names of candidates are in order."""
+    from prepbench.compile import load_compiled
+
+    metric = None if payload["metric"] is None else getattr(metrics, payload["metric"])
+    how = How(metric, payload["higher_is_better"], payload["rounds"], payload["timeout"])
+    candidates = {
+        name: load_compiled(folders[f"candidate {number}"], allow_code=True)
+        for number, name in enumerate(payload["names"])
+    }
+    return measured_group(candidates, list(_saved_data(folders["data"])), how)
+
+
+def _saved_data(folder: Path) -> Iterable[Any]:
+    for place in sorted(folder.iterdir()):
+        sample = load_sample(place / "input")
+        given = (*sample.args, dict(sample.kwargs)) if sample.kwargs else tuple(sample.args)
+        yield (given, load_sample(place / "target").args[0]) if (place / "target").is_dir() else given

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from prepbench._torch_compat.operators import OpOverload
-from prepbench.targets import parts
 from prepbench.targets.pooling import adaptive_average, adaptive_maximum
-from prepbench.targets.resizing import antialiased, cubic_weight, linear_weight, nearest
 
 aten = torch.ops.aten
 
@@ -32,13 +30,13 @@ def computed_from_sizes() -> Mapping[OpOverload, Callable[..., Any]]:
         aten._upsample_nearest_exact1d.vec: nearest(0.5),
         aten._upsample_nearest_exact2d.vec: nearest(0.5),
         aten._upsample_nearest_exact3d.vec: nearest(0.5),
-        aten.pad.default: parts.circular_pad,
-        aten.roll.default: parts.roll,
-        aten.fft_fftshift.default: parts.shift_to_middle,
-        aten.fft_ifftshift.default: parts.shift_from_middle,
-        aten.chunk.default: parts.chunk,
-        aten.split.Tensor: parts.split,
-        aten.tensor_split.sections: parts.tensor_split,
+        aten.pad.default: circular_pad,
+        aten.roll.default: roll,
+        aten.fft_fftshift.default: shift_to_middle,
+        aten.fft_ifftshift.default: shift_from_middle,
+        aten.chunk.default: chunk,
+        aten.split.Tensor: split,
+        aten.tensor_split.sections: tensor_split,
         **dict.fromkeys((aten.__rshift__.Scalar, aten.bitwise_right_shift.Tensor_Scalar), _shifted_right),
         **dict.fromkeys((aten.__lshift__.Scalar, aten.bitwise_left_shift.Tensor_Scalar), _shifted_left),
     }
@@ -53,3 +51,151 @@ def _shifted_right(x: torch.Tensor, bits: Any) -> Any:
 def _shifted_left(x: torch.Tensor, bits: Any) -> Any:
     is_plain = isinstance(bits, int) and 0 <= bits < 8 * x.element_size() - 1 and not x.is_floating_point()
     return x * 2**bits if is_plain else NotImplemented
+
+
+# Resizing in forms that all targets compute alike.
+
+
+def antialiased(weight: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any]:
+    """``aten._upsample_bilinear2d_aa.vec`` or ``_upsample_bicubic2d_aa.vec`` as two products.
+
+    Args:
+        weight: of a distance in pixels of the coarser image.
+    """
+
+    def resize(
+        x: torch.Tensor,
+        output_size: Sequence[Any] | None,
+        align_corners: bool,
+        scale_factors: Sequence[float] | None,
+    ) -> Any:
+        for place in (-2, -1):
+            size: Any = x.shape[place]
+            factor: Any = scale_factors[place] if scale_factors is not None else None
+            count = output_size[place] if output_size is not None else torch.sym_int(size * factor)
+            if factor is not None and not align_corners:
+                step = 1 / factor
+                width = max(step, 1.0)
+            else:  # sizes are compared, because ExecuTorch compares no real ones
+                steps = [size - 1, torch.sym_max(count - 1, 1)] if align_corners else [size, count]
+                step, width = steps[0] / steps[1], torch.sym_max(*steps) / steps[1]
+            at = (torch.arange(count, device=x.device, dtype=torch.float32) + 0.5) * step
+            j = torch.arange(size, device=x.device, dtype=torch.float32) + 0.5
+            weights = weight((j - at.unsqueeze(1)) / width)
+            weights = (weights / weights.sum(1, keepdim=True)).to(x.dtype)
+            x = torch.matmul(x.transpose(place, -1), weights.t()).transpose(place, -1)
+        return x
+
+    return resize
+
+
+def nearest(middle: float) -> Callable[..., Any]:
+    """``aten.upsample_nearest*.vec``, or ``_upsample_nearest_exact*.vec``, by a factor that is not whole.
+
+    Runtimes round the places that it leads to in ways of their own.
+
+    Args:
+        middle: of a pixel, which is looked up.
+    """
+
+    def resize(x: torch.Tensor, output_size: Sequence[Any] | None, scale_factors: Sequence[float] | None = None) -> Any:
+        if output_size is not None or scale_factors is None or all(float(f).is_integer() for f in scale_factors):
+            return NotImplemented
+        for place, factor in enumerate(scale_factors, start=-len(scale_factors)):
+            size = x.shape[place]
+            places = torch.arange(torch.sym_int(size * factor), device=x.device, dtype=torch.float32)
+            index = ((places + middle) * (1 / factor)).floor().to(torch.int64)
+            x = x.index_select(place, torch.clamp(index, max=size - 1))
+        return x
+
+    return resize
+
+
+def linear_weight(distance: torch.Tensor) -> torch.Tensor:
+    return torch.relu(1 - distance.abs())
+
+
+def cubic_weight(distance: torch.Tensor) -> torch.Tensor:
+    """Keys' kernel with a = -0.5, which PyTorch takes where it smooths."""
+    d = distance.abs()
+    near, far = (1.5 * d - 2.5) * d * d + 1, ((-0.5 * d + 2.5) * d - 4) * d + 2
+    return torch.where(d < 1, near, torch.where(d < 2, far, torch.zeros_like(d)))
+
+
+# Operators that cut and join tensors, as slices whose places are computed from sizes.
+
+
+def circular_pad(x: torch.Tensor, pad: Sequence[Any], mode: str = "constant", value: float | None = None) -> Any:
+    """``aten.pad`` around the edges, which some runtimes lack."""
+    if mode != "circular" or not all(isinstance(edge, int) and edge >= 0 for edge in pad):
+        return NotImplemented
+    for place in range(len(pad) // 2):
+        before, after = pad[2 * place], pad[2 * place + 1]
+        dim, size = x.ndim - 1 - place, x.shape[x.ndim - 1 - place]
+        parts = [torch.narrow(x, dim, size - before, before)] if before else []
+        parts += [x, *([torch.narrow(x, dim, 0, after)] if after else [])]
+        x = torch.cat(parts, dim) if len(parts) > 1 else x
+    return x
+
+
+def roll(x: torch.Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Any:
+    """``aten.roll`` over sizes that change, or by numbers that are computed from them."""
+    sizes = [x.shape[dim] for dim in dims] if dims else [x.numel()]
+    if all(isinstance(number, int) for number in (*shifts, *sizes)):
+        return NotImplemented
+    flat = x if dims else x.reshape(-1)
+    for dim, shift in zip(dims or (0,), shifts, strict=True):
+        size = flat.shape[dim]
+        first = (-shift) % size
+        flat = torch.cat([flat.narrow(dim, first, size - first), flat.narrow(dim, 0, first)], dim)
+    return flat.reshape(x.shape)
+
+
+def shift_to_middle(x: torch.Tensor, dim: Sequence[int] | None = None) -> Any:
+    """``aten.fft_fftshift``."""
+    dims = list(range(x.ndim)) if dim is None else list(dim)
+    return _rolled(x, [x.shape[each] // 2 for each in dims], dims)
+
+
+def shift_from_middle(x: torch.Tensor, dim: Sequence[int] | None = None) -> Any:
+    """``aten.fft_ifftshift``."""
+    dims = list(range(x.ndim)) if dim is None else list(dim)
+    return _rolled(x, [(x.shape[each] + 1) // 2 for each in dims], dims)
+
+
+def _rolled(x: torch.Tensor, shifts: Sequence[Any], dims: Sequence[int]) -> Any:
+    result = roll(x, shifts, dims)
+    return torch.roll(x, list(shifts), list(dims)) if result is NotImplemented else result
+
+
+def chunk(x: torch.Tensor, chunks: int, dim: int = 0) -> Any:
+    """``aten.chunk`` of a size that changes; how many there are, the graph knows."""
+    size: Any = x.shape[dim]
+    if isinstance(size, int):
+        return NotImplemented
+    each, count = (size + chunks - 1) // chunks, len(torch.chunk(x, chunks, dim))
+    return _cut(x, dim, [each * place for place in range(count)])
+
+
+def split(x: torch.Tensor, split_size: Any, dim: int = 0) -> Any:
+    """``aten.split`` into parts of one size that changes, or of a size that changes."""
+    size: Any = x.shape[dim]
+    if isinstance(split_size, int) and isinstance(size, int):
+        return NotImplemented
+    return _cut(x, dim, [split_size * place for place in range(len(torch.split(x, split_size, dim)))])
+
+
+def tensor_split(x: torch.Tensor, sections: Any, dim: int = 0) -> Any:
+    """``aten.tensor_split`` into a number of parts, the first of which have one entry more if they are not equal."""
+    size: Any = x.shape[dim]
+    if isinstance(size, int) or not isinstance(sections, int):
+        return NotImplemented
+    each, more = size // sections, size % sections
+    return _cut(x, dim, [each * place + torch.sym_min(more, place) for place in range(sections)])
+
+
+def _cut(x: torch.Tensor, dim: int, starts: Sequence[Any]) -> list[torch.Tensor]:
+    dim = dim % x.ndim
+    ends = [*starts[1:], 2**63 - 1]
+    aten = torch.ops.aten
+    return [aten.slice.Tensor(x, dim, start, end) for start, end in zip(starts, ends, strict=True)]

@@ -5,14 +5,14 @@ The live diagram computes the same in the page; golden files hold both to it.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from prepbench.document.model import GraphCollectionDocument, Module, Node
-from prepbench.views.boxes import Box, Cluster, Scene, View
-from prepbench.views.index import ENDS, Index, Item
-from prepbench.views.references import neighbourhood, with_references
+from prepbench.document.hierarchy import grouped, prefixes
+from prepbench.document.model import GraphCollectionDocument, Group, Module, Node
+from prepbench.views.boxes import Box, Cluster, Scene, View, all_boxes
 
 BOXES = 36  # what a first view shows at most, unless failures lie deeper
 _FORCED = 120  # and with the ways to failures opened, or where there is little to see else
@@ -310,3 +310,152 @@ def _counted(number: int, noun: str) -> str:
 
 def _reason(module: Module | None) -> str:
     return module.failure.kind if module is not None and module.failure is not None else ""
+
+
+# A document prepared for drawing: what lies in which group, in the order in which it runs.
+
+
+TROUBLED = ("failed", "leaf")
+ENDS = ("placeholder", "output")
+
+
+@dataclass(frozen=True)
+class Item:
+    """A node or a group, as a member of the group around it."""
+
+    id: str
+    is_group: bool
+
+
+class Index:
+    """Look-ups in one document; all orders are orders of execution."""
+
+    def __init__(self, document: GraphCollectionDocument) -> None:
+        self.document = document if document.groups else grouped(document)
+        self.modules = {module.fqn: module for module in document.modules}
+        self.groups: dict[str, Group] = {group.id: group for group in self.document.groups}
+        self.nodes: dict[str, Node] = {}
+        self.items: dict[str, list[Item]] = {group: [] for group in self.groups}
+        self.operations: Counter[str] = Counter()
+        self.inside: dict[str, Counter[str]] = defaultdict(Counter)
+        self.unvisited: dict[str, list[str]] = defaultdict(list)
+        self._arrange()
+        self._count_troubles()
+
+    def parents(self, group: str | None) -> list[str]:
+        """The group and those around it, from the inside out."""
+        found = []
+        while group is not None:
+            found.append(group)
+            group = self.groups[group].parent
+        return found
+
+    def _arrange(self) -> None:
+        placed = {""}
+        for graph in self.document.graphs:
+            for node in graph.nodes:
+                if node.group is None:
+                    continue
+                self.nodes[node.id] = node
+                around = self.parents(node.group)
+                for inner, outer in pairwise(around):
+                    if inner in placed:
+                        break
+                    placed.add(inner)
+                    self.items[outer].append(Item(inner, True))
+                self.items[node.group].append(Item(node.id, False))
+                if node.op not in ENDS:
+                    self.operations.update(around)
+
+    def _count_troubles(self) -> None:
+        called = {prefix for m in self.document.modules if m.status != "unvisited" for prefix in prefixes(m.fqn)[:-1]}
+        for module in self.document.modules:
+            outer = prefixes(module.fqn)[:-1]
+            if module.status in TROUBLED:
+                for fqn in outer:
+                    self.inside[fqn][module.status] += 1
+            if module.status == "unvisited" and module.fqn and module.fqn not in called:
+                self.unvisited[outer[-1] if outer else ""].append(module.fqn)
+
+
+# Edges that would make a picture slow and unreadable become references; far boxes can be left out.
+
+
+FAN_OUT = 8  # a value used more often is drawn as a reference at each use
+SPAN = 12  # and one that is used so many ranks further on
+
+
+def neighbourhood(
+    root: Cluster, edges: list[tuple[str, str]], centre: str, hops: int
+) -> tuple[Cluster, list[tuple[str, str]]]:
+    """Only what is at most ``hops`` edges away."""
+    near: dict[str, set[str]] = defaultdict(set)
+    for source, target in edges:
+        near[source].add(target)
+        near[target].add(source)
+    kept = {centre}
+    front = {centre}
+    for _ in range(hops):
+        front = {box for at in front for box in near[at]} - kept
+        kept |= front
+    return _filter(root, lambda box: box.id in kept), [(s, t) for s, t in edges if s in kept and t in kept]
+
+
+def _filter(cluster: Cluster, keep: Callable[[Box], bool]) -> Cluster:
+    members = [_filter(member, keep) if isinstance(member, Cluster) else member for member in cluster.members]
+    kept = (m for m in members if (m.members if isinstance(m, Cluster) else keep(m)))
+    return replace(cluster, members=tuple(kept))
+
+
+def with_references(root: Cluster, edges: list[tuple[str, str]]) -> tuple[Cluster, list[tuple[str, str]]]:
+    """Replace a value that is used often and far away by a reference at each use: long edges are what makes layouts
+    slow and unreadable.
+    """
+    uses = Counter(source for source, _ in edges)
+    ranks = _ranks(edges)
+    titles = {box.id: box.title for box in all_boxes(root)}
+    chips: dict[str, list[Box]] = defaultdict(list)
+    result = []
+    for source, target in edges:
+        span = ranks[target] - ranks[source]
+        if span <= SPAN and (uses[source] <= FAN_OUT or span <= 1):
+            result.append((source, target))
+            continue
+        chip = Box(f"ref:{source}>{target}", "reference", f"◄ {titles.get(source, source)}")
+        chips[target].append(chip)
+        result.append((chip.id, target))
+    return _add_chips(root, chips), result
+
+
+def _ranks(edges: list[tuple[str, str]]) -> dict[str, int]:
+    """The longest way to each box, without the edges that close a circle (found depth first)."""
+    inputs: dict[str, list[str]] = defaultdict(list)
+    for source, target in edges:
+        inputs[target].append(source)
+        inputs.setdefault(source, [])
+    ranks: dict[str, int] = {}
+    entered: set[str] = set()
+    for start in inputs:
+        stack = [start]
+        while stack:
+            box = stack[-1]
+            if box in ranks:
+                stack.pop()
+                continue
+            if box not in entered:
+                entered.add(box)
+                stack += [source for source in inputs[box] if source not in entered]
+                continue
+            ranks[box] = max((ranks[source] + 1 for source in inputs[box] if source in ranks), default=0)
+            stack.pop()
+    return ranks
+
+
+def _add_chips(cluster: Cluster, chips: dict[str, list[Box]]) -> Cluster:
+    members: list[Box | Cluster] = []
+    for member in cluster.members:
+        if isinstance(member, Cluster):
+            members.append(_add_chips(member, chips))
+        else:
+            members += [*chips.get(member.id, ()), member]
+    return replace(cluster, members=tuple(members))

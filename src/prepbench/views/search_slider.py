@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import html
+import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from prepbench.measure.comparison import megabytes, milliseconds, number
 from prepbench.search.budget import Budget
-from prepbench.search.search_result import SearchResult
-from prepbench.views.charts import GRID, LINE, TEXT
-from prepbench.views.searches import search_figure
+from prepbench.search.search_result import SearchCandidate, SearchResult
+from prepbench.views.charts import CONFIG, FIRST, GRID, LINE, OTHER, TEXT
 
 if TYPE_CHECKING:
+    import pandas
     import plotly.graph_objects as go
+
 
 _ROOM = 84
 
@@ -77,3 +81,228 @@ def _slider(steps: list[dict[str, Any]], start: int) -> dict[str, Any]:
         "x": 0,
         "len": 1,
     }
+
+
+# Searches as tables, text and a chart: measured candidates filled, predicted ones hollow, the budget as lines.
+
+
+_SHOWN = 12
+_HEIGHT = 440
+
+
+def search_table(result: SearchResult) -> pandas.DataFrame:
+    """One row for each candidate, the best first, numbers as numbers."""
+    import pandas
+
+    rows = _ordered(result)
+    columns: dict[str, list[Any]] = {
+        "candidate": [row.name for row in rows],
+        "target": [row.target for row in rows],
+        "measured": [row.measured for row in rows],
+        "in float": [len(row.float_layers) for row in rows],
+        _metric(result): [row.metric for row in rows],
+        f"{_metric(result)}, predicted": [row.predicted_metric for row in rows],
+        "drop": [row.drop for row in rows],
+        "drop, predicted": [row.predicted_drop for row in rows],
+        "ms": [row.ms for row in rows],
+        "ms, predicted": [row.predicted_ms for row in rows],
+        "MB": [None if row.size_bytes is None else row.size_bytes / 1e6 for row in rows],
+        "MB, predicted": [None if row.predicted_bytes is None else row.predicted_bytes / 1e6 for row in rows],
+        "note": [row.note for row in rows],
+    }
+    words = ("candidate", "target", "measured", "in float", "note")
+    return pandas.DataFrame(columns).astype({name: float for name in columns if name not in words})
+
+
+def search_text(result: SearchResult) -> str:
+    """The best rows as aligned text, with how the search ended."""
+    header, *body = _cells(result)
+    widths = [max(len(row[i]) for row in (header, *body)) for i in range(len(header))]
+    lines = [
+        "  ".join(c.ljust(w) if not i else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+        for row in (header, *body)
+    ]
+    more = len(result.candidates) - len(body)
+    return "\n".join([*lines, *([f"{more} more"] if more > 0 else []), result.caption, *result.remarks])
+
+
+def search_html(result: SearchResult) -> str:
+    """The best rows as a table that takes its fonts and colours from the page."""
+    header, *body = _cells(result)
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
+    rows = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
+    remarks = "".join(f"<br>{html.escape(text)}" for text in (result.caption, *result.remarks))
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table><small>{remarks[4:]}</small>"
+
+
+def search_bundle(result: SearchResult) -> dict[str, Any]:
+    """What a notebook shows: the chart where plotly's renderer is installed, else the table, else text."""
+    chart = json.loads(search_figure(result).to_json())
+    return {
+        "application/vnd.plotly.v1+json": {**chart, "config": CONFIG},
+        "text/html": search_html(result),
+        "text/plain": search_text(result),
+    }
+
+
+def search_figure(result: SearchResult) -> go.Figure:
+    """The metric against latency or size, with the front as a step line and the bounds of the budget as lines."""
+    import plotly.graph_objects as go
+
+    shown = [row for row in result.candidates if math.isfinite(_x(result, row)) and _y(row) is not None]
+    figure = go.Figure(layout=_layout(result))
+    highest = max((y for row in shown if math.isfinite(y := _y(row) or 0.0)), default=0.0)
+    front = [row for row in result.front if row in shown]
+    if front:
+        figure.add_trace(_front(result, front, highest))
+    for kind in (False, True):
+        rows = [row for row in shown if row.measured is kind and row is not result.best]
+        figure.add_trace(_points(result, rows, highest, "measured" if kind else "predicted", filled=kind))
+    if result.best in shown:
+        name = f"{'best' if result.reached else 'nearest'}: {result.best.name}"
+        figure.add_trace(_points(result, [result.best], highest, name, filled=result.best.measured, best=True))
+    _add_budget(figure, result)
+    return figure
+
+
+def _front(result: SearchResult, rows: list[SearchCandidate], highest: float) -> dict[str, Any]:
+    rows = sorted(rows, key=lambda row: _x(result, row))
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": "front",
+        "x": [_x(result, row) for row in rows],
+        "y": [_finite(_y(row), highest) for row in rows],
+        "line": {"shape": "hv", "color": LINE, "width": 1.5},
+        "hoverinfo": "skip",
+    }
+
+
+def _points(
+    result: SearchResult, rows: list[SearchCandidate], highest: float, name: str, *, filled: bool, best: bool = False
+) -> dict[str, Any]:
+    colour = OTHER if best or filled else FIRST
+    shape = "star" if best else "circle"
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": html.escape(name),
+        "x": [_x(result, row) for row in rows],
+        "y": [_finite(_y(row), highest) for row in rows],
+        "marker": {
+            "size": 15 if best else 10,
+            "symbol": shape if filled else f"{shape}-open",
+            "color": colour,
+            "line": {"width": 1.5, "color": colour},
+        },
+        "hovertext": [_hover(result, row) for row in rows],
+        "hoverinfo": "text",
+    }
+
+
+def _add_budget(figure: go.Figure, result: SearchResult) -> None:
+    """A line for each bound that the chart has an axis for."""
+    budget, line = result.budget, {"color": TEXT, "width": 1.5, "dash": "dash"}
+    worst = budget.min_metric
+    if budget.max_drop is not None:
+        worst = result.base - budget.max_drop if result.higher_is_better else result.base + budget.max_drop
+    place = {"font": {"size": 11, "color": TEXT}}
+    if worst is not None:
+        figure.add_hline(y=worst, line=line, annotation_text="budget", annotation=place)
+    most = budget.max_latency_ms if result.goal == "latency" else budget.max_size_mb
+    if most is not None:
+        figure.add_vline(x=most, line=line, annotation_text="budget", annotation=place)
+
+
+def _layout(result: SearchResult) -> dict[str, Any]:
+    what = "latency" if result.goal == "latency" else "size"
+    lines = [result.caption, *result.remarks]
+    small = "".join(f"<br><span style='font-size:12px'>{html.escape(part)}</span>" for part in _wrapped(lines))
+    grid = {"gridcolor": GRID, "linecolor": LINE, "showline": True, "zeroline": False, "ticks": "outside"}
+    top = 76 + 18 * small.count("<br>")
+    return {
+        "template": "none",
+        "height": _HEIGHT + top - 100,
+        "margin": {"l": 76, "r": 28, "t": top, "b": 58},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": "system-ui, -apple-system, 'Segoe UI', sans-serif", "size": 13, "color": TEXT},
+        "title": {
+            "text": f"<b>{html.escape(result.metric)} against {what}</b>{small}",
+            "font": {"size": 16, "color": TEXT},
+            "x": 0.02,
+            "y": 1,
+            "yanchor": "top",
+            "pad": {"t": 16},
+        },
+        "xaxis": {
+            **grid,
+            "title": {"text": "latency (ms per call)" if what == "latency" else "size on disk (MB)"},
+            "rangemode": "tozero",
+        },
+        "yaxis": {**grid, "title": {"text": html.escape(_metric(result))}},
+        "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "xanchor": "left"},
+        "hovermode": "closest",
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": LINE, "activecolor": TEXT},
+    }
+
+
+def _wrapped(lines: list[str], width: int = 96) -> list[str]:
+    import textwrap
+
+    return [part for line in lines for part in textwrap.wrap(line, width)]
+
+
+def _ordered(result: SearchResult) -> list[SearchCandidate]:
+    others = [row for row in result.candidates if row is not result.best]
+    return [result.best, *sorted(others, key=lambda row: (not row.measured, row.value(result.goal)))]
+
+
+def _cells(result: SearchResult) -> list[list[str]]:
+    header = ["candidate", _metric(result), "predicted", "ms", "predicted", "MB", "predicted", "in float", ""]
+    return [header, *(_row(result, row) for row in _ordered(result)[:_SHOWN])]
+
+
+def _row(result: SearchResult, row: SearchCandidate) -> list[str]:
+    best = "best" if result.reached else "nearest"
+    return [
+        row.name,
+        _number(row.metric, result.unit),
+        _number(row.predicted_metric, result.unit),
+        milliseconds(row.ms),
+        milliseconds(row.predicted_ms),
+        megabytes(row.size_bytes),
+        megabytes(None if row.predicted_bytes is None else round(row.predicted_bytes)),
+        f"{len(row.float_layers)} of {len(row.layers)}",
+        best if row is result.best else "",
+    ]
+
+
+def _hover(result: SearchResult, row: SearchCandidate) -> str:
+    header, cells = _cells(result)[0], _row(result, row)
+    pairs = [f"{name} {cell}" for name, cell in zip(header[1:-1], cells[1:-1], strict=True) if cell != "–"]
+    kept = ", ".join(row.float_layers[:6]) + (" …" if len(row.float_layers) > 6 else "")
+    lines = [f"<b>{html.escape(row.name)}</b>", html.escape(row.target), *map(html.escape, pairs)]
+    return "<br>".join([*lines, *([f"float: {html.escape(kept)}"] if kept else [])]).replace("%{", "% {")
+
+
+def _number(value: float | None, unit: str) -> str:
+    return "–" if value is None else number(value, unit)
+
+
+def _metric(result: SearchResult) -> str:
+    return f"{result.metric} ({result.unit})" if result.unit else result.metric
+
+
+def _x(result: SearchResult, row: SearchCandidate) -> float:
+    value = row.value(result.goal)
+    return value / 1e6 if result.goal == "size" else value
+
+
+def _y(row: SearchCandidate) -> float | None:
+    return row.metric if row.metric is not None else row.predicted_metric
+
+
+def _finite(value: float | None, highest: float) -> float:
+    """A metric of infinity has its place above all others."""
+    return highest * 1.1 if value is None or math.isinf(value) else value

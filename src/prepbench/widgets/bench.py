@@ -6,13 +6,16 @@ It computes nothing: the controls show what the bench says, and every click call
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import weakref
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass, replace
 from typing import Any
 
 import anywidget
 import ipywidgets
+import traitlets
 
 from prepbench.bench import Bench, BenchSummary, RecoverySettings
 from prepbench.bench.cards import error_card
@@ -22,16 +25,15 @@ from prepbench.bench.layer_costs import CostOverlay, cost_overlays
 from prepbench.bench.shown import still
 from prepbench.bench.state import Precision
 from prepbench.bench.status import RunStatus
+from prepbench.document.codec import field_types
 from prepbench.errors import PrepbenchError
 from prepbench.jobs import Job
 from prepbench.search.budget import Budget
 from prepbench.views.page import STATIC, packed
 from prepbench.views.run_chart import runs_bundle
 from prepbench.widgets.actions import perform
-from prepbench.widgets.after_cells import after_cells
 from prepbench.widgets.bench_actions import BENCH_ACTIONS
 from prepbench.widgets.diagram import DiagramWidget, diagram
-from prepbench.widgets.mirror import plain_fields, traits_of
 
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -283,3 +285,56 @@ def bench_bundle(bench: Bench) -> dict[str, Any]:
         _WIDGET_VIEW: {"version_major": 2, "version_minor": 0, "model_id": widget.model_id},
         **controls.still(),
     }
+
+
+# What is to be done after each cell of a notebook.
+
+
+def after_cells(call: Callable[[], object]) -> Callable[[], None]:
+    """Call something after each cell that runs from now on; nothing is called outside of IPython.
+
+    Returns:
+        What ends it; it may be called more than once.
+    """
+    shell: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shell is None:
+        return lambda: None
+
+    def ran(result: object = None) -> None:
+        call()
+
+    shell.events.register("post_run_cell", ran)
+
+    def end() -> None:
+        if ran in shell.events.callbacks["post_run_cell"]:
+            shell.events.unregister("post_run_cell", ran)
+
+    return end
+
+
+# Traits that mirror dataclasses: one synced trait per field, so that the page gets only the fields that changed.
+
+
+_TRAITS = {str: traitlets.Unicode, bool: traitlets.Bool, int: traitlets.Int, float: traitlets.Float}
+
+
+def traits_of(*kinds: type) -> dict[str, Any]:
+    """A synced trait for each field of the dataclasses, by name."""
+    return {name: _trait(hint).tag(sync=True) for kind in kinds for name, hint in field_types(kind).items()}
+
+
+def plain_fields(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields as JSON can hold them: dataclasses as dicts and tuples as lists, all the way down."""
+    return {name: _plain(value) for name, value in values.items()}
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return plain_fields(vars(value))
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _trait(hint: Any) -> Any:
+    if is_dataclass(hint):
+        return traitlets.Dict()
+    return _TRAITS.get(hint, traitlets.List)()

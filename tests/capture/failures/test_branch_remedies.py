@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from prepbench.capture.failures.branch_remedies import remedy_of_branch
+from prepbench.capture.failures.describe import remedy_of_branch
 from prepbench.capture.failures.reasons import CHECK_REMEDY, LOOP_REMEDY, VALUES_REMEDY
 
 CASES = {

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import prepbench as pb
-from prepbench.capture.failures.padding import PADDING
+from prepbench.capture.failures.findings import PADDING
 
 
 class Words(torch.nn.Module):

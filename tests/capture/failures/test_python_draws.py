@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.capture.failures.python_draws import RANDOM_FIXED, findings_of_draws
+from prepbench.capture.failures.findings import RANDOM_FIXED, findings_of_draws
 from prepbench.inputs import Sample
 
 SAMPLES = [torch.randn(size, 4, generator=torch.Generator().manual_seed(size)) for size in (2, 3)]

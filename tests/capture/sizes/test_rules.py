@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prepbench.capture.sizes.rules import Known, learn_rule
+from prepbench.capture.sizes.learned_outputs import Known, learn_rule
 
 
 @pytest.mark.parametrize(

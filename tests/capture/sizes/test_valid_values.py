@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.capture.sizes.resizing import with_sizes
-from prepbench.capture.sizes.valid_values import valid_values
+from prepbench.capture.sizes.resizing import valid_values, with_sizes
 from prepbench.inputs import normalize_samples
 from prepbench.running.equality import repeated_outcome
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,21 +11,18 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat import pytree
+from prepbench._torch_compat.exporting import mark_module_stack, seen_as_exporting
 from prepbench._torch_compat.scans import name_modules_in_steps
-from prepbench.capture.aten.chosen_leaves import outermost
+from prepbench._torch_compat.sizes import forget_pending_sizes
+from prepbench.capture.aten.chosen_leaves import is_inside_any, outermost
 from prepbench.capture.aten.export_program import Program, SpecialisedSize, export_program
 from prepbench.capture.aten.idle_questions import model_decides, without_idle_questions
-from prepbench.capture.aten.leaf_modules import (
-    failures_collected,
-    leaves_replaced,
-    original_error,
-    undescribable_reasons,
-)
 from prepbench.capture.aten.leaf_operators import LeafOperators
-from prepbench.capture.aten.module_records import ModuleRecords
+from prepbench.capture.aten.leaf_outputs import LeafOutputs
 from prepbench.capture.failures.describe import as_leaf, describe_failure
 from prepbench.capture.failures.wrong_programs import WrongProgram, problem
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.capture.sizes.learned_outputs import UnknownOutputsError, are_alike, kinds_of
 from prepbench.capture.sizes.resizing import base_sample, varied
 from prepbench.capture.sizes.sample_sizes import SampleSizes
 from prepbench.capture.sizes.step_loops import StepLoops
@@ -37,6 +34,9 @@ from prepbench.errors import CaptureError
 from prepbench.inputs import Sample
 from prepbench.running.callable_module import FunctionModule
 from prepbench.running.outcomes import Outcome, outcome, without_output
+from prepbench.running.recorded_calls import RecordedCall, record_calls, record_run
+from prepbench.running.replaced_forward import FURTHER, part_named, replaceable_modules, replaced_forward
+from prepbench.running.time_limit import TimeLimit, TimeLimitReached
 from prepbench.running.twin import Twin
 from prepbench.running.unchanged import NotedState, dense_copy
 
@@ -314,3 +314,197 @@ class Attempts:
             error = NotImplementedError("A scripted module runs outside Python, where export cannot look into it.")
         failure = describe_failure(original_error(error), fqn=fqn, module_type=type(module).__name__, module=module)
         return replace(failure, message="\n".join([failure.message, *undescribable_reasons(error)]))
+
+
+# Finding the submodules that cannot be exported, and exporting the rest with each of them as one operator.
+
+
+@contextmanager
+def leaves_replaced(model: torch.nn.Module, fqns: Iterable[str], operators: LeafOperators) -> Iterator[None]:
+    """Inside the block, the forward of each named submodule is a call of its operator."""
+    with ExitStack() as stack:
+        for fqn in fqns:
+            module = part_named(model, fqn)
+            stack.enter_context(replaced_forward(model, fqn, _calling(fqn, module, operators)))
+        yield
+
+
+def _calling(fqn: str, module: Any, operators: LeafOperators) -> Callable[..., Any]:
+    def leaf(*args: Any, **kwargs: Any) -> Any:
+        return operators.call(fqn, args, kwargs)
+
+    leaf.__wrapped__ = module.forward  # type: ignore[attr-defined]
+    return leaf
+
+
+@contextmanager
+def failures_collected(
+    model: torch.nn.Module,
+    known: Iterable[str],
+    operators: LeafOperators,
+    found: dict[str, Exception],
+    inside: dict[str, Exception],
+    whole: Iterable[str] = (),
+) -> Iterator[None]:
+    """Inside the block, a submodule whose forward raises goes to ``found``, and its operator takes its place.
+
+    One that cannot be an operator goes to ``inside``, and the module that called it is replaced.
+
+    Modules inside of those in ``whole`` are not looked at. Only the innermost module that raises counts. Its callers go
+    on with fake outputs, so one pass finds all failures.
+    """
+    leaves = set(known)
+    with ExitStack() as stack:
+        for fqn, module in replaceable_modules(model):
+            if is_inside_any(fqn, whole):
+                continue
+            attempt = _attempting(fqn, module, operators, found, inside)
+            forward = _calling(fqn, module, operators) if fqn in leaves else attempt
+            stack.enter_context(replaced_forward(model, fqn, forward))
+        yield
+
+
+def _attempting(
+    fqn: str,
+    module: Any,
+    operators: LeafOperators,
+    found: dict[str, Exception],
+    inside: dict[str, Exception],
+) -> Callable[..., Any]:
+    forward = module.forward
+
+    def attempt(*args: Any, **kwargs: Any) -> Any:
+        leave_inner_modules = mark_module_stack()
+        try:
+            return forward(*args, **kwargs)
+        except _Undescribable as inner:
+            # the module inside cannot be one operator, so this one, which called it, has to be
+            error: Exception = inner
+        except Exception as raised:
+            error = raised
+        leave_inner_modules()
+        forget_pending_sizes((args, kwargs))
+        try:
+            output = operators.call(fqn, args, kwargs)
+        except UnknownOutputsError as reason:
+            inside.setdefault(fqn, error)
+            raise _Undescribable(error, str(reason)) from reason
+        found.setdefault(fqn, error)
+        return output
+
+    attempt.__wrapped__ = forward  # type: ignore[attr-defined]
+    return attempt
+
+
+class _Undescribable(RuntimeError):
+    """A module failed and its outputs cannot be described; ``error`` is why it failed, ``reason`` why it is no leaf."""
+
+    def __init__(self, error: Exception, reason: str) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.reason = reason
+
+
+def original_error(error: Exception) -> Exception:
+    """The error of the model itself."""
+    while isinstance(error, _Undescribable):
+        error = error.error
+    return error
+
+
+def undescribable_reasons(error: Exception) -> list[str]:
+    """Why the modules inside the one that failed could not be operators by themselves, innermost first."""
+    reasons: list[str] = []
+    while isinstance(error, _Undescribable):
+        reasons.insert(0, error.reason)
+        error = error.error
+    return reasons
+
+
+# What the submodules of a model receive and return, for describing those that become leaves.
+
+
+_SECONDS = 3.0
+_OTHER_VALUES = (-1.0, 10.0)
+
+
+def _scaled(leaf: Any, factor: float) -> Any:
+    """The tensor times a factor, if it is one of floating-point numbers; everything else as it is."""
+    return leaf * factor if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
+
+
+class ModuleRecords:
+    """What every submodule received and returned, recorded when it is first needed.
+
+    Args:
+        samples: must run.
+        further: made-up samples of other sizes; those on which the model raises are left out.
+    """
+
+    def __init__(self, model: torch.nn.Module, samples: Sequence[Sample], further: Sequence[Sample]) -> None:
+        self._model = model
+        self._samples = samples
+        self._further = further
+        self._calls: dict[str, list[RecordedCall]] | None = None
+        self._learned: dict[str, LeafOutputs] = {}
+
+    def record(self) -> None:
+        """Run the model now. It cannot run later, while torch traces."""
+        if self._calls is not None:
+            return
+        self._calls = record_calls(self._model, self._samples)
+        self._add(self._further)
+        with seen_as_exporting():
+            # models that look at this pass other arguments to their parts, such as a mask where it would be None
+            self._add([*self._samples, *self._further], only_new=True)
+        if vars(self._model).get(FURTHER):
+            self._add_other_values()
+
+    def _add(self, samples: Sequence[Sample], *, only_new: bool = False) -> None:
+        """Record further calls; with ``only_new`` only those with other kinds of arguments than all earlier calls."""
+        assert self._calls is not None
+        known = {fqn: {kinds_of(call.inputs) for call in seen} for fqn, seen in self._calls.items()}
+        for run in [record_run(self._model, sample) for sample in samples]:
+            # where the model does not take a made-up size, nothing is learned from it
+            for fqn, seen in run.calls.items() if run.error is None else ():
+                new = [call for call in seen if not only_new or kinds_of(call.inputs) not in known.get(fqn, ())]
+                if new:
+                    self._calls.setdefault(fqn, []).extend(new)
+
+    def _add_other_values(self) -> None:
+        """Record what statements make of other values, of which some sizes and numbers depend."""
+        assert self._calls is not None
+        for factor in _OTHER_VALUES:
+            sample = self._samples[0].map(partial(_scaled, factor=factor))
+            try:
+                with TimeLimit(_SECONDS):
+                    run = record_run(self._model, sample)
+            except TimeLimitReached:  # a loop may have no end on made-up values
+                continue
+            for fqn in vars(self._model)[FURTHER]:
+                known = self._calls.get(fqn, [])
+                known += [call for call in run.calls.get(fqn, ()) if any(are_alike(call, other) for other in known)]
+
+    def outputs(self, fqn: str) -> LeafOutputs:
+        """What the module returns, as a function of its inputs' sizes."""
+        assert self._calls is not None, "record() runs before tracing"
+        if fqn not in self._learned:
+            leaf = vars(self._model).get(FURTHER, {}).get(fqn)
+            name = (fqn or "the model") if leaf is None else leaf.name
+            self._learned[fqn] = LeafOutputs.learn(self._calls.get(fqn, ()), name, are_statements=leaf is not None)
+        return self._learned[fqn]
+
+    def shared(self, fqn: str) -> str:
+        """In words, which tensors the module returns that share memory with others; empty if none do."""
+        try:
+            return self.outputs(fqn).shared
+        except UnknownOutputsError:
+            return ""
+
+    def caller(self, fqn: str) -> str:
+        """The nearest module around ``fqn`` that is called itself; containers are not."""
+        assert self._calls is not None, "record() runs before tracing"
+        outer = fqn.rpartition(".")[0]
+        while outer and outer not in self._calls:
+            outer = outer.rpartition(".")[0]
+        return outer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import re
 import threading
 import weakref
@@ -12,11 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import fx
 
 from prepbench._torch_compat import pytree
-from prepbench._torch_compat.operators import OpOverload, is_registered, registered_operators
+from prepbench._torch_compat.operators import OpOverload, is_registered, registered_operators, schema_of
 from prepbench._torch_compat.tensors import memory_of
-from prepbench.capture.aten.leaf_memory import leaves_written_into
 from prepbench.capture.aten.leaf_outputs import LeafOutputs
 from prepbench.capture.aten.leaf_signature import Signature
 from prepbench.capture.sizes.learned_outputs import CallsAlike, UnknownOutputsError
@@ -212,9 +213,9 @@ class LeafOperators:
         made = self._made.setdefault(fqn, [])
         outputs = learned.for_call(leaves)
         (alike,) = outputs.learned.variants
-        for known, variant, operator in made:
+        for known, variant, custom in made:
             if variant is alike and known.matches(signature):
-                return operator
+                return custom
         operator = self.define(LeafDefinition(fqn, signature, outputs))
         made.append((signature, alike, operator))
         return operator
@@ -337,3 +338,58 @@ def _free_name(namespace: str, fqn: str) -> str:
     stem = re.sub(r"\W", "_", f"layer_{fqn}" if fqn[:1].isdigit() else fqn or "model")
     candidates = (f"{stem}_{number}" if number else stem for number in itertools.count())
     return next(name for name in candidates if not is_registered(f"{namespace}::{name}"))
+
+
+# Which leaves of a graph have inputs or outputs that something else in the graph writes into.
+#
+# A leaf hands out new tensors. If the module it stands for returns its argument or a view of it, that is the same as
+# long as nobody writes into either; where somebody does, the leaf must refuse such a call.
+
+
+def leaves_written_into(graph: fx.Graph, is_leaf: Callable[[Any], bool]) -> set[Any]:
+    """The targets of leaf nodes whose outputs are written into in the graph, or whose inputs are after the leaf ran."""
+    found: set[Any] = set()
+    before: list[fx.Node] = []
+    for node in graph.nodes:
+        for written in _written(node):
+            base = _base(written)
+            for leaf in before:
+                if not _gives_back(leaf, node) and (base is leaf or base in map(_base, leaf.all_input_nodes)):
+                    found.add(leaf.target)
+        if is_leaf(node.target):
+            before.append(node)
+    return found
+
+
+def _written(node: fx.Node) -> Iterator[fx.Node]:
+    """The arguments that the node writes into."""
+    if not isinstance(node.target, OpOverload):
+        return
+    for index, argument in enumerate(schema_of(node.target).arguments):
+        value = node.args[index] if index < len(node.args) else node.kwargs.get(argument.name)
+        if argument.alias_info is not None and argument.alias_info.is_write and isinstance(value, fx.Node):
+            yield value
+
+
+def _gives_back(leaf: fx.Node, node: fx.Node) -> bool:
+    """Whether the node copies what the leaf wrote into its own argument back to where it belongs."""
+    return "copy_" in str(node.target) and any(_base(value) is leaf for value in node.all_input_nodes[1:])
+
+
+def _base(node: fx.Node) -> fx.Node:
+    """The node whose memory this one has."""
+    while (source := _source(node)) is not None:
+        node = source
+    return node
+
+
+def _source(node: fx.Node) -> fx.Node | None:
+    if node.target is operator.getitem:
+        return node.args[0] if isinstance(node.args[0], fx.Node) else None
+    if not isinstance(node.target, OpOverload):
+        return None
+    for index, argument in enumerate(schema_of(node.target).arguments):
+        if argument.alias_info is not None and index < len(node.args) and isinstance(node.args[index], fx.Node):
+            value: Any = node.args[index]
+            return value  # type: ignore[no-any-return]
+    return None

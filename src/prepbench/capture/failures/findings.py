@@ -2,27 +2,108 @@
 
 from __future__ import annotations
 
+import ast
 import dis
+import functools
+import linecache
+import random
 import re
-from collections.abc import Iterator, Sequence
-from types import CodeType, FunctionType
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
+import numpy as np
 import torch
 
 from prepbench._torch_compat.operators import schema_of
-from prepbench.capture.failures.caught_errors import findings_of_tries
-from prepbench.capture.failures.padding import findings_of_padding
-from prepbench.capture.failures.python_draws import findings_of_draws, python_states
 from prepbench.document.model import Finding
 from prepbench.inputs import Sample, named_leaves
+from prepbench.patching import patched_here
 from prepbench.running.first_calls import built_buffers
+from prepbench.running.nested_values import collect
+from prepbench.running.object_nodes import register_nodes
 from prepbench.running.outcomes import without_output
 from prepbench.running.replaced_forward import replaceable_modules
 from prepbench.running.shared_objects import REMEDY, filled_for_all
-from prepbench.running.source_lines import code_frame, is_user_code, place_in_stack_trace, source_line
+from prepbench.running.source_lines import code_frame, is_user_code, is_user_file, place_in_stack_trace, source_line
 from prepbench.running.twin import Twin
 from prepbench.running.unchanged import own_copy, unchanged
+
+# Random numbers of Python and NumPy that a forward draws: the graph has those that were drawn while it was traced.
+
+
+RANDOM_FIXED = "random number fixed"
+
+_PYTHON_DRAWS_REMEDY = (
+    "Draw with torch (torch.rand(())), which stays random in the graph, choose with torch.where in place of `if`, or "
+    "call model.eval() before capturing if it is drawn in training only."
+)
+
+
+def python_states() -> Any:
+    """What changes when somebody draws from the generators of Python or NumPy."""
+    kind, keys, *rest = np.random.get_state()
+    return random.getstate(), (kind, bytes(np.asarray(keys)), *rest)
+
+
+def findings_of_draws(model: torch.nn.Module, samples: Sequence[Sample]) -> Iterator[Finding]:
+    """One finding for each line of the model at which this thread draws. Runs the model once, watched."""
+    twin = Twin(model).model
+    names = {id(module): (fqn, type(module).__name__) for fqn, module in twin.named_modules()}
+    found: dict[tuple[str, int], Finding] = {}
+
+    def drawn(frame: FrameType | None) -> None:
+        place: tuple[str, int] | None = None
+        while frame is not None:
+            if place is None and _is_of_model(frame):
+                place = frame.f_code.co_filename, frame.f_lineno
+            owner = names.get(id(frame.f_locals.get("self")))
+            if owner is not None and place is not None:
+                text = "forward draws a random number in Python: the graph has the one that was drawn while capturing."
+                source, around = source_line(*place), code_frame(*place)
+                found.setdefault(place, Finding(*owner, RANDOM_FIXED, text, source, around, _PYTHON_DRAWS_REMEDY))
+                return
+            frame = frame.f_back
+
+    with unchanged(twin), without_output(), torch.no_grad(), _watched(drawn):
+        own_copy(samples[0]).call(twin)
+    yield from found.values()
+
+
+def _is_of_model(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
+    return file != random.__file__ and "/numpy/" not in file and is_user_code(frame.f_code)
+
+
+@contextmanager
+def _watched(drawn: Callable[[FrameType | None], None]) -> Iterator[None]:
+    """Tell of each draw of this thread; a profiler that runs already waits meanwhile."""
+
+    def profile(frame: FrameType, event: str, arg: Any) -> None:
+        if event == "c_call" and isinstance(getattr(arg, "__self__", None), random.Random):
+            drawn(frame)
+
+    before = sys.getprofile()
+    with ExitStack() as stack:
+        # profilers do not see the functions of NumPy's generator
+        for name, function in list(vars(np.random).items()):
+            if isinstance(getattr(function, "__self__", None), np.random.RandomState):
+                stack.enter_context(patched_here(np.random, name, _telling(function, drawn)))
+        sys.setprofile(profile)
+        stack.callback(sys.setprofile, before)
+        yield
+
+
+def _telling(function: Callable[..., Any], drawn: Callable[[FrameType | None], None]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        drawn(sys._getframe(1))
+        return function(*args, **kwargs)
+
+    return call
+
 
 TRAINING = "training flag fixed"
 CONSTANT = "constant from an input"
@@ -269,3 +350,150 @@ def _finding(
 
 def _source(place: tuple[str, int] | None) -> tuple[Any, str]:
     return (source_line(*place), code_frame(*place)) if place else (None, "")
+
+
+# What a graph does not have: the handlers of ``try`` around what it computes.
+
+
+CAUGHT = "errors are not caught"
+
+_REMEDY = (
+    "Ask before the call whether it would fail, or use the operator's form that tells, such as "
+    "torch.linalg.cholesky_ex, and choose between the two results with torch.where."
+)
+
+
+@dataclass(frozen=True)
+class _Try:
+    line: int
+    block: range  # the lines that may raise
+    handlers: range
+    caught: str
+
+
+def findings_of_tries(program: torch.export.ExportedProgram) -> Iterator[Finding]:
+    """Each ``try`` whose block or handler the graph computes; the other one is not part of it."""
+    owners: dict[tuple[str, _Try], torch.fx.Node] = {}
+    handled: set[tuple[str, _Try]] = set()
+    for node in program.graph.nodes:
+        for file, line in re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or ""):
+            for each in _tries(file) if is_user_file(file) else ():
+                if int(line) in each.block or int(line) in each.handlers:
+                    owners.setdefault((file, each), node)
+                if int(line) in each.handlers:
+                    handled.add((file, each))
+    for (file, each), node in owners.items():
+        fqn, kind = (list((node.meta.get("nn_module_stack") or {}).values()) or [("", "")])[-1]
+        kind = kind if isinstance(kind, str) else kind.__name__
+        text = (
+            f"forward catches {each.caught} here, and a sample raised it: the graph always does what the handler does."
+            if (file, each) in handled
+            else f"forward catches {each.caught} here, and no sample raised it: the graph has no handler, so it raises."
+        )
+        place = source_line(file, each.line)
+        yield Finding(fqn, kind.rpartition(".")[2], CAUGHT, text, place, code_frame(file, each.line), _REMEDY)
+
+
+def _tries(file: str) -> tuple[_Try, ...]:
+    return _tries_of("".join(linecache.getlines(file)))
+
+
+@functools.lru_cache(maxsize=64)
+def _tries_of(text: str) -> tuple[_Try, ...]:
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:  # a file that has changed since it was imported
+        return ()
+    return tuple(_described(node) for node in ast.walk(tree) if isinstance(node, ast.Try) and _goes_on(node))
+
+
+def _goes_on(node: ast.Try) -> bool:
+    """Whether a handler does more than to raise."""
+    return any(not isinstance(handler.body[-1], ast.Raise) for handler in node.handlers)
+
+
+def _described(node: ast.Try) -> _Try:
+    caught = [ast.unparse(handler.type) if handler.type is not None else "every error" for handler in node.handlers]
+    block = range(node.body[0].lineno, (node.body[-1].end_lineno or node.body[-1].lineno) + 1)
+    last = node.handlers[-1].body[-1]
+    handlers = range(node.handlers[0].lineno, (last.end_lineno or last.lineno) + 1)
+    return _Try(node.lineno, block, handlers, ", ".join(caught))
+
+
+# Padding that moves the positions of what it stands beside: a mask leaves tokens out, and positions count them.
+
+
+PADDING = "padding moves positions"
+_MASK, _TOKENS = "attention_mask", "input_ids"
+_TOLERANCE = 1e-2
+
+
+def findings_of_padding(model: torch.nn.Module, samples: Sequence[Sample]) -> Iterator[Finding]:
+    """What tokens of a padded row get, beside what they get without the padding; one finding for the first difference.
+
+    Runs the model on one row of the first sample that has a mask with zeros, with and without what the mask leaves out.
+    """
+    if any(module.training for module in model.modules()):
+        return  # dropout would make a difference of its own
+    for sample in samples:
+        values = dict(named_leaves(model, sample))
+        mask, tokens = values.get(_MASK), values.get(_TOKENS)
+        if not _is_padded(mask, tokens):
+            continue
+        assert isinstance(mask, torch.Tensor)
+        row = int((mask == 0).any(1).nonzero()[0])
+        kept = (mask[row] != 0).nonzero().flatten()
+        difference = _difference(model, sample, row, kept, tuple(mask.shape))
+        if difference is not None and difference > _TOLERANCE:
+            count = int(mask.shape[1] - len(kept))
+            yield Finding(
+                "",
+                type(model).__name__,
+                PADDING,
+                f"{_MASK} leaves out {count} of {mask.shape[1]} tokens of row {row} in inputs[{sample.index}], and "
+                f"with them gone the others get other results (by {difference:.2g} of the largest): their positions "
+                "count the padding.",
+                None,
+                "",
+                "Give position_ids that do not count it, such as (attention_mask.cumsum(-1) - 1).clamp(min=0), if the "
+                "model takes them, or pad on the other side (tokenizer.padding_side).",
+            )
+        return
+
+
+def _is_padded(mask: Any, tokens: Any) -> bool:
+    if not (isinstance(mask, torch.Tensor) and isinstance(tokens, torch.Tensor)) or mask.device.type == "meta":
+        return False
+    padded = (mask == 0).any(-1)
+    return mask.dim() == 2 and mask.shape == tokens.shape and bool((padded & (mask != 0).any(-1)).any())
+
+
+def _difference(
+    model: torch.nn.Module, sample: Sample, row: int, kept: torch.Tensor, shape: tuple[int, ...]
+) -> float | None:
+    """The largest difference at the tokens that stay, as a share of the largest result; None if it cannot be told."""
+
+    def row_of(leaf: Any) -> Any:
+        is_batched = isinstance(leaf, torch.Tensor) and leaf.dim() and leaf.shape[0] == shape[0]
+        return leaf[row : row + 1] if is_batched else leaf
+
+    def without_padding(leaf: Any) -> Any:
+        part = row_of(leaf)
+        along = isinstance(part, torch.Tensor) and part.dim() in (2, 3) and tuple(part.shape[:2]) == (1, shape[1])
+        return part[:, kept] if along else part
+
+    own = Twin(model).model
+    results = []
+    try:
+        for change in (row_of, without_padding):
+            with unchanged(own), without_output(), torch.no_grad():
+                result = own_copy(sample.map(change)).call(own)
+            register_nodes(result)
+            results.append(collect(result)[0])
+    except Exception:  # a row alone, or a shorter one, may be no call that the model takes
+        return None
+    long, short = results
+    if long.dim() < 2 or tuple(long.shape[:2]) != (1, shape[1]) or tuple(short.shape[:2]) != (1, len(kept)):
+        return None
+    largest = float(short.abs().max())
+    return float((long[:, kept] - short).abs().max()) / largest if largest else None

@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import fx
+from torch.overrides import TorchFunctionMode
 
 from prepbench._torch_compat.dynamo import forget_compiled
 from prepbench._torch_compat.exporting import conversions_that_change_nothing_skipped, seen_as_exporting
@@ -23,18 +24,17 @@ from prepbench._torch_compat.fake_tensors import (
     symbolic_kernels,
     without_data,
 )
+from prepbench._torch_compat.modes import OperatorMode, autocast_state, in_functorch
 from prepbench._torch_compat.operators import HigherOrderOperator
-from prepbench._torch_compat.tensors import version_of
+from prepbench._torch_compat.tensors import memory_of, version_of
 from prepbench.capture.modules.fake_inputs import FakeInputs, fake_inputs
 from prepbench.capture.modules.graph_builder import GraphBuilder
 from prepbench.capture.modules.interception import intercepted, symbolic_conversions
 from prepbench.capture.modules.operations import has_side_effect, spell
 from prepbench.capture.modules.questions import READS, Questions
 from prepbench.capture.modules.regions import Regions
-from prepbench.capture.modules.repeated_layers import RepeatedLayers
 from prepbench.capture.modules.sample_runs import SampleRuns
 from prepbench.capture.modules.seen_types import code_held_by, types_as_in_eager
-from prepbench.capture.modules.torch_modes import Operators, TorchFunctions
 from prepbench.capture.modules.trace_result import (
     Granted,
     IsLeaf,
@@ -382,3 +382,124 @@ def _not_an_iterator(result: Any) -> Any:
 
 def _versions(args: Any, kwargs: Any) -> dict[int, int]:
     return {id(leaf): version_of(leaf) for leaf in (*args, *kwargs.values()) if is_fake(leaf)}
+
+
+# Outputs of repeated layers, computed once: equal layers give outputs of equal sizes.
+
+
+class RepeatedLayers:
+    """The outputs of layers on tensors without data, remembered within one tracing run.
+
+    Two calls are alike when the layers have the same class, settings and parameter shapes, and the inputs the same
+    sizes, strides, dtype and device.
+
+    Args:
+        quietly: calls a function without recording it.
+    """
+
+    def __init__(self, quietly: Callable[..., Any]) -> None:
+        self._quietly = quietly
+        self._known: dict[Any, torch.Tensor] = {}
+
+    def output(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], compute: Callable[[], Any]
+    ) -> Any:
+        """What ``module`` returns for these fake tensors: a copy of what a layer like it returned, or computed."""
+        key = None if kwargs or not _is_plain(module) else _key(module, args)
+        if key is None:
+            return compute()
+        if key in self._known:
+            return self._quietly(self._known[key].clone)
+        result = compute()
+        if isinstance(result, torch.Tensor) and not _shares_memory(result, args):
+            self._known[key] = result
+        return result
+
+
+def _is_plain(module: torch.nn.Module) -> bool:
+    """Whether the module is one of torch's own layers, as torch made it."""
+    own = vars(module)
+    return (
+        type(module).__module__.startswith("torch.nn.modules.")
+        and "forward" not in own
+        and not module._modules
+        and not any(own[name] for name in ("_forward_hooks", "_forward_pre_hooks"))
+    )
+
+
+def _key(module: torch.nn.Module, args: tuple[Any, ...]) -> Any:
+    if not all(type(arg) is not torch.nn.Parameter and isinstance(arg, torch.Tensor) for arg in args):
+        return None
+    own = [
+        (name, None if tensor is None else _metadata(tensor))
+        for table in (module._parameters, module._buffers)
+        for name, tensor in table.items()
+    ]
+    settings = {
+        name: value for name, value in vars(module).items() if isinstance(value, bool | int | float | str | tuple)
+    }
+    state = torch.is_grad_enabled(), autocast_state()
+    return (
+        type(module), module.extra_repr(), tuple(sorted(settings.items(), key=str)), state, tuple(own),
+        tuple(_metadata(arg) for arg in args),
+    )  # fmt: skip
+
+
+def _metadata(tensor: torch.Tensor) -> Any:
+    if tensor.layout is not torch.strided:
+        return id(tensor)
+    sizes = tuple(map(_expression, tensor.shape)), tuple(map(_expression, tensor.stride()))
+    return sizes, tensor.dtype, tensor.device, tensor.requires_grad
+
+
+def _expression(size: Any) -> Any:
+    return size if isinstance(size, int) else size.node.expr
+
+
+def _shares_memory(result: torch.Tensor, args: tuple[Any, ...]) -> bool:
+    storages = {memory_of(arg) for arg in args if arg.layout is torch.strided}
+    return result.layout is not torch.strided or memory_of(result) in storages
+
+
+# The two modes of torch under which a forward is traced by value: one for torch functions, one for operators.
+
+
+class Run(Protocol):
+    """What a tracing run offers to the modes."""
+
+    @property
+    def active(self) -> bool: ...
+    def call_below(self, function: Any, *args: Any, **kwargs: Any) -> Any: ...
+    def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+    def operator_below(self, func: Any, args: Any, kwargs: Any, result: Any) -> None: ...
+
+
+class TorchFunctions(TorchFunctionMode):
+    """Reports every torch function, Tensor method and property that the model's code uses."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self._run = run
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not self._run.active:
+            return func(*args, **(kwargs or {}))
+        if in_functorch():
+            return self._run.call_below(func, *args, **(kwargs or {}))
+        return self._run.operation(func, tuple(args), kwargs or {})
+
+
+class Operators(OperatorMode):
+    """Reports the operators below function transforms, where batched tensors have become plain ones.
+
+    Also sees ``torch.cond`` and its like, which compile their branches and then call one higher-order operator.
+    """
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._run = run
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self._run.operator_below(func, args, kwargs or {}, result)
+        return result

@@ -11,9 +11,7 @@ import libcst as cst
 
 from prepbench.fixes.cannot_fix import CannotFix
 from prepbench.fixes.kinds.branches import Branches, with_body
-from prepbench.fixes.kinds.clamped_reads import Clamped, counted_reads
 from prepbench.fixes.kinds.conditions import choice, condition_of, depends_on_data
-from prepbench.fixes.kinds.continues import without_continue
 from prepbench.fixes.kinds.kind import Kind
 from prepbench.fixes.kinds.numbers import numbers_after
 from prepbench.fixes.kinds.proven_bounds import Bound, bound_of_count, bound_of_while, count_of, step_of
@@ -29,6 +27,7 @@ from prepbench.fixes.syntax import (
     body_of,
     expression,
     has_exit,
+    orelse_of,
     quoted,
     read_names,
     replaced,
@@ -38,6 +37,72 @@ from prepbench.fixes.syntax import (
     text_of,
     walk_here,
 )
+
+# ``continue`` in a loop, as the other side of its condition.
+
+
+def without_continue(statements: Sequence[Statement]) -> list[Statement]:
+    """``if c: ...; continue`` and the rest as ``if c: ... else: rest``."""
+    for index, each in enumerate(statements):
+        if not (isinstance(each, cst.If) and has_exit(each, cst.Continue)):
+            continue
+        body, rest = body_of(each.body), list(statements[index + 1 :])
+        if not isinstance(small_of(body[-1]), cst.Continue) or has_exit([*body[:-1], *orelse_of(each)], cst.Continue):
+            raise CannotFix("the loop goes on in more than one way at once")
+        if has_exit(rest, cst.Break):
+            raise CannotFix("the loop goes on and is left")
+        other = without_continue([*orelse_of(each), *rest])
+        orelse = cst.Else(block_of(other)) if other else None
+        # changed in place, because it is known by what it is
+        object.__setattr__(each, "body", block_of(body[:-1]))
+        object.__setattr__(each, "orelse", orelse)
+        return [*statements[:index], each]
+    return list(statements)
+
+
+# Reads of ``x[:, i]`` in a loop that may count beyond the tensor's size.
+
+
+def counted_reads(site: Site, node: cst.For) -> dict[cst.Subscript, int]:
+    """The reads of ``x[:, i]`` in a loop that counts ``i``, with the dim that it counts along."""
+    name, found = text_of(node.target), {}
+    for part in walk_here(node.body):
+        if isinstance(part, cst.Subscript) and site.fact(part).is_tensor and site.fact(part.value).is_tensor:
+            slices = [element.slice for element in part.slice]
+            at = [i for i, each in enumerate(slices) if isinstance(each, cst.Index) and text_of(each.value) == name]
+            if at and all(_is_full(each) for each in slices[: at[0]]):
+                found[part] = at[0]
+    return found
+
+
+def _is_full(each: cst.BaseSlice) -> bool:
+    return isinstance(each, cst.Slice) and each.lower is None and each.upper is None
+
+
+class Clamped(cst.CSTTransformer):
+    """Reads ``x[:, i]`` at the last row where there is none of that number."""
+
+    def __init__(self, site: Site, name: str, reads: Mapping[cst.Subscript, int]) -> None:
+        super().__init__()
+        self._site, self._name = site, name
+        self._reads = {text_of(part): at for part, at in reads.items()}
+
+    def block(self, statements: Sequence[Statement]) -> list[Statement]:
+        """Statements with such reads."""
+        made: Any = [each.visit(self) for each in statements]
+        return list(made)
+
+    def leave_Subscript(self, original_node: cst.Subscript, updated_node: cst.Subscript) -> cst.Subscript:
+        at = self._reads.get(text_of(original_node))
+        if at is None:
+            return updated_node
+        last = expression(
+            f"{{torch}}.sym_min({self._name}, {{x}}.shape[{at}] - 1)", torch=self._site.torch, x=updated_node.value
+        )
+        elements = list(updated_node.slice)
+        elements[at] = elements[at].with_changes(slice=cst.Index(last))
+        return updated_node.with_changes(slice=elements)
+
 
 Loop = cst.For | cst.While
 _EXITS = (cst.Break, cst.Continue, cst.Return)

@@ -19,8 +19,7 @@ from prepbench.targets.base import NO_LEAVES, Lowering, Runtime, Target
 from prepbench.targets.executorch.layers import NO_LAYERS, InstructionLayers, read_layers
 from prepbench.targets.executorch.lower import in_order, to_pte, without_kernel
 from prepbench.targets.executorch.profiling import kernel_times
-from prepbench.targets.executorch.quiet import quiet
-from prepbench.targets.executorch.trial import check_loads
+from prepbench.targets.executorch.quiet import check_loads, quiet
 from prepbench.targets.kernel_times import KernelTimes
 from prepbench.targets.state import check_stateless
 

@@ -9,7 +9,6 @@ import torch
 from torch import fx
 
 from prepbench._torch_compat.operators import OpOverload, argument_names, schema_of
-from prepbench.targets.edits import replace_node
 from prepbench.targets.pooling import is_mean
 from prepbench.targets.weights import QuantizedWeight, fit_weights, input_of, lowered_program, operator_name
 
@@ -221,3 +220,13 @@ def _spell_padding(module: fx.GraphModule) -> bool:
                 node.kwargs = {**given, "padding": [0] * (node.meta["val"].ndim - 2)}
                 found = True
     return found
+
+
+# Changes of single nodes in a target's graphs.
+
+
+def replace_node(node: fx.Node, by: fx.Node) -> None:
+    """Let everything that reads ``node`` read another node, which takes over what is known about the first."""
+    by.meta = dict(node.meta)
+    node.replace_all_uses_with(by)
+    node.graph.erase_node(node)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -187,3 +189,91 @@ def _packed_zeros(model: Any, table: _Table) -> list[Any]:
         zeros = np.pad(zeros, ((0, 0), (0, zeros.shape[1] % 2)))
         zeros = zeros[:, 0::2] | (zeros[:, 1::2] << 4)
     return [add_initializer(model, f"{table.integers.name}_packed_zeros", np.ascontiguousarray(zeros))]
+
+
+# What an ONNX file stores: read from the file itself, without its weights.
+
+
+def stored_bits(file: Path) -> dict[str, int]:
+    """How many bits each constant takes in a file, by name; weights may lie beside it, and are not read.
+
+    Numbers of 4 bits take half a byte each.
+    """
+    import onnx
+
+    model = onnx.load(str(file), load_external_data=False)
+    return {one.name: math.prod(one.dims) * _bits(one.data_type) for one in model.graph.initializer}
+
+
+def _bits(data_type: int) -> int:
+    """Of one number of a type."""
+    import onnx
+
+    name = onnx.TensorProto.DataType.Name(data_type)  # such as INT4
+    if name == "STRING":
+        return 0
+    few = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
+    return few.get(name) or int(onnx.helper.tensor_dtype_to_np_dtype(data_type).itemsize) * 8
+
+
+# Other names for the inputs and outputs of an ONNX file.
+
+
+def rename_ends(file: Path, inputs: Mapping[str, str], outputs: Sequence[str]) -> None:
+    """Rename inputs and outputs of a file, in place; those in bfloat16 become float32, which arrays of NumPy have.
+
+    Weights beside the file stay as they are.
+
+    Args:
+        file: the ONNX file.
+        inputs: new names by the old ones.
+        outputs: new names in order.
+    """
+    import onnx_ir
+
+    model: Any = onnx_ir.load(file)
+    for value in list(model.graph.inputs):
+        name = inputs.get(value.name, value.name)
+        value.name = f"{name} inside"  # outputs may have the name for now
+        if value.dtype == onnx_ir.DataType.BFLOAT16:
+            _widen_input(model, value)
+    for place, name in enumerate(outputs):
+        _name_output(model, place, name)
+    for value in model.graph.inputs:
+        value.name = value.name.removesuffix(" inside")
+    names = model.metadata_props.get("prepbench.inputs", "").split("\n")
+    model.metadata_props["prepbench.inputs"] = "\n".join(inputs.get(name, name) for name in names)
+    onnx_ir.save(model, file)
+
+
+def _widen_input(model: Any, value: Any) -> None:
+    import onnx_ir
+
+    uses = list(value.uses())
+    cast = onnx_ir.node("Cast", [value], attributes={"to": onnx_ir.DataType.BFLOAT16})
+    inside = cast.outputs[0]
+    inside.dtype, inside.shape = onnx_ir.DataType.BFLOAT16, value.shape
+    for node, place in uses:
+        node.replace_input_with(place, inside)
+    model.graph.insert_before(model.graph[0], cast)
+    value.dtype = onnx_ir.DataType.FLOAT
+
+
+def _name_output(model: Any, place: int, name: str) -> None:
+    """Name an output; one that is something else as well, or in bfloat16, is a value of its own."""
+    import onnx_ir
+
+    value = model.graph.outputs[place]
+    before = list(model.graph.outputs)[:place]
+    is_narrow = value.dtype == onnx_ir.DataType.BFLOAT16
+    if not is_narrow and not value.is_graph_input() and not any(value is other for other in before):
+        value.name = name
+        return
+    to = {"to": onnx_ir.DataType.FLOAT} if is_narrow else {}
+    node = onnx_ir.node("Cast" if is_narrow else "Identity", [value], attributes=to)
+    made = node.outputs[0]
+    made.dtype, made.shape, made.name = onnx_ir.DataType.FLOAT if is_narrow else value.dtype, value.shape, name
+    if value.name == name:
+        value.name = f"{name} inside"
+    model.graph.append(node)
+    model.graph.outputs[place] = made

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
 import math
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,9 +13,7 @@ import torch
 import prepbench.capture.sizes.recurrent
 import prepbench.quantize.blocks
 import prepbench.quantize.dynamic_lstm  # noqa: F401 (these three define the operators)
-from prepbench.targets.onnx.recurrent import dynamic_lstm_layer, lstm_layer, recurrent_layer
-from prepbench.targets.onnx.size_arithmetic import size_translations
-from prepbench.targets.onnx.sorting import argsort, sort, stable_argsort, stable_sort
+from prepbench._torch_compat.number_analysis import SQRT
 
 # the first version with integers of 4 and 16 bits and with scales for blocks
 OPSET = 21
@@ -104,9 +104,9 @@ def _group_norm(
     groups = onnx.Sub(groups, first)
     result = onnx.Reshape(onnx.InstanceNormalization(groups, ones, zeros, epsilon=eps), onnx.Shape(x))
     places = onnx.Constant(value_ints=list(range(1, len(x.shape) - 1)))
-    for operator, parameter in ((onnx.Mul, weight), (onnx.Add, bias)):
+    for combine, parameter in ((onnx.Mul, weight), (onnx.Add, bias)):
         if parameter is not None:
-            result = operator(result, onnx.Unsqueeze(parameter, places) if len(x.shape) > 2 else parameter)
+            result = combine(result, onnx.Unsqueeze(parameter, places) if len(x.shape) > 2 else parameter)
     return result
 
 
@@ -114,3 +114,432 @@ def _operators() -> Any:
     from onnxscript import opset21
 
     return opset21
+
+
+# Recurrent layers as the operators of ONNX, which order the gates otherwise than torch.
+
+
+# where ONNX has each of torch's gates
+_LSTM = (0, 3, 1, 2)
+_GRU = (1, 0, 2)
+# those that an LSTM has anyway; only one that computes in integers names them
+DYNAMIC_ACTIVATIONS = ("Sigmoid", "Tanh", "Tanh")
+_ACTIVATIONS = {"rnn_tanh": "Tanh", "rnn_relu": "Relu"}
+
+
+def dynamic_lstm_layer(x: Any, h: Any, c: Any, weights: Sequence[Any], lengths: Any = None) -> Any:
+    """``prepbench::dynamic_lstm_layer``, as an LSTM that ``pack_recurrent_weights`` recognises by its activations."""
+    return lstm_layer(x, h, c, weights, lengths, dynamic=True)
+
+
+def lstm_layer(x: Any, h: Any, c: Any, weights: Sequence[Any], lengths: Any = None, *, dynamic: bool = False) -> Any:
+    """``prepbench::lstm_layer``."""
+    size, directions = c.shape[2], h.shape[0]
+    if len(weights) // directions in (3, 5):
+        return _projected(x, h, c, weights, _integers(lengths))
+    operands = (x, *_weights(weights, directions, _LSTM), _integers(lengths), h, c)
+    settings: dict[str, Any] = {"hidden_size": size, "direction": _direction(directions)}
+    if dynamic:
+        settings["activations"] = [*DYNAMIC_ACTIVATIONS] * directions
+    y, h_last, c_last = _recurrent_operators().LSTM(*operands, **settings)
+    return _steps(y, directions * size), h_last, c_last
+
+
+def recurrent_layer(x: Any, h: Any, weights: Sequence[Any], kind: str, lengths: Any = None) -> Any:
+    """``prepbench::recurrent_layer``."""
+    onnx = _recurrent_operators()
+    directions = h.shape[0]
+    settings = {"hidden_size": h.shape[2], "direction": _direction(directions)}
+    if kind == "gru":
+        operands = (x, *_weights(weights, directions, _GRU), _integers(lengths), h)
+        y, h_last = onnx.GRU(*operands, linear_before_reset=1, **settings)
+    else:
+        operands = (x, *_weights(weights, directions, (0,)), _integers(lengths), h)
+        y, h_last = onnx.RNN(*operands, activations=[_ACTIVATIONS[kind]] * directions, **settings)
+    return _steps(y, directions * h.shape[2]), h_last
+
+
+def _projected(x: Any, h: Any, c: Any, weights: Sequence[Any], lengths: Any) -> Any:
+    """An LSTM whose output is projected, which ONNX does not have.
+
+    Its states before the projection are those of a plain LSTM whose recurrent weights have the projection inside. What
+    the given state adds to the first step comes in as a further input, which is zero at the others.
+    """
+    onnx = _recurrent_operators()
+    first, each = onnx.Constant(value_ints=[0]), len(weights) // h.shape[0]
+    found = []
+    for place in range(h.shape[0]):
+        at_input, at_state, *biases, projection = weights[place * each : (place + 1) * each]
+        own = (onnx.Concat(at_input, at_state, axis=1), onnx.MatMul(at_state, projection), *biases)
+        y, h_last, c_last = onnx.LSTM(
+            onnx.Concat(x, _at_first_step(x, h, place, lengths), axis=2),
+            *_weights(own, 1, _LSTM), lengths, None, onnx.Slice(c, [place], [place + 1], first),
+            hidden_size=c.shape[2], direction="reverse" if place else "forward",
+        )  # fmt: skip
+        back = onnx.Transpose(projection, perm=[1, 0])
+        steps = onnx.MatMul(onnx.Squeeze(y, onnx.Constant(value_ints=[1])), back)
+        found.append((steps, onnx.MatMul(h_last, back), c_last))
+    return tuple(
+        onnx.Concat(*parts, axis=axis) for parts, axis in zip(zip(*found, strict=True), (2, 0, 0), strict=True)
+    )
+
+
+def _at_first_step(x: Any, h: Any, place: int, lengths: Any) -> Any:
+    """The state of one direction at the step that it comes to first, zeros at all others."""
+    onnx = _recurrent_operators()
+    zero, one = onnx.Constant(value_int=0), onnx.Constant(value_int=1)
+    count = onnx.Squeeze(onnx.Shape(x, start=0, end=1))
+    steps = onnx.Unsqueeze(onnx.Range(zero, count, one), onnx.Constant(value_ints=[1, 2]))
+    first = zero
+    if place:
+        ends = count if lengths is None else onnx.Cast(onnx.Unsqueeze(lengths, onnx.Constant(value_ints=[0, 2])), to=7)
+        first = onnx.Sub(ends, one)
+    own = onnx.Slice(h, [place], [place + 1], onnx.Constant(value_ints=[0]))
+    return onnx.Where(onnx.Equal(steps, first), own, onnx.CastLike(onnx.Constant(value_float=0.0), own))
+
+
+def _integers(lengths: Any) -> Any:
+    """Lengths as the operators take them; None for none."""
+    return None if lengths is None else _recurrent_operators().Cast(lengths, to=6)
+
+
+def _recurrent_operators() -> Any:
+    from onnxscript import opset21
+
+    return opset21
+
+
+def _direction(directions: int) -> str:
+    return "bidirectional" if directions == 2 else "forward"
+
+
+def _weights(weights: Sequence[Any], directions: int, gates: Sequence[int]) -> list[Any]:
+    """The weights of the input, those of the state, and the biases of both or None, each with a dim of directions."""
+    onnx = _recurrent_operators()
+    first = onnx.Constant(value_ints=[0])
+    each = len(weights) // directions
+    rows = [
+        [_ordered(weight, gates) for weight in weights[place * each : (place + 1) * each]]
+        for place in range(directions)
+    ]
+    found = [onnx.Concat(*(onnx.Unsqueeze(row[i], first) for row in rows), axis=0) for i in range(2)]
+    if each == 2:
+        return [*found, None]
+    biases = [onnx.Unsqueeze(onnx.Concat(row[2], row[3], axis=0), first) for row in rows]
+    return [*found, onnx.Concat(*biases, axis=0)]
+
+
+def _ordered(weight: Any, gates: Sequence[int]) -> Any:
+    onnx = _recurrent_operators()
+    if len(gates) == 1:
+        return weight
+    parts = onnx.Split(weight, axis=0, num_outputs=len(gates))
+    return onnx.Concat(*(parts[gate] for gate in gates), axis=0)
+
+
+def _steps(y: Any, columns: int) -> Any:
+    """From (length, directions, batch, size) to (length, batch, columns); any of the first may be 0."""
+    onnx = _recurrent_operators()
+    return onnx.Reshape(onnx.Transpose(y, perm=[0, 2, 1, 3]), onnx.Constant(value_ints=[0, 0, columns]))
+
+
+# Sorting as TopK of ONNX, which keeps equal values in the order that they have, as a stable sort does.
+
+
+# TopK of ONNX Runtime takes other types only
+_WIDER = {"BOOL": "INT32", "INT8": "INT32", "INT16": "INT32", "UINT8": "INT32", "BFLOAT16": "FLOAT"}
+
+
+def sort(x: Any, dim: int = -1, descending: bool = False) -> Any:
+    """``aten::sort``."""
+    return _sorted(x, dim, descending)
+
+
+def stable_sort(x: Any, *, stable: bool = True, dim: int = -1, descending: bool = False) -> Any:
+    """``aten::sort.stable``."""
+    return _sorted(x, dim, descending)
+
+
+def stable_argsort(x: Any, *, stable: bool = True, dim: int = -1, descending: bool = False) -> Any:
+    """``aten::argsort.stable``."""
+    return _sorted(x, dim, descending)[1]
+
+
+def argsort(x: Any, dim: int = -1, descending: bool = False) -> Any:
+    """``aten::argsort``."""
+    return _sorted(x, dim, descending)[1]
+
+
+def _sorted(x: Any, dim: int, descending: bool) -> tuple[Any, Any]:
+    """The sorted values and where they stood."""
+    import onnx_ir
+    from onnxscript import opset21
+
+    onnx: Any = opset21
+    if not x.shape:
+        return onnx.Identity(x), onnx.Constant(value_int=0)
+    wider = _WIDER.get(x.dtype.name)
+    size = onnx.Shape(x, start=dim, end=dim + 1 or None)
+    keys = x if wider is None else onnx.Cast(x, to=onnx_ir.DataType[wider].value)
+    values, indices = onnx.TopK(keys, size, axis=dim, largest=int(descending), sorted=1)
+    if wider is not None:
+        # OpenVINO (2026.4) refuses to cast what TopK returns to truth values
+        values = onnx.Cast(onnx.GatherElements(keys, indices, axis=dim), to=x.dtype.value)
+    return values, indices
+
+
+# Arithmetic of sizes as Python does it, where torch's exporter divides toward zero, rounds to float32, or has nothing.
+#
+# A real number that is computed from sizes is a double, which is cast to float32 for operators on tensors. What is
+# computed from it next takes the double in front of that cast.
+
+
+_FLOAT, _INT64, _DOUBLE = 1, 7, 11
+# operators of ONNX whose results are no less than zero if their operands are, and those that move them
+_NO_LESS = ("Add", "Mul", "Div", "Mod", "Max", "Min", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Gather", "Identity")
+
+
+def size_translations() -> Mapping[Callable[..., Any], Callable[..., Any]]:
+    """For ``torch.onnx.export(custom_translation_table=...)``, by the functions that stand in graphs."""
+    return {
+        torch.sym_float: lambda x: _narrow(_wide(x)),
+        operator.add: _elementwise("Add"),
+        operator.sub: _elementwise("Sub"),
+        operator.mul: _elementwise("Mul"),
+        operator.neg: lambda x: _narrow(_onnx().Neg(_wide(x))) if _is_real(x) else _onnx().Neg(x),
+        operator.truediv: _true_division,
+        operator.floordiv: _floor_division,
+        operator.mod: _remainder,
+        operator.lshift: lambda x, bits: _onnx().Mul(x, _power_of_two(bits)),
+        operator.rshift: lambda x, bits: _floor_division(x, _power_of_two(bits)),
+        operator.and_: _bits("BitwiseAnd", "And"),
+        operator.or_: _bits("BitwiseOr", "Or"),
+        operator.xor: _bits("BitwiseXor", "Xor"),
+        operator.pow: _power,
+        builtins.pow: _power,
+        SQRT: lambda x: _narrow(_onnx().Sqrt(_wide(x))),
+        math.floor: _rounded("Floor", lambda a, b: _floor_division(a, b)),
+        math.ceil: _rounded("Ceil", lambda a, b: _onnx().Neg(_floor_division(_onnx().Neg(a), b))),
+        math.trunc: _truncated,
+        builtins.round: _round,
+        torch.sym_max: _elementwise("Max"),
+        torch.sym_min: _elementwise("Min"),
+        operator.eq: _elementwise("Equal"),
+        operator.lt: _elementwise("Less"),
+        operator.le: _elementwise("LessOrEqual"),
+        operator.gt: _elementwise("Greater"),
+        operator.ge: _elementwise("GreaterOrEqual"),
+        torch.ops.aten.add.Scalar: _with_scalar("Add"),
+        torch.ops.aten.sub.Scalar: _with_scalar("Sub"),
+        torch.ops.aten.mul.Scalar: _with_scalar("Mul"),
+        torch.ops.aten.div.Scalar: _with_scalar("Div"),
+    }
+
+
+def _onnx() -> Any:
+    from onnxscript import opset21
+
+    return opset21
+
+
+def _elementwise(name: str) -> Callable[[Any, Any], Any]:
+    def compute(x: Any, y: Any) -> Any:
+        if not (_is_real(x) or _is_real(y)):
+            return getattr(_onnx(), name)(_integer(x), _integer(y))
+        result = getattr(_onnx(), name)(_wide(x), _wide(y))
+        return result if name in _COMPARISONS else _narrow(result)
+
+    return compute
+
+
+def _with_scalar(name: str) -> Callable[..., Any]:
+    """An operator on a tensor and a number, which the exporter knows for constants only."""
+
+    def compute(x: Any, number: Any, alpha: Any = 1) -> Any:
+        import onnx_ir
+
+        onnx = _onnx()
+        if isinstance(number, int | float) and isinstance(alpha, int | float):
+            number = number * alpha if alpha != 1 else number
+            return getattr(onnx, name)(x, onnx.Constant(value=onnx_ir.tensor(number, dtype=x.dtype)))
+        number = number if alpha == 1 else _narrow(onnx.Mul(_wide(number), _wide(alpha)))
+        return getattr(onnx, name)(x, onnx.CastLike(number, x))
+
+    return compute
+
+
+_COMPARISONS = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
+
+
+def _bits(of_integers: str, of_truths: str) -> Callable[[Any, Any], Any]:
+    def compute(x: Any, y: Any) -> Any:
+        is_truth = "BOOL" in (_dtype(x), _dtype(y)) or isinstance(x, bool) or isinstance(y, bool)
+        return getattr(_onnx(), of_truths if is_truth else of_integers)(x, y)
+
+    return compute
+
+
+def _true_division(x: Any, y: Any) -> Any:
+    return _narrow(_onnx().Div(_wide(x), _wide(y)))
+
+
+def _floor_division(x: Any, y: Any) -> Any:
+    onnx = _onnx()
+    if _is_real(x) or _is_real(y):
+        return _narrow(onnx.Floor(onnx.Div(_wide(x), _wide(y))))
+    x, y = _integer(x), _integer(y)
+    if _is_nonnegative(x) and _is_nonnegative(y):
+        return onnx.Div(x, y)  # which rounds toward zero
+    return onnx.Div(onnx.Sub(x, onnx.Mod(x, y)), y)
+
+
+def _remainder(x: Any, y: Any) -> Any:
+    """It has the sign of the divisor, in Python as in ONNX."""
+    onnx = _onnx()
+    if _is_real(x) or _is_real(y):
+        x, y = _wide(x), _wide(y)
+        return _narrow(onnx.Sub(x, onnx.Mul(onnx.Floor(onnx.Div(x, y)), y)))
+    return onnx.Mod(_integer(x), _integer(y))
+
+
+def _power(x: Any, y: Any) -> Any:
+    if _is_real(x) or _is_real(y):
+        return _narrow(_onnx().Pow(_wide(x), _wide(y)))
+    return _onnx().Pow(_integer(x), _integer(y))
+
+
+def _power_of_two(bits: Any) -> Any:
+    return 2**bits if isinstance(bits, int) else _onnx().Pow(_integer(2), bits)
+
+
+def _rounded(name: str, of_quotient: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
+    """An integer from a real number; that of a quotient of integers is computed from these, exactly."""
+
+    def compute(x: Any) -> Any:
+        if not _is_real(x):
+            return _integer(x)
+        quotient = _quotient(x)
+        if quotient is not None:
+            return of_quotient(*quotient)
+        return _onnx().Cast(getattr(_onnx(), name)(_wide(x)), to=_INT64)
+
+    return compute
+
+
+def _truncated(x: Any) -> Any:
+    onnx, quotient = _onnx(), _quotient(x)
+    if quotient is not None:
+        return onnx.Div(*quotient)
+    return onnx.Cast(_wide(x), to=_INT64) if _is_real(x) else _integer(x)
+
+
+def _round(x: Any, digits: Any = None) -> Any:
+    """To the nearest integer or decimal, of two that are as near to the even one."""
+    onnx = _onnx()
+    if not _is_real(x):
+        if isinstance(digits, int) and digits < 0:
+            raise NotImplementedError("sizes are rounded to whole numbers only")
+        return _integer(x)
+    if digits is not None:
+        scale = _wide(10.0**digits)
+        return _narrow(onnx.Div(onnx.Round(onnx.Mul(_wide(x), scale)), scale))
+    quotient = _quotient(x)
+    if quotient is None:
+        return onnx.Cast(onnx.Round(_wide(x)), to=_INT64)
+    a, b = quotient
+    two = _integer(2)
+    below = _floor_division(a, b)
+    twice = onnx.Mul(onnx.Sub(a, onnx.Mul(below, b)), two)  # two times the rest, which has the sign of b
+    is_more = onnx.Greater(onnx.Abs(twice), onnx.Abs(b))
+    is_odd = onnx.And(onnx.Equal(onnx.Abs(twice), onnx.Abs(b)), onnx.Equal(onnx.Mod(below, two), _integer(1)))
+    return onnx.Add(below, onnx.Cast(onnx.Or(is_more, is_odd), to=_INT64))
+
+
+def _wide(x: Any) -> Any:
+    """A number as a double, the one that it was computed as if it was."""
+    import onnx_ir
+
+    onnx = _onnx()
+    if isinstance(x, int | float):
+        return onnx.Constant(value=onnx_ir.tensor(float(x), dtype=onnx_ir.DataType.DOUBLE))
+    if _dtype(x) == "DOUBLE":
+        return x
+    cast = _cast_to(x, _FLOAT)
+    if cast is not None and _dtype(cast) == "DOUBLE":
+        return cast
+    result = onnx.Cast(x, to=_DOUBLE)
+    result.dtype = onnx_ir.DataType.DOUBLE
+    return result
+
+
+def _narrow(x: Any) -> Any:
+    import onnx_ir
+
+    x.dtype = onnx_ir.DataType.DOUBLE
+    result = _onnx().Cast(x, to=_FLOAT)
+    result.dtype = onnx_ir.DataType.FLOAT
+    return result
+
+
+def _integer(x: Any) -> Any:
+    import onnx_ir
+
+    return _onnx().Constant(value=onnx_ir.tensor(x, dtype=onnx_ir.DataType.INT64)) if isinstance(x, int) else x
+
+
+def _quotient(x: Any) -> tuple[Any, Any] | None:
+    """The two integers whose quotient a number is; None for others."""
+    producer = None if isinstance(x, int | float) else _wide(x).producer()
+    if producer is None or producer.op_type != "Div":
+        return None
+    parts = [_whole(value) for value in producer.inputs]
+    return None if parts[0] is None or parts[1] is None else (parts[0], parts[1])
+
+
+def _whole(value: Any) -> Any:
+    """The integer that a double is made of; None where it is made of none."""
+    constant = _constant(value)
+    if constant is not None:
+        return _integer(int(constant)) if float(constant).is_integer() else None
+    cast = _cast_to(value, _DOUBLE)
+    return cast if cast is not None and not _is_real(cast) else None
+
+
+def _cast_to(value: Any, dtype: int) -> Any:
+    producer = value.producer()
+    is_cast = producer is not None and producer.op_type == "Cast" and producer.attributes.get_int("to", 0) == dtype
+    return producer.inputs[0] if is_cast else None
+
+
+def _constant(value: Any) -> Any:
+    """The number that a value is; None where it is computed."""
+    producer = value.producer()
+    if producer is None or producer.op_type != "Constant":
+        return None
+    tensor = producer.attributes.get("value")
+    return None if tensor is None or tensor.value.size != 1 else tensor.value.numpy().item()
+
+
+def _is_nonnegative(value: Any) -> bool:
+    """Whether a size is known to be no less than zero."""
+    producer = value.producer()
+    if producer is None:
+        return False
+    constant = _constant(value)
+    if constant is not None:
+        return bool(constant >= 0)
+    if producer.op_type in ("Shape", "Size"):
+        return True
+    if producer.op_type not in _NO_LESS:
+        return False
+    numbers = producer.inputs if producer.op_type in _NO_LESS[:6] else producer.inputs[:1]
+    return all(_is_nonnegative(number) for number in numbers)
+
+
+def _is_real(x: Any) -> bool:
+    return isinstance(x, float) or _dtype(x) in ("FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16")
+
+
+def _dtype(x: Any) -> str:
+    dtype = getattr(x, "dtype", None)
+    return "" if dtype is None else str(dtype.name)

@@ -20,10 +20,8 @@ from prepbench.targets.base import NO_LEAVES, EndNames, Lowering, Runtime
 from prepbench.targets.kernel_times import KernelTimes, layers_from_text
 from prepbench.targets.onnx.export import FILE, export_onnx
 from prepbench.targets.onnx.layers import LAYERS
-from prepbench.targets.onnx.renamed import rename_ends
 from prepbench.targets.onnx.saved import check_saved
-from prepbench.targets.onnx.stored import stored_bits
-from prepbench.targets.onnx.tables import look_up_integers
+from prepbench.targets.onnx.tables import look_up_integers, rename_ends, stored_bits
 from prepbench.targets.onnx.target import OnnxTarget
 from prepbench.targets.onnxruntime.empty_batches import fill_empty_batches
 from prepbench.targets.onnxruntime.profiling import kernel_times

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -57,3 +58,123 @@ def _axes(node: Any) -> list[int] | None:
     if given is None:
         return None if node.attributes.get_int("noop_with_empty_axes", 0) else list(range(rank))
     return sorted(int(axis) % rank for axis in given.const_value.numpy().reshape(-1)) or None
+
+
+# Equal values among those that are sorted or chosen.
+
+
+def keep_order_of_equals(model: Any) -> None:
+    """Let the first of equal values come first, in place.
+
+    ONNX says so of its TopK; OpenVINO (2026.4) has an attribute for it, which its reader of ONNX does not set. It
+    is refused where any order will do, so these are sorted, too.
+
+    Args:
+        model: an ``openvino.Model``.
+    """
+    for operation in model.get_ops():
+        if operation.get_type_name() == "TopK" and "stable" in operation.get_attributes():
+            if operation.get_attributes()["sort"] == "none":
+                operation.set_attribute("sort", "value")
+            operation.set_attribute("stable", True)
+
+
+# Indices that a graph computes: OpenVINO reads and writes whatever memory they lead to.
+
+
+_OF_ALL_DIMS = ("GatherND", "ScatterND")
+_OF_ONE_DIM = ("GatherElements", "ScatterElements")
+
+
+def keep_indices_inside(model: Any) -> None:
+    """Take the nearest index that is there for each computed one that is not, in place.
+
+    PyTorch raises for such an index, and so does ONNX Runtime. OpenVINO (2026.4) ends the process, or answers with what
+    lies beside the table; it has no operator that raises.
+
+    Args:
+        model: an ``onnx_ir.Model``.
+    """
+    for node in [node for node in model.graph if node.op_type in (*_OF_ALL_DIMS, *_OF_ONE_DIM)]:
+        data, indices = node.inputs[:2]
+        if indices.const_value is not None or indices.shape is None:
+            continue
+        if node.op_type in _OF_ONE_DIM:
+            first, count = node.attributes.get_int("axis", 0), 1
+            first = first % len(data.shape) if data.shape is not None else first
+        else:
+            first, count = node.attributes.get_int("batch_dims", 0), indices.shape[-1]
+        if isinstance(count, int) and first >= 0:
+            node.replace_input_with(1, _clipped(model, node, first, count))
+
+
+def _clipped(model: Any, node: Any, first: int, count: int) -> Any:
+    """The indices of a node, between the sizes of ``count`` dims of what it indexes, and these below zero."""
+    import onnx_ir
+
+    def add(op: str, *inputs: Any, **attributes: Any) -> Any:
+        made = onnx_ir.node(op, inputs, attributes=attributes)
+        model.graph.insert_before(node, made)
+        return made.outputs[0]
+
+    def constant(kind: str, values: list[int]) -> Any:
+        return add_initializer(model, f"{node.name}_{kind}", np.array(values))
+
+    data, indices = node.inputs[:2]
+    wide = add("Cast", indices, to=7)  # of int64, as sizes are
+    sizes = add("Gather", add("Shape", data), constant("dims", list(range(first, first + count))), axis=0)
+    inside = add("Min", wide, add("Sub", sizes, constant("one", [1])))
+    inside = add("Max", inside, add("Neg", sizes))
+    inside.shape = indices.shape
+    return inside
+
+
+# Which integers the layers of an OpenVINO model multiply by.
+
+
+_MULTIPLY = ("Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData", "MatMul")
+_MOVE = ("Reshape", "Transpose", "Convert")
+_SCALE = (*_MOVE, "Multiply", "Subtract")
+_FEW_BITS = ("i4", "u4")
+
+
+def is_all_integer(model: Any) -> bool:
+    """Whether activations are quantized and no layer has weights in float.
+
+    Args:
+        model: an ``openvino.Model``.
+    """
+    operations = model.get_ops()
+    return any(operation.get_type_name() == "FakeQuantize" for operation in operations) and not any(
+        _is_float_constant(operation.input_value(1).get_node())
+        for operation in operations
+        if operation.get_type_name() in _MULTIPLY
+    )
+
+
+def multiplies_few_bits(model: Any) -> bool:
+    """Whether a layer multiplies by integers of 4 bits; a table that is only looked up in counts for nothing.
+
+    Args:
+        model: an ``openvino.Model``.
+    """
+    sources = (
+        _constant_behind(operation.input_value(1).get_node(), _SCALE)
+        for operation in model.get_ops()
+        if operation.get_type_name() == "MatMul"
+    )
+    # others may have several results, and no type of their own
+    constants = (source for source in sources if source.get_type_name() == "Constant")
+    return any(constant.get_element_type().get_type_name() in _FEW_BITS for constant in constants)
+
+
+def _is_float_constant(operation: Any) -> bool:
+    operation = _constant_behind(operation, _MOVE)
+    return bool(operation.get_type_name() == "Constant" and operation.get_element_type().is_real())
+
+
+def _constant_behind(operation: Any, passed: Collection[str]) -> Any:
+    """What an operation is made from by operations of these kinds: a constant, or what else stops the search."""
+    while operation.get_type_name() in passed:
+        operation = operation.input_value(0).get_node()
+    return operation

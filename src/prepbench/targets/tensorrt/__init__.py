@@ -20,8 +20,7 @@ from prepbench.targets.onnx.export import FILE, export_onnx
 from prepbench.targets.onnx.saved import check_saved
 from prepbench.targets.onnx.target import OnnxTarget
 from prepbench.targets.onnxruntime import OnnxRuntime
-from prepbench.targets.tensorrt.engine import Engine, has_tensorrt
-from prepbench.targets.tensorrt.explicit import check_explicit
+from prepbench.targets.tensorrt.engine import Engine, check_explicit, has_tensorrt
 
 
 class TensorRtTarget(OnnxTarget):
