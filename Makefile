@@ -1,7 +1,7 @@
 # One command each, on a machine with only Python 3.11, pip and apt:
 #   make demo   set up, run the quickstart notebook on real data, print the comparison, say where the HTML lies
 #   make lab    open JupyterLab on the notebooks
-#   make check  format, lint, types, import layers, fresh generated files, in Python and in TypeScript
+#   make check  format, lint, types, import layers, form, fresh generated files, in Python and in TypeScript
 #   make docs   build the site with guides, reference and live notebooks into build/docs/html
 #   make test   everything: make check, the front end, unit tests, the zoo, notebooks, the browser
 #   make versions  the zoo on each torch from the oldest to the newest, and without pins (several gigabytes)
@@ -58,6 +58,7 @@ check: $(INSTALLED) extension/node_modules/.installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.docstrings
+	$(PYTEST) -q tests/form
 	$(BIN)/python -m prepbench.document.schema --check
 	$(BIN)/python extension/generate.py --check
 	$(IN_EXTENSION) npm run --silent check
@@ -65,7 +66,7 @@ check: $(INSTALLED) extension/node_modules/.installed
 test: system $(INSTALLED) check test-frontend test-unit test-notebooks test-browser
 
 test-unit: $(INSTALLED)
-	$(PYTEST) tests -m "not browser and not stress" --numprocesses 2 --dist loadfile
+	$(PYTEST) tests --ignore tests/form -m "not browser and not stress" --numprocesses 2 --dist loadfile
 
 # the long forms: hundreds of interrupts and runs in threads, thousands of hostile files, every write on a full disk
 stress: $(INSTALLED)

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import prepbench
-
-ROOT = Path(prepbench.__file__).parent
+ROOT = Path(__file__).parents[2] / "src" / "prepbench"
 LIBRARIES = {"torch", "torchao", "transformers", "onnxscript", "onnx_ir", "onnxruntime", "openvino", "peft"}
 # private attributes of torch's objects, which no import gives away
 PRIVATE_ATTRIBUTES = {

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import prepbench
-
-SOURCES = Path(prepbench.__file__).parent
+SOURCES = Path(__file__).parents[2] / "src" / "prepbench"
 
 
 def imported_files(name: str, files: dict[str, Path]) -> set[str]:
@@ -30,7 +28,7 @@ def test_no_circles() -> None:
         ".".join(path.relative_to(SOURCES.parent).with_suffix("").parts).removesuffix(".__init__"): path
         for path in SOURCES.rglob("*.py")
     }
-    assert len(files) > 100
+    assert "prepbench.compile.pipeline" in files
     try:
         TopologicalSorter({name: imported_files(name, files) for name in files}).prepare()
     except CycleError as error:

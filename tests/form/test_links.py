@@ -1,0 +1,27 @@
+"""Links of the pages lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.md"), *ROOT.glob("*/README.md")]
+MADE = ("tutorials/", "reference/", "gallery/", "errors.rst", "glossary.rst", "changelog.md", "images/")
+"""What the build of the site adds to the pages; ``tests/browser/test_site.py`` checks links to it."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text()
+    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)|(?:src|srcset)=\"([^\"]+)\"", text)
+    files = [one or two for one, two in targets if not (one or two).startswith(("http://", "https://"))]
+    made = [(page.parent / name).resolve().relative_to(ROOT).as_posix().removeprefix("docs/") for name in files]
+    missing = [
+        name
+        for name, path in zip(files, made, strict=True)
+        if not (page.parent / name).exists() and not (page.is_relative_to(ROOT / "docs") and path.startswith(MADE))
+    ]
+    assert missing == []
