@@ -55,6 +55,10 @@ def test_the_wheel_holds_the_front_ends_of_the_widgets(wheel: Path) -> None:
     assert {f"prepbench/static/{name}" for name in static} <= names
 
 
+def test_the_wheel_has_no_pages_about_the_code(wheel: Path) -> None:
+    assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".md")]
+
+
 def test_the_built_extension_is_for_release() -> None:
     assert not [name for name in _files(BUILT) if name.endswith(".map") or name == "build_log.json"]
     meta = json.loads((BUILT / "package.json").read_text())

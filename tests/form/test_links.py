@@ -13,15 +13,15 @@ MADE = ("tutorials/", "reference/", "gallery/", "errors.rst", "glossary.rst", "c
 """What the build of the site adds to the pages; ``tests/browser/test_site.py`` checks links to it."""
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
-    text = page.read_text()
+@pytest.mark.parametrize("file", PAGES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_links_lead_somewhere(file: Path) -> None:
+    text = file.read_text()
     targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)|(?:src|srcset)=\"([^\"]+)\"", text)
     files = [one or two for one, two in targets if not (one or two).startswith(("http://", "https://"))]
-    made = [(page.parent / name).resolve().relative_to(ROOT).as_posix().removeprefix("docs/") for name in files]
+    made = [(file.parent / name).resolve().relative_to(ROOT).as_posix().removeprefix("docs/") for name in files]
     missing = [
         name
         for name, path in zip(files, made, strict=True)
-        if not (page.parent / name).exists() and not (page.is_relative_to(ROOT / "docs") and path.startswith(MADE))
+        if not (file.parent / name).exists() and not (file.is_relative_to(ROOT / "docs") and path.startswith(MADE))
     ]
     assert missing == []
