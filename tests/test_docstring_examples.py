@@ -194,10 +194,6 @@ def test_examples_of_what_is_not_public_run(path: Path, folder: Path, monkeypatc
         assert report == [], "".join(report)
 
 
-def test_docstrings_lack_nothing() -> None:
-    assert problems(public_homes()) == []
-
-
 def test_the_check_finds_what_is_missing(tmp_path: Path) -> None:
     """pydoclint is asked in a way that shows a missing argument, result and error, and nothing private."""
     source = ROOT / "tests" / "documented.py"

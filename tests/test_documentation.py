@@ -48,8 +48,3 @@ def _findable(block: str, page: Path) -> Any:
     name = f"<{page.stem}-{hash(block)}>"
     linecache.cache[name] = (len(block), None, block.splitlines(keepends=True), name)
     return compile(block, name, "exec")
-
-
-def test_every_notebook_has_its_question_in_the_readme() -> None:
-    listed = re.findall(r"^\| `([\w.]+\.ipynb)` \| .*\? \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
-    assert listed == sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))

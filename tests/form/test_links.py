@@ -1,4 +1,4 @@
-"""Links of the pages lead somewhere."""
+"""Links of the pages lead somewhere, and the README lists the notebooks."""
 
 from __future__ import annotations
 
@@ -25,3 +25,8 @@ def test_links_lead_somewhere(file: Path) -> None:
         if not (file.parent / name).exists() and not (file.is_relative_to(ROOT / "docs") and path.startswith(MADE))
     ]
     assert missing == []
+
+
+def test_every_notebook_has_its_question_in_the_readme() -> None:
+    listed = re.findall(r"^\| `([\w.]+\.ipynb)` \| .*\? \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert listed == sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
