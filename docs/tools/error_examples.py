@@ -217,7 +217,7 @@ from prepbench.search.executors import run_tasks
 
 closed = ThreadPoolExecutor(1)
 closed.shutdown()
-run_tasks(closed, "prepbench.search.each:measure", [{}], {})""",
+run_tasks(closed, "prepbench.search.parallel_scores:measure", [{}], {})""",
         "Give an executor that is open and has workers with the same versions: :doc:`guides/dask-cluster`.",
     ),
     "LatencyError": (

@@ -53,7 +53,7 @@ def _ms(compiled: pb.CompiledModel) -> float:
 @pytest.fixture(autouse=True)
 def timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "measure_latency", clock)
-    monkeypatch.setattr(measuring, "alone", lambda progress: contextlib.nullcontext())  # nothing is timed
+    monkeypatch.setattr(measuring, "timing_lock", lambda progress: contextlib.nullcontext())  # nothing is timed
 
 
 def _bench(**more: Any) -> pb.Bench:
@@ -69,7 +69,7 @@ def searched() -> pb.Bench:
     """A bench after a search; tests undo what they choose."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measuring, "measure_latency", clock)
-        patch.setattr(measuring, "alone", lambda progress: contextlib.nullcontext())
+        patch.setattr(measuring, "timing_lock", lambda progress: contextlib.nullcontext())
         bench = _bench()
         bench.search(pb.Budget(min_metric=20))
         return bench

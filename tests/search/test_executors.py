@@ -21,7 +21,7 @@ import pytest
 import prepbench as pb
 from prepbench.errors import InputError, SettingsError
 from prepbench.jobs import Progress
-from prepbench.search import machine_alone
+from prepbench.search.exclusive_timing import computing_lock, timing_lock
 from prepbench.search.executors import run_tasks
 from prepbench.search.tasks import ExecutorError, TaskError, name_of
 from tests.search import worker_tasks
@@ -190,8 +190,8 @@ def test_timing_never_overlaps(pool: ProcessPoolExecutor, client: Any) -> None:
 
 HOLDS = """
 import sys, time
-from prepbench.search.machine_alone import alone, computing
-with (alone if sys.argv[1] == "alone" else computing)():
+from prepbench.search.exclusive_timing import computing_lock, timing_lock
+with (timing_lock if sys.argv[1] == "alone" else computing_lock)():
     print("in", flush=True)
     time.sleep(60)
 """
@@ -206,17 +206,17 @@ def test_the_lock_is_one_for_all_processes(other: str, waits: bool) -> None:
         entered = threading.Event()
 
         def enter() -> None:
-            with machine_alone.computing():
+            with computing_lock():
                 entered.set()
 
         thread = threading.Thread(target=enter, daemon=True)
         thread.start()
         assert entered.wait(0.5) is not waits
-        with pytest.raises(ZeroDivisionError), machine_alone.alone(lambda step: 1 / 0):  # it is told while it waits
+        with pytest.raises(ZeroDivisionError), timing_lock(lambda step: 1 / 0):  # it is told while it waits
             pass
         holder.kill()  # who dies holds nothing any more
         assert entered.wait(10)
-        with machine_alone.computing(), machine_alone.alone(), machine_alone.alone(), machine_alone.computing():
+        with computing_lock(), timing_lock(), timing_lock(), computing_lock():
             pass
     finally:
         holder.kill()

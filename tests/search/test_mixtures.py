@@ -10,7 +10,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.search.layer_choice import LayerChoice
-from prepbench.search.mixtures import FLOAT, code_of, compile_arguments, usual
+from prepbench.search.mixtures import FLOAT, code_of, compile_arguments, uniform_mixture
 from prepbench.settings import prunable_layers
 
 BITS = {
@@ -86,9 +86,9 @@ def test_every_layer_gets_what_the_mixture_says(mixture: dict[str, str]) -> None
 
 def test_layers_that_cannot_take_a_choice_are_pruned_alike_or_quantized_alike() -> None:
     refused = {("b", "int8 half"), ("c", "int8 half"), ("c", "half"), ("d", "int8"), ("d", "int8 half"), ("d", "half")}
-    assert usual("abcd", CHOICES, refused, "int8 half") == ("int8 half", "half", "int8", FLOAT)
-    assert usual("abcd", CHOICES, refused, "half") == ("half", "half", FLOAT, FLOAT)
-    assert usual("abcd", CHOICES, refused, FLOAT) == (FLOAT,) * 4
+    assert uniform_mixture("abcd", CHOICES, refused, "int8 half") == ("int8 half", "half", "int8", FLOAT)
+    assert uniform_mixture("abcd", CHOICES, refused, "half") == ("half", "half", FLOAT, FLOAT)
+    assert uniform_mixture("abcd", CHOICES, refused, FLOAT) == (FLOAT,) * 4
 
 
 def test_all_in_float_quantizes_nothing() -> None:

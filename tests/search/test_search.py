@@ -93,7 +93,7 @@ def noted(patch: pytest.MonkeyPatch, measure: Any) -> list[str]:
 def clocked(patch: pytest.MonkeyPatch, measure: Any = clock) -> None:
     """Have nothing timed or profiled for real: a real profile would contradict the clock."""
     patch.setattr(measuring, "measure_latency", measure)
-    patch.setattr(measuring, "alone", lambda progress: contextlib.nullcontext())
+    patch.setattr(measuring, "timing_lock", lambda progress: contextlib.nullcontext())
     patch.setattr(measuring.Timing, "prepare", lambda self, count: None)
     patch.setattr(measuring.Subject, "profiled", lambda self, compiled: None)
 

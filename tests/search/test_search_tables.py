@@ -12,7 +12,7 @@ import pytest
 import prepbench as pb
 from prepbench.measure.profile_result import Profile, ProfileRow
 from prepbench.search.corrected import Corrected, Estimate
-from prepbench.search.costs import Whole, is_conversion, profiled_times, times_of
+from prepbench.search.costs import UniformModel, is_conversion, profiled_times, times_of
 from prepbench.search.curve import DropCurve
 from prepbench.search.mixtures import FLOAT, Mixture
 from prepbench.search.shrinking import Reading, Shrinking
@@ -230,26 +230,26 @@ def test_a_profile_tells_what_layers_and_conversions_take() -> None:
     known, mixture = tables(5), ("int8", FLOAT, "int8", "int8", "int8", "int8")
     rows = [ProfileRow(fqn, True, "Linear", 1.0, 0.1, None, None, ()) for fqn in LAYERS]
     rows.append(ProfileRow(CONVERSIONS, False, "", 4.0, 0.4, None, None, ()))
-    found = profiled_times(known, mixture, Whole(0.02, Profile(tuple(rows), 10.0, "target", 1)))
+    found = profiled_times(known, mixture, UniformModel(0.02, Profile(tuple(rows), 10.0, "target", 1)))
     layers = {part: one.value for one in found for part in one.parts if not is_conversion(part)}
     assert layers == pytest.approx(dict.fromkeys(zip(LAYERS, mixture, strict=True), 0.002))
     [conversions] = [one for one in found if all(map(is_conversion, one.parts))]
     assert conversions.value == pytest.approx(0.008)
     assert conversions.parts[CONVERSION] == 2  # before and behind what is in float
-    assert profiled_times(known, mixture, Whole(0.02, None)) == []
+    assert profiled_times(known, mixture, UniformModel(0.02, None)) == []
 
 
 def test_conversions_that_were_not_measured_do_not_keep_mixtures_from_being_tried() -> None:
     """A layer that saves a tenth of a millisecond beside values of 200 kB, as one thread converts them."""
     between = (Neighbours("a", "b", 200_000), Neighbours("b", "c", 200_000))
     rows = {FLOAT: (1.0, 1.0, 1.0), "int8": (1.0, 0.9, 1.0)}
-    wholes = {
-        name: Whole(
+    uniform = {
+        name: UniformModel(
             sum(each) / 1e3, Profile(tuple(layer(*one) for one in zip("abc", each, strict=True)), sum(each), "", 1)
         )
         for name, each in rows.items()
     }
-    times, _ = times_of("abc", wholes, between, {})
+    times, _ = times_of("abc", uniform, between, {})
     known = dataclasses.replace(tables(0), layers=tuple("abc"), neighbours=between, times=times)
     assert known.seconds((FLOAT, "int8", FLOAT)) < known.seconds((FLOAT,) * 3)
 

@@ -17,8 +17,15 @@ from prepbench.compile.scored_samples import scored_on
 from prepbench.compile.simulation import Simulation
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, report_nothing
-from prepbench.search.each import is_here, load_simulation, save_simulation, score_payload, score_task, scores_elsewhere
 from prepbench.search.executors import run_tasks
+from prepbench.search.parallel_scores import (
+    load_simulation,
+    save_simulation,
+    score_payload,
+    score_task,
+    scores_in_processes,
+    shares_process,
+)
 from prepbench.search.tasks import name_of
 
 INT8, INT4 = pb.QuantizationSettings(), pb.QuantizationSettings(
@@ -98,11 +105,11 @@ def test_two_workers_of_which_one_is_killed_give_the_same(simulation: Simulation
                 os.kill(alive.pop(), signal.SIGKILL)
 
         names = [", ".join(mixture) for mixture in mixtures]
-        first = scores_elsewhere(simulation, mixtures, names, client, kill)
-        again = scores_elsewhere(simulation, mixtures[:1], names[:1], client, report_nothing)
+        first = scores_in_processes(simulation, mixtures, names, client, kill)
+        again = scores_in_processes(simulation, mixtures[:1], names[:1], client, report_nothing)
         assert len(alive) == 1
     assert [score.sqnr for score in first] == pytest.approx(expected, abs=1e-3)
     assert again[0].sqnr == pytest.approx(expected[0], abs=1e-3)
-    assert not is_here(client)
-    assert is_here(None)
-    assert is_here(ThreadPoolExecutor(1))
+    assert not shares_process(client)
+    assert shares_process(None)
+    assert shares_process(ThreadPoolExecutor(1))

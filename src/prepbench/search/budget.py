@@ -1,4 +1,4 @@
-"""``Budget``: what must hold, and what is to be as small as possible."""
+"""``Budget``: the limits of a search and the objective that it minimizes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BOUNDS = {"latency": ("max_latency_ms",), "size": ("max_size_mb",), "drop": ("m
 
 @dataclass(frozen=True, kw_only=True)
 class Budget(Settings):
-    """What :func:`prepbench.search` may spend, and what it makes as small as possible within that.
+    """The limits that :func:`prepbench.search` must keep, and the objective that it minimizes within them.
 
     Attributes:
         max_drop: by how much the metric may be worse than in float, 0 or more, in the metric's own unit: 0.01 is a

@@ -1,4 +1,4 @@
-"""The settings that layers are tried with, by name."""
+"""The candidate settings of a search, by name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAMED = (*_SINGLE, "activations_num_bits", "prefer_weights_only_quantization", 
 
 
 def named_candidates(given: Any, deployment: DeploymentSettings) -> dict[str, QuantizationSettings]:
-    """The candidates by name; by default what the target has of 8 bits, weights in 8 and weights in 4 bits.
+    """Return the candidates by name; by default the 8-bit settings of the target and weight-only ones of 8 and 4 bits.
 
     Args:
         given: settings by name, or a sequence of settings, which get names from what they say; or None.
@@ -51,8 +51,8 @@ def named_candidates(given: Any, deployment: DeploymentSettings) -> dict[str, Qu
     return named
 
 
-def without_lacking(given: Any, deployment: DeploymentSettings) -> tuple[dict[str, Any], dict[str, str]]:
-    """The candidates by name that a target has, and what it lacks of the others.
+def supported_candidates(given: Any, deployment: DeploymentSettings) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the candidates that the target supports, and the reason for each that it does not, both by name.
 
     Args:
         given: settings by name, or a sequence of settings.
@@ -60,7 +60,7 @@ def without_lacking(given: Any, deployment: DeploymentSettings) -> tuple[dict[st
 
     Example:
         >>> from prepbench.settings import OpenVinoDeployment
-        >>> without_lacking([QuantizationSettings(activations_num_bits=16)], OpenVinoDeployment())
+        >>> supported_candidates([QuantizationSettings(activations_num_bits=16)], OpenVinoDeployment())
         ({}, {'int8 weights, int16 activations': 'OpenVINO does not support 16-bit activations'})
     """
     target, taken, lacking = target_for(deployment), {}, {}
@@ -74,7 +74,7 @@ def without_lacking(given: Any, deployment: DeploymentSettings) -> tuple[dict[st
 
 
 def name_of_settings(settings: QuantizationSettings) -> str:
-    """What settings say, in a few words.
+    """Return a short name for settings, such as "int8".
 
     Example:
         >>> name_of_settings(QuantizationSettings(observer="mse"))

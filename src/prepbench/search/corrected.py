@@ -1,4 +1,4 @@
-"""Sums of parts whose sizes are estimated first and corrected by sums that were measured."""
+"""Least squares over sums of parts: sizes are estimated first and corrected by measured sums."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LEAST = 0.02  # of what was estimated: no layer takes less time than that, what
 
 @dataclass(frozen=True)
 class Estimate:
-    """The size of a part before any sum with it was measured.
+    """The prior size of a part, before any sum with it was measured.
 
     Attributes:
         value: 0 or more.
@@ -31,7 +31,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Measured:
-    """A sum that was measured.
+    """A measured sum of parts.
 
     Attributes:
         parts: what it consists of.
@@ -46,9 +46,9 @@ class Measured:
 
 @dataclass(frozen=True)
 class Corrected:
-    """Sizes of parts: least squares between what was estimated and the sums that were measured.
+    """Sizes of parts, fitted by least squares to prior estimates and measured sums.
 
-    With Gaussian doubts this is the mean of the posterior (Bishop, Pattern Recognition and Machine Learning, 3.3).
+    With Gaussian errors this is the posterior mean (Bishop, Pattern Recognition and Machine Learning, 3.3).
 
     Attributes:
         estimates: by part.
@@ -69,19 +69,19 @@ class Corrected:
         object.__setattr__(self, "_sizes", self._solved())
 
     def with_measured(self, *measured: Measured) -> Corrected:
-        """The same with further sums."""
+        """Return a copy that also fits further sums."""
         return Corrected(self.estimates, (*self.measured, *measured))
 
     def size(self, part: Part) -> float:
-        """The size of a part; 0 for one that is not known."""
+        """Return the size of a part; 0 for an unknown one."""
         return self._sizes.get(part, 0.0)
 
     def total(self, parts: Parts) -> float:
-        """The sum of parts."""
+        """Return the estimated sum of parts."""
         return sum(count * self.size(part) for part, count in parts.items())
 
     def doubt(self, parts: Parts) -> float:
-        """How far off a sum of parts may still be, as a standard deviation; counts below 0 give that of a difference.
+        """Return the standard deviation of a sum of parts; negative counts give that of a difference.
 
         Example:
             >>> parts = {"a": Estimate(1.0, 0.5), "b": Estimate(2.0, 0.3)}
@@ -102,7 +102,7 @@ class Corrected:
 
     @functools.cached_property
     def _gained(self) -> tuple[np.ndarray, np.ndarray]:
-        """The inverse covariance of the sums that were measured, and their covariance with all parts, before that."""
+        """Return the inverse covariance of the measured sums, and the prior covariance between them and all parts."""
         variance = np.array([each.doubt for each in self.estimates.values()], dtype=float) ** 2
         counts = self._counts()
         noise = np.diag([max(one.doubt, 1e-12) ** 2 for one in self.measured])
@@ -110,7 +110,7 @@ class Corrected:
         return np.linalg.pinv(weighted @ counts.T + noise), weighted
 
     def _counts(self) -> np.ndarray:
-        """How much of each part is in each sum that was measured."""
+        """Return the design matrix: how often each part occurs in each measured sum."""
         place = {name: at for at, name in enumerate(self.estimates)}
         counts = np.zeros((len(self.measured), len(place)))
         for row, one in enumerate(self.measured):

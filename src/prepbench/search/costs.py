@@ -1,4 +1,4 @@
-"""The first estimate of what each layer and choice takes, from profiles of models that are all of one choice."""
+"""Estimate the time and size of each (layer, choice) from profiles of models in which all layers take one choice."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _DOUBT_OF_SIZE = 0.03
 
 
 @dataclass(frozen=True)
-class Whole:
-    """A model of one choice, measured.
+class UniformModel:
+    """Time and profile of a model in which all layers take one choice.
 
     Attributes:
         seconds: of one call, in a process of its own.
@@ -35,30 +35,30 @@ class Whole:
 
 def times_of(
     layers: Sequence[str],
-    wholes: Mapping[str, Whole],
+    uniform: Mapping[str, UniformModel],
     neighbours: Sequence[Neighbours],
     work: Mapping[str, float],
 ) -> tuple[Corrected, dict[Part, float]]:
-    """Seconds of each layer and choice, and how many of these belong to no kernel of the layer.
+    """Return the seconds of each (layer, choice), and how many of them lie outside the layer's own kernels.
 
-    What is in no layer, such as activations and reordering, is spread over the layers by the bytes that they read, as
-    far as it differs from float.
+    Time that belongs to no layer, such as activations and reordering, is spread over the layers by the bytes that they
+    read, as far as it differs from float.
 
     Args:
         layers: FQNs.
-        wholes: models whose layers all take one choice, by its name; :data:`FLOAT` is one of them.
+        uniform: models whose layers all take one choice, by its name; :data:`FLOAT` is one of them.
         neighbours: layers with the bytes between them.
         work: multiplications by FQN, by which time is told where there is no profile.
     """
-    own = {name: _own_times(layers, whole, work) for name, whole in wholes.items()}
-    rest = {name: whole.seconds - sum(own[name].values()) for name, whole in wholes.items()}
+    own = {name: _own_times(layers, whole, work) for name, whole in uniform.items()}
+    rest = {name: whole.seconds - sum(own[name].values()) for name, whole in uniform.items()}
     bytes_of = dict.fromkeys(layers, 1.0)
     for each in neighbours:
         bytes_of[each.other] += each.bytes
     whole_bytes = sum(bytes_of.values())
     estimates: dict[Part, Estimate] = {REST: Estimate(rest[FLOAT], _DOUBT * rest[FLOAT])}
     beside: dict[Part, float] = {}
-    for name, whole in wholes.items():
+    for name, whole in uniform.items():
         for fqn in layers:
             spread = (rest[name] - rest[FLOAT]) * bytes_of[fqn] / whole_bytes
             seconds = max(own[name][fqn] + spread, 0.0)
@@ -67,10 +67,10 @@ def times_of(
     return Corrected(estimates | _conversions(neighbours)), beside
 
 
-def profiled_times(tables: Tables, mixture: Mixture, whole: Whole) -> list[Measured]:
-    """What the profile of a mixture says about its parts: of its conversions together, and of each layer.
+def profiled_times(tables: Tables, mixture: Mixture, whole: UniformModel) -> list[Measured]:
+    """Return what the profile of a mixture measured: the time of all conversions together, and the time of each layer.
 
-    A layer in float between others in integers may take another kernel than in a model that is all float.
+    A float layer between integer layers may use another kernel than in a model that is all float.
 
     Args:
         tables: what is known of the target.
@@ -97,12 +97,12 @@ def profiled_times(tables: Tables, mixture: Mixture, whole: Whole) -> list[Measu
 
 
 def is_conversion(part: Part) -> bool:
-    """Whether a part of the time is that of conversions between integers and floats."""
+    """Return whether a part is the time of conversions between integers and floats."""
     return part in (CONVERSION, CONVERTED_BYTE) or isinstance(part, Neighbours)
 
 
-def _own_times(layers: Sequence[str], whole: Whole, work: Mapping[str, float]) -> dict[str, float]:
-    """Seconds of each layer, in the sum at most those of the whole."""
+def _own_times(layers: Sequence[str], whole: UniformModel, work: Mapping[str, float]) -> dict[str, float]:
+    """Return the seconds of each layer's own kernels; their sum is at most the time of the whole model."""
     if whole.profile is None or whole.profile.total_ms <= 0:
         total = sum(work.values()) or 1.0
         return {fqn: whole.seconds * work.get(fqn, 0.0) / total for fqn in layers}
@@ -116,7 +116,7 @@ def _own_times(layers: Sequence[str], whole: Whole, work: Mapping[str, float]) -
 
 
 def _layer_around(name: str, layers: Mapping[str, float]) -> str | None:
-    """The layer that a module is, or is inside of."""
+    """Return the layer that a module is or lies in, by FQN."""
     while name not in layers:
         if not name:
             return None
@@ -136,7 +136,7 @@ def _conversions(neighbours: Sequence[Neighbours]) -> dict[Part, Estimate]:
 
 
 def sizes_of(weights: Mapping[tuple[str, str], float], whole: float) -> Corrected:
-    """Bytes of each layer and choice.
+    """Return the bytes of each (layer, choice).
 
     Args:
         weights: bytes of a layer's weights with a choice.

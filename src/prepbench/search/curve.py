@@ -1,4 +1,4 @@
-"""How the metric falls with noise: a monotone curve through what was measured."""
+"""A monotone curve from output noise to the drop of the metric, fitted to measurements."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class DropCurve:
-    """By how much the metric gets worse at how much noise at the model's output.
+    """The drop of the metric as a function of the noise at the model's output.
 
-    Values between two that were measured lie on the line between them, those beyond the last on the line from the
-    origin through it, and never below it.
+    The curve is linear between measured points. Beyond the last point it follows the line from the origin through that
+    point, and it is never below 0.
 
     Attributes:
         noise: increasing, from 0.
@@ -30,7 +30,7 @@ class DropCurve:
 
     @classmethod
     def through(cls, measured: Iterable[tuple[float, float]]) -> DropCurve:
-        """The monotone curve nearest to pairs of noise and drop: neighbours in the wrong order take their mean.
+        """Fit the nearest monotone curve to pairs of noise and drop: neighbours in the wrong order take their mean.
 
         Source: pool adjacent violators (Ayer et al., 1955).
         """
@@ -48,7 +48,7 @@ class DropCurve:
         return cls(tuple(noise for noise, _ in pairs), tuple(drop for _, drop in pairs))
 
     def drop(self, noise: float) -> float:
-        """The drop at some noise."""
+        """Return the drop at this noise."""
         if noise >= self.noise[-1]:
             return self.drops[-1] + self._slope * (noise - self.noise[-1])
         right = max(bisect.bisect_right(self.noise, noise), 1)
@@ -57,7 +57,9 @@ class DropCurve:
         return self.drops[right - 1] + share * (self.drops[right] - self.drops[right - 1])
 
     def noise_at(self, drop: float) -> float:
-        """The most noise with a drop of at most this; infinite where nothing drops, below 0 where no noise will do."""
+        """Return the largest noise whose drop is at most this; infinite where nothing drops, negative where no noise is
+        allowed.
+        """
         if self.drops[-1] <= drop:
             return math.inf if self._slope == 0 else self.noise[-1] + (drop - self.drops[-1]) / self._slope
         right = bisect.bisect_right(self.drops, drop)
@@ -68,5 +70,5 @@ class DropCurve:
 
     @property
     def _slope(self) -> float:
-        """Beyond what was measured."""
+        """Return the slope beyond the last measured point."""
         return max(self.drops[-1] - self.drops[0], 0.0) / self.noise[-1] if self.noise[-1] > 0 else 0.0

@@ -1,4 +1,4 @@
-"""Tasks on a Dask cluster: files travel once to each worker, results are text, timing has its machine alone."""
+"""Run tasks on a Dask cluster: files go to each worker once, results are text, and timing has a machine to itself."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _has_resource(client: Any) -> bool:
 
 
 def _scattered(client: Any, work: Work) -> dict[str, Any]:
-    """Each file on all workers that there are now; one that comes later gets it from them."""
+    """Send each file to all workers that exist now; later workers get it from them."""
     contents: dict[str, bytes] = {}
     for folder in work.folders.values():
         for path, (digest, _) in folder.files.items():

@@ -1,4 +1,4 @@
-"""Integers with channels equalised, which nobody has to ask for: tried where they are quieter than without."""
+"""Add candidates with cross-layer equalization where they are quieter than the same candidates without it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _QUIETER = 10**0.1
 
 
 class WithEqualised(dict[str, Candidate]):
-    """Candidates by name that are tried with channels equalised as well, where that is worth it."""
+    """Candidates by name that are also tried with equalized channels, where that helps."""
 
 
 @dataclass(frozen=True)
 class Offered:
-    """What layers may take.
+    """The choices that layers may take.
 
     Attributes:
         choices: by name.
@@ -32,9 +32,9 @@ class Offered:
 
 
 def with_equalised(simulation: Simulation, choices: Choices) -> Offered:
-    """Choices with those of integers once more, with channels equalised, where that is at least 1 dB quieter.
+    """Add an equalized copy of each integer choice that is at least 1 dB quieter with equalized channels.
 
-    All layers that can take them do so in the simulation. Where there are no channels to scale, nothing is run.
+    Each choice is simulated in all layers that can take it. Where no channels can be scaled, nothing is run.
 
     Args:
         simulation: of the model.
@@ -61,7 +61,7 @@ def _computes_in_integers(settings: QuantizationSettings) -> bool:
 
 
 def _noise_of_all(simulation: Simulation, settings: QuantizationSettings) -> float:
-    """That of a model of which all layers that can take these settings do so."""
+    """Return the output noise of a model whose layers all take these settings where they can."""
     return noise_of(simulation.score({f: settings for f in simulation.layers if not simulation.refusal(f, settings)}))
 
 

@@ -1,4 +1,4 @@
-"""Where tasks run: in this process, on an executor of Python, or on a Dask cluster."""
+"""Run tasks in this process, on an executor of ``concurrent.futures``, or on a Dask cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 from prepbench.checks import described
 from prepbench.errors import SettingsError
 from prepbench.jobs import ProgressCallback, report_nothing
-from prepbench.search.machine_alone import alone, computing
+from prepbench.search.exclusive_timing import computing_lock, timing_lock
 from prepbench.search.tasks import ExecutorError, Folder, TaskError, forget, function_of, run_task
 from prepbench.search.work import DEATHS, Work, died
 
@@ -25,7 +25,7 @@ _POLL_S = 0.1
 
 
 def check_executor(executor: object) -> None:
-    """Raise ``SettingsError`` unless the value is something that tasks can run on."""
+    """Raise ``SettingsError`` unless tasks can run on this value."""
     if executor is None or isinstance(executor, concurrent.futures.Executor) or is_client(executor):
         return
     raise SettingsError(
@@ -35,7 +35,7 @@ def check_executor(executor: object) -> None:
 
 
 def is_client(executor: object) -> bool:
-    """Whether this is a client of Dask; Dask is not imported for the question."""
+    """Return whether this is a Dask client, without importing Dask."""
     client = getattr(sys.modules.get("distributed"), "Client", None)
     return client is not None and isinstance(executor, client)
 
@@ -52,10 +52,10 @@ def run_tasks(
     is_timing: bool = False,
     stage: str = "tasks",
 ) -> list[Any]:
-    """Run a function once for each payload, wherever the executor says.
+    """Run a function once for each payload on the executor.
 
-    A process that dies costs the task that it ran, which runs again elsewhere. Who cancels, by ``progress`` or by
-    :class:`prepbench.Job`, does not wait for tasks that are running: those that have not begun never do.
+    When a process dies, only the task that it ran is lost, and it runs again elsewhere. Cancelling, by ``progress`` or
+    by :class:`prepbench.Job`, does not wait for running tasks, and starts no further ones.
 
     Args:
         executor: None for this process, a ``concurrent.futures.Executor``, or a ``dask.distributed.Client``.
@@ -106,11 +106,11 @@ def run_tasks(
 
 
 def _run_here(function: Callable[..., Any], work: Work) -> None:
-    """One after the other; errors are those of the function itself."""
+    """Run the tasks in sequence; errors are those of the function itself."""
     for number, payload in enumerate(work.payloads):
         work.tell(work.names[number])
         folders = {key: work.folders[key].path for key in work.needs[number]}
-        with alone(work.progress) if work.is_timing else computing(work.progress):
+        with timing_lock(work.progress) if work.is_timing else computing_lock(work.progress):
             value = function(json.loads(json.dumps(payload)), folders)
         work.answers[number] = json.loads(json.dumps(value))
     work.tell()
@@ -170,7 +170,7 @@ def _note_what_is_there(futures: Mapping[concurrent.futures.Future[str], int], w
 
 
 def _go_on(executor: concurrent.futures.Executor, work: Work, error: Exception) -> None:
-    """A pool of which one process died runs nothing any more, so the other tasks get processes of their own."""
+    """Run the remaining tasks in processes of their own: a pool that lost a process accepts no more tasks."""
     left = work.waiting
     count = min(max(1, getattr(executor, "_max_workers", 1)), len(left))
     warnings.warn(
@@ -184,7 +184,7 @@ def _go_on(executor: concurrent.futures.Executor, work: Work, error: Exception) 
 
 
 def _run_in_own_processes(count: int, context: Any, work: Work) -> None:
-    """Each task in a process that it may end: only this task has to run again, and it is known which one it was."""
+    """Run each task in a process of its own, so that a crash is blamed on one task and repeats only that one."""
     waiting, deaths = deque(work.waiting), dict.fromkeys(work.waiting, 0)
     pools = [_pool(context) for _ in range(count)]
     running: dict[concurrent.futures.Future[str], tuple[int, int]] = {}

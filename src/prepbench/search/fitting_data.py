@@ -1,4 +1,4 @@
-"""Whether data has the sizes that a model is captured with, asked before anything slow happens."""
+"""Check early that the data has the sizes that the model is captured with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a layer may become: bits, pruning, or both."""
+"""A choice for a layer: quantization settings, pruning settings, or both."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Candidate = QuantizationSettings | PruningSettings | tuple[QuantizationSettings,
 
 @dataclass(frozen=True)
 class LayerChoice:
-    """What a layer may become.
+    """A choice for a layer: quantization settings, pruning settings, or both.
 
     Attributes:
         quantization: how what is left is quantized; None for float.
@@ -27,21 +27,21 @@ class LayerChoice:
 
     @property
     def given(self) -> Any:
-        """The choice as a candidate is given."""
+        """Return the choice in the form in which users give candidates."""
         if self.pruning is None:
             return self.quantization
         return self.pruning if self.quantization is None else (self.quantization, self.pruning)
 
     @property
     def in_full(self) -> LayerChoice:
-        """The same with the amount of what goes stated, so that rules of layers can override it and be overridden."""
+        """Return a copy whose pruning amount is explicit, so that rules of layers can override it and be overridden."""
         if self.pruning is None or self.pruning.pattern is not None:
             return self
         return replace(self, pruning=replace(self.pruning, amount=self.pruning.share))
 
     @property
     def name(self) -> str:
-        """What it says, in a few words."""
+        """Return a short name of the choice."""
         bits = [] if self.quantization is None else [name_of_settings(self.quantization)]
         return ", ".join([*bits, *([] if self.pruning is None else [self.pruning.summary])])
 

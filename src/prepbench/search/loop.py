@@ -16,14 +16,14 @@ from prepbench.jobs import Cancelled, Progress, ProgressCallback
 from prepbench.results.measurement import Result
 from prepbench.running.value_mark import value_mark
 from prepbench.search.budget import Budget
-from prepbench.search.costs import Whole, profiled_times, sizes_of, times_of
+from prepbench.search.costs import UniformModel, profiled_times, sizes_of, times_of
 from prepbench.search.layer_choice import Choices, LayerChoice
 from prepbench.search.measuring import Subject, Timing
-from prepbench.search.mixtures import FLOAT, Arguments, Mixture, summary_of, usual
+from prepbench.search.mixtures import FLOAT, Arguments, Mixture, summary_of, uniform_mixture
 from prepbench.search.noise import noise_by_part, noise_of
 from prepbench.search.outcome import POINTS, Known
-from prepbench.search.remembered import Remembered
 from prepbench.search.scoring import Scale, Scoring
+from prepbench.search.search_journal import SearchJournal
 from prepbench.search.search_result import SearchCandidate
 from prepbench.search.states import LEFT_IN_FLOAT, LOOSEST, TargetState, expected_gain, is_better, is_within
 from prepbench.search.tables import Tables
@@ -38,12 +38,12 @@ from prepbench.settings import (
     prunable_layers,
 )
 
-_REFINED = 4  # how often mixtures are simulated and solved again before one is compiled
-_HELD = 3  # compiled models that wait to be scored
+_REFINEMENTS = 4  # how often mixtures are simulated and solved again before one is compiled
+_MAX_HELD = 3  # compiled models that wait to be scored
 
 
 class Loop:
-    """The steps of a search, and what is known so far.
+    """The state and the steps of a search.
 
     Args:
         subject: the model.
@@ -51,7 +51,7 @@ class Loop:
         budget: what must hold.
         scoring: of candidates on the data.
         timing: of candidates.
-        remembered: what was measured before.
+        journal: what was measured before.
         options: of compiles.
         progress: receives each step.
         told: receives each candidate that was timed, and again once it was scored.
@@ -64,13 +64,13 @@ class Loop:
         budget: Budget,
         scoring: Scoring,
         timing: Timing,
-        remembered: Remembered,
+        journal: SearchJournal,
         options: CompileOptions,
         progress: ProgressCallback,
         told: Callable[[SearchCandidate], object],
     ) -> None:
         self._subject, self._jobs, self._budget = subject, list(jobs), budget
-        self._scoring, self._timing, self._remembered = scoring, timing, remembered
+        self._scoring, self._timing, self._journal = scoring, timing, journal
         self._progress, self._told = progress, told
         model: Any = subject.model
         targets = [(job.simulation.layers, job.choices, job.deployment) for job in jobs]
@@ -83,46 +83,53 @@ class Loop:
 
     @property
     def jobs(self) -> Sequence[TargetJob]:
-        """The targets, with what their layers may take as far as it compiles."""
+        """The targets, without the choices that failed to compile."""
         return self._jobs
 
     def begin(self) -> None:
-        """Measure the model in float and with each choice everywhere.
+        """Measure the model in float and with each choice in all layers.
 
-        With a metric of the user only one of these is scored, the least quantized: others if it comes to that.
+        With a user's metric only the least quantized of them is scored now; the others are scored when they may be the
+        best.
         """
         if self._found(0, (FLOAT,) * len(self._jobs[0].simulation.layers)) is None:
             self._timing.prepare(1 + len(self._jobs[0].choices))
-        wholes = [
-            {self._name(at, name): found for name, found in self._wholes(at).items()} for at in range(len(self._jobs))
+        uniform = [
+            {self._name(at, name): found for name, found in self._uniform_models(at).items()}
+            for at in range(len(self._jobs))
         ]
         known = {
             name: result
-            for at, found in enumerate(wholes)
+            for at, found in enumerate(uniform)
             for name, (mixture, _) in found.items()
             if (result := self._found(at, mixture)) is not None
         }
-        first = next(iter(wholes[0]))
-        self._timing.begin(first, wholes[0][first][1], known[first].p50_ms if first in known else None)
+        # The float model of the first target is in every batch of timings, so that batches can be compared: ratios
+        # inside a batch are measured, and its own time is their unit.
+        first = next(iter(uniform[0]))
+        self._timing.begin(first, uniform[0][first][1], known[first].p50_ms if first in known else None)
         measured = self._timing.measured(
-            {name: compiled for found in wholes for name, (_, compiled) in found.items() if name not in known}
+            {name: compiled for found in uniform for name, (_, compiled) in found.items() if name not in known}
         )
         measured |= {name: (result.p50_ms, result.size_bytes) for name, result in known.items()}
-        for at, found in enumerate(wholes):
+        for at, found in enumerate(uniform):
             self.states.append(self._state(at, found, measured))
             for mixture, _ in found.values():
                 self._simulate(at, mixture)
             noise = self.states[at].noise
+            # One score ties the curve from noise to drop to the data. The quietest model is the most likely to be
+            # within the budget, so its score is rarely wasted.
             quantized = [mixture for mixture, _ in found.values() if any(each != FLOAT for each in mixture)]
             quietest = min(quantized, key=noise.__getitem__, default=None)
             for name, (mixture, compiled) in found.items():
                 scored = self._scale.is_sqnr or mixture == quietest
                 self._take(at, mixture, name, compiled, *measured[name], known.get(name), scored=scored)
+            # Last, because mixtures of the journal correct the tables that the uniform models made.
             self._recall(at)
 
     def _recall(self, at: int) -> None:
-        """Take what the journal holds of further mixtures."""
-        for mixture in recalled(self._remembered, self._arguments, at):
+        """Take further measured mixtures from the journal."""
+        for mixture in measured_mixtures(self._journal, self._arguments, at):
             known = self._found(at, mixture)
             if known is not None and mixture not in self.states[at].measured:
                 self._mixtures += 1
@@ -130,9 +137,10 @@ class Loop:
                 self._take(at, mixture, name, None, known.p50_ms, known.size_bytes, known, scored=False)
 
     def improve(self, tries: int) -> bool:
-        """Measure mixtures until the best is proven, or nothing comes nearer; False where the tries do not suffice.
+        """Measure mixtures until the best is proven or no further one is expected to be better; return False if the
+        tries ran out.
 
-        What is predicted to be the best is timed. Only what still is when its time is known is scored as well.
+        The mixture with the best prediction is timed. It is scored only if it is still the best with its measured time.
         """
         attempt = 0
         while True:
@@ -148,12 +156,13 @@ class Loop:
                 self._measure(at, mixture)
             else:
                 self._score(at, mixture)
+        # No compile is left. Scoring what is timed already needs no more of them, and may still find a better one.
         while (chosen := self._next(timed=True)) is not None:
             self._score(*chosen)
         return False
 
     def _next(self, *, timed: bool) -> tuple[int, Mixture] | None:
-        """The target and mixture to be measured or scored next; None where nothing is predicted to be better.
+        """Return the target and mixture to measure or score next; None where no better one is predicted.
 
         Args:
             timed: whether only those will do that have been timed.
@@ -162,14 +171,16 @@ class Loop:
         proposals = [(at, one) for at in range(len(self._jobs)) for one in self._proposals(at, timed)]
         if proposals:
             found = max(proposals, key=lambda each: self._gain(each, best))
-            enough = best is None or self._gain(found, best) > WORTH * abs(self._value(*best))
+            enough = best is None or self._gain(found, best) > MIN_RELATIVE_GAIN * abs(self._value(*best))
             return found if enough else None
+        # Nothing is predicted to fit. With a best in hand that is the proof that the search ends on. Without one, move
+        # towards the budget instead: a measurement there corrects the predictions.
         if best is not None or timed:
             return None
         return next(((at, one) for at in range(len(self._jobs)) if (one := self._nearest(at)) is not None), None)
 
     def simulate_front(self) -> None:
-        """Simulate the mixtures of the fronts, so that their noise is known and not only estimated."""
+        """Simulate the mixtures of the fronts, so that their noise is exact and not an estimate."""
         goal = self._budget.minimize if self._budget.minimize != "drop" else "latency"
         for at, state in enumerate(self.states):
             mixtures = state.front(goal, POINTS)
@@ -178,7 +189,7 @@ class Loop:
                 self._simulate(at, mixture)
 
     def known(self, notes: Sequence[str]) -> Known:
-        """All that is known now."""
+        """Return the knowledge of the search so far."""
         return Known(
             tuple(self.states),
             self._scale,
@@ -191,11 +202,12 @@ class Loop:
             self._values,
         )
 
-    def _wholes(self, at: int) -> dict[str, tuple[Mixture, CompiledModel]]:
-        """Compiled models of one choice each, by name."""
+    def _uniform_models(self, at: int) -> dict[str, tuple[Mixture, CompiledModel]]:
+        """Compile one model for each choice, with that choice in all layers; return them by name."""
         job = self._jobs[at]
         mixtures = {
-            name: usual(job.simulation.layers, job.choices, job.refused, name) for name in (FLOAT, *job.choices)
+            name: uniform_mixture(job.simulation.layers, job.choices, job.refused, name)
+            for name in (FLOAT, *job.choices)
         }
         found, failed = {}, dict[str, PrepbenchError]()
         for name, mixture in mixtures.items():
@@ -211,10 +223,10 @@ class Loop:
         return found
 
     def _compile(self, at: int, mixture: Mixture) -> tuple[Mixture, CompiledModel]:
-        """A model, and what its layers really take: some a target may leave in float."""
+        """Compile a mixture; return what its layers really took (a target may leave some in float) and the model."""
         compiled = self._subject.compiled(self._arguments.of(at, mixture), self._progress)
         self.compiled += 1
-        return self._jobs[at].really(mixture, compiled.report), compiled
+        return self._jobs[at].choices_taken(mixture, compiled.report), compiled
 
     def _name(self, at: int, name: str) -> str:
         return name if len(self._jobs) == 1 else f"{name}, {self._jobs[at].label}"
@@ -226,20 +238,20 @@ class Loop:
         measured: Mapping[str, tuple[float | None, int | None]],
     ) -> TargetState:
         job, tables = self._jobs[at], empty_tables(self._jobs[at])
-        told_apart = [name for name in tables.choices if tables.kernels.get(name, name) == name]
-        names = {name: self._name(at, name) for name in told_apart}
-        wholes = {
-            name: Whole((measured[full][0] or 0.0) / 1e3, self._subject.profiled(found[full][1]))
+        distinct = [name for name in tables.choices if tables.kernels.get(name, name) == name]
+        names = {name: self._name(at, name) for name in distinct}
+        uniform = {
+            name: UniformModel((measured[full][0] or 0.0) / 1e3, self._subject.profiled(found[full][1]))
             for name, full in names.items()
         }
         work = {fqn: float(count) for fqn, count in job.simulation.multiplications.items()}
         weights = {
             (fqn, name): job.weight_bytes(fqn, name) * tables.shrinking.left.get((fqn, name), 1.0)
             for fqn in tables.layers
-            for name in told_apart
+            for name in distinct
             if (fqn, name) not in tables.refused
         }
-        times, beside = times_of(tables.layers, wholes, tables.neighbours, work)
+        times, beside = times_of(tables.layers, uniform, tables.neighbours, work)
         noise, rounded = noise_by_part(job, self._subject.executor, self._progress)
         tables = replace(
             tables,
@@ -265,9 +277,10 @@ class Loop:
         again: bool = False,
         predicted: SearchCandidate | None = None,
     ) -> None:
-        """Note what was measured of a mixture, after scoring it where that is wanted and not known."""
+        """Record a measured mixture; score it first where that is wanted and its score is unknown."""
         self._simulate(at, mixture)
         metric, spread = (None, None) if known is None else (known.score, known.spread)
+        # Float scores the base by definition. Running it again would only add the metric's own noise.
         if metric is None and all(each == FLOAT for each in mixture) and not self._scale.is_sqnr:
             metric = self._scale.base
         elif metric is None and compiled is not None:
@@ -276,9 +289,10 @@ class Loop:
             else:
                 self._hold(at, mixture, compiled)
         state, arguments = self.states[at], self._arguments.of(at, mixture)
+        # A mixture is timed first and scored later, so its row in the journal is written twice; the newest one counts.
         if compiled is not None and (known is None or known.score != metric):
             deployment, report = self._jobs[at].deployment, compiled.report
-            self._remembered.note(deployment, arguments, summary_of(mixture), report, ms, size, metric, spread)
+            self._journal.note(deployment, arguments, summary_of(mixture), report, ms, size, metric, spread)
         candidate = dataclasses.replace(
             predicted if predicted is not None else SearchCandidate(name, "", {}),
             name=name,
@@ -307,10 +321,12 @@ class Loop:
         except PrepbenchError as error:  # also where the target would quantize none of these layers beside the others
             self.states[at] = self.states[at].with_failed(mixture, str(error))
             return
+        # Otherwise the solver would propose it again and again: its tables cannot express what the target refuses.
         if real != mixture:
             self.states[at] = self.states[at].with_failed(mixture, LEFT_IN_FLOAT)
         if real in self.states[at].measured:
             return
+        # The journal is asked for what was compiled, not for what was wanted.
         known = self._found(at, real)
         if known is None:
             [(ms, size)] = self._timing.measured({name: compiled}).values()
@@ -318,12 +334,12 @@ class Loop:
             ms, size = known.p50_ms, known.size_bytes
         self._take(at, real, name, compiled, ms, size, known, scored=False, predicted=predicted)
         state = self.states[at]
-        found = profiled_times(state.tables, real, Whole((ms or 0.0) / 1e3, self._subject.profiled(compiled)))
+        found = profiled_times(state.tables, real, UniformModel((ms or 0.0) / 1e3, self._subject.profiled(compiled)))
         tables = replace(state.tables, times=state.tables.times.with_measured(*found))
         self.states[at] = replace(state, tables=tables)
 
     def _score(self, at: int, mixture: Mixture) -> None:
-        """Score what was timed."""
+        """Score a mixture that was timed."""
         candidate = self.states[at].measured[mixture]
         compiled = self._held.pop((at, mixture), None)
         if compiled is None:
@@ -333,14 +349,14 @@ class Loop:
         )
 
     def _hold(self, at: int, mixture: Mixture, compiled: CompiledModel) -> None:
-        """Keep a model that may be scored."""
+        """Keep a compiled model that may be scored later."""
         self._held[at, mixture] = compiled
-        while len(self._held) > _HELD:
+        while len(self._held) > _MAX_HELD:
             self._held.popitem(last=False)
 
     def _found(self, at: int, mixture: Mixture) -> Result | None:
-        """What the journal says about a mixture that the target takes as it is."""
-        return self._remembered.find(self._jobs[at].deployment, self._arguments.of(at, mixture))
+        """Return the journal's result for a mixture that the target takes unchanged."""
+        return self._journal.find(self._jobs[at].deployment, self._arguments.of(at, mixture))
 
     def _simulate(self, at: int, mixture: Mixture) -> None:
         state = self.states[at]
@@ -350,10 +366,13 @@ class Loop:
         self.states[at] = state.with_noise(mixture, noise_of(score))
 
     def _proposals(self, at: int, timed: bool) -> list[Mixture]:
-        """The mixtures that are predicted to be within the budget, among those that were not scored."""
-        for _ in range(0 if timed else _REFINED):
+        """Return the unscored mixtures that are predicted to be within the budget."""
+        # The solver adds up the noise of layers, which is an estimate. A simulation costs one run of the graph, and a
+        # compile minutes: so simulate each proposal, correct the tables by it and solve again before compiling.
+        for _ in range(0 if timed else _REFINEMENTS):
             found = [*self.states[at].solved(self._budget, self._scale), *self._near(at)]
             new = [one for one in dict.fromkeys(found) if one not in self.states[at].noise]
+            # The solution is one that is simulated already: the tables agree with it.
             if not new:
                 break
             for mixture in new:
@@ -363,24 +382,25 @@ class Loop:
         return [one for one in untried if is_within(self._predicted(at, one), self._budget, self._scale)]
 
     def _near(self, at: int) -> list[Mixture]:
-        """Mixtures that differ little from the best, if that is one of this target."""
+        """Return neighbours of the best mixture, if that one belongs to this target."""
         best = self._best()
         return [] if best is None or best[0] != at else near(self.states[at], best[1], self._budget, self._scale)
 
     def _gain(self, one: tuple[int, Mixture], best: tuple[int, Mixture] | None) -> float:
-        """By how much a mixture is expected to be better than the best; without one, how small its value is."""
+        """Return the expected gain of a mixture over the best; without a best, the smaller its value, the higher."""
         at, mixture = one
         if best is None:
+            # Ranks proposals only; _next compares it with no threshold as long as there is no best.
             return -self._predicted(at, mixture).value(self._budget.minimize)
         beside = best[1] if best[0] == at else None
         return gain(self.states[at], mixture, beside, self._value(*best), self._budget, self._scale)
 
     def _value(self, at: int, mixture: Mixture) -> float:
-        """What was measured of a mixture, of what is to be small."""
+        """Return the measured value of a mixture's objective."""
         return self.states[at].measured[mixture].value(self._budget.minimize)
 
     def _nearest(self, at: int) -> Mixture | None:
-        """What comes nearest to the budget, where it was not scored yet."""
+        """Return the unscored mixture that comes nearest to the budget."""
         state = self.states[at]
         found = state.nearest(self._budget, self._scale)
         if found is None or found in state.failed:
@@ -392,7 +412,7 @@ class Loop:
         return self.states[at].predicted(mixture, "", self._scale)
 
     def _best(self) -> tuple[int, Mixture] | None:
-        """The best that was measured within the budget."""
+        """Return the best measured mixture within the budget."""
         fitting = [
             (at, mixture)
             for at, state in enumerate(self.states)
@@ -405,16 +425,16 @@ class Loop:
 # Mixtures that differ little from the best that was measured, and what they are expected to gain.
 
 
-WORTH = 0.003
+MIN_RELATIVE_GAIN = 0.003
 """Of the best: what is expected to gain less is not measured."""
 
-_MOST = 6  # mixtures near the best that are simulated each time
-_FAR = 1.1  # times the best: what is predicted to be slower is not looked at
-_LONGEST = 4  # layers in a row that change together: each border between types of numbers costs a conversion
+_MAX_NEIGHBOURS = 6  # mixtures near the best that are simulated each time
+_MAX_SLOWDOWN = 1.1  # times the best: what is predicted to be slower is not looked at
+_MAX_RUN = 4  # layers in a row that change together: each border between types of numbers costs a conversion
 
 
 def moves(tables: Tables, mixture: Mixture) -> Iterator[Mixture]:
-    """Mixtures in which a few layers that follow each other take another choice, all of them the same one.
+    """Yield mixtures in which a few consecutive layers all change to one other choice.
 
     Layers that cannot take it stay as they are. Layers that share weights, or lose the same channels, change together.
 
@@ -425,20 +445,21 @@ def moves(tables: Tables, mixture: Mixture) -> Iterator[Mixture]:
     taken_now = dict(zip(tables.layers, mixture, strict=True))
     seen = {mixture}
     for first in range(len(tables.layers)):
-        for length in range(1, min(_LONGEST, len(tables.layers) - first) + 1):
+        for length in range(1, min(_MAX_RUN, len(tables.layers) - first) + 1):
             for name in tables.choices:
                 changed = _together(tables, tables.layers[first : first + length], name, taken_now)
                 one = tuple(
                     name if fqn in changed and (fqn, name) not in tables.refused else taken
                     for fqn, taken in zip(tables.layers, mixture, strict=True)
                 )
+                # A refused layer keeps its choice, which can break a group apart after all.
                 if one not in seen and not _splits(tables, one) and not tables.mixes(one):
                     seen.add(one)
                     yield one
 
 
 def _together(tables: Tables, changed: Iterable[str], name: str, taken: Mapping[str, str]) -> set[str]:
-    """Layers that change to a choice, with those that have to follow: of the same weights, or of the same channels."""
+    """Return the layers that change to a choice, with those that must follow because they share weights or channels."""
     found, left = set[str](), set(changed)
     while left:
         found |= left
@@ -449,12 +470,13 @@ def _together(tables: Tables, changed: Iterable[str], name: str, taken: Mapping[
             if any(not tables.shrinking.fits(taken[one], name) for one in group & left)
             for fqn in group
         }
+        # To a fixed point: a follower may share weights or channels with further layers.
         left = (weights | channels) - found
     return found
 
 
 def _splits(tables: Tables, mixture: Mixture) -> bool:
-    """Whether layers that share weights or channels differ, because one cannot take what the others do."""
+    """Return whether layers that share weights or channels differ, because one cannot take the choice of the others."""
     taken = dict(zip(tables.layers, mixture, strict=True))
     return not tables.shrinking.is_possible(taken) or any(
         len({taken.get(fqn, FLOAT) for fqn in group}) > 1 for group in tables.groups
@@ -464,7 +486,7 @@ def _splits(tables: Tables, mixture: Mixture) -> bool:
 def gain(
     state: TargetState, mixture: Mixture, beside: Mixture | None, best: float, budget: Budget, scale: Scale
 ) -> float:
-    """By how much a mixture is expected to be better than the best: times are predicted with a doubt.
+    """Return the expected gain of a mixture over the best; predicted times are uncertain.
 
     Args:
         state: of the target.
@@ -482,7 +504,7 @@ def gain(
 
 
 def near(state: TargetState, best: Mixture, budget: Budget, scale: Scale) -> list[Mixture]:
-    """Mixtures that differ little from the best, may be better and within the budget, and were not simulated.
+    """Return unsimulated neighbours of the best mixture that may be better and within the budget.
 
     Args:
         state: of the target.
@@ -496,40 +518,41 @@ def near(state: TargetState, best: Mixture, budget: Budget, scale: Scale) -> lis
         if one in state.noise or one in state.failed or state.tables.noise_of(one) > bounds.noise:
             continue
         predicted = state.predicted(one, "", scale)
-        if predicted.value(budget.minimize) < _FAR * value and predicted.value("size") <= bounds.bytes:
+        if predicted.value(budget.minimize) < _MAX_SLOWDOWN * value and predicted.value("size") <= bounds.bytes:
             gains[one] = gain(state, one, best, value, budget, scale)
-    worth = [one for one, gained in gains.items() if gained > WORTH * abs(value)]
-    return sorted(worth, key=gains.__getitem__, reverse=True)[:_MOST]
+    # A simulation is paid only for a gain that could be worth a compile.
+    worth = [one for one, gained in gains.items() if gained > MIN_RELATIVE_GAIN * abs(value)]
+    return sorted(worth, key=gains.__getitem__, reverse=True)[:_MAX_NEIGHBOURS]
 
 
 # Mixtures that a journal holds: a search that goes on after a crash, or for another budget, begins with them.
 
 
-def recalled(remembered: Remembered, arguments: Arguments, at: int) -> Iterator[Mixture]:
-    """The mixtures of a target that were measured before, each once, in the order in which they were.
+def measured_mixtures(journal: SearchJournal, arguments: Arguments, at: int) -> Iterator[Mixture]:
+    """Yield each mixture of a target that the journal has measured, once, in the order of measurement.
 
     Args:
-        remembered: what the journal holds of this model.
+        journal: what the journal holds of this model.
         arguments: of ``compile_model`` for each mixture.
         at: the target's position.
     """
     layers, choices, deployment = arguments.targets[at]
     seen = set()
-    for result in remembered.all(deployment):
+    for result in journal.all(deployment):
         mixture = _mixture_of(result.plan, arguments.model, choices)
         known = tuple(mixture.get(fqn, FLOAT) for fqn in layers) if mixture is not None else ()
         if (
             "" not in known
             and known
             and known not in seen
-            and remembered.is_of(result, deployment, arguments.of(at, known))
+            and journal.is_of(result, deployment, arguments.of(at, known))
         ):
             seen.add(known)
             yield known
 
 
 def _mixture_of(plan: Mapping[str, Any], model: nn.Module, choices: Choices) -> dict[str, str] | None:
-    """The name of what each layer takes, "" for none of the choices; None for a plan of another version."""
+    """Return the choice of each layer by name, "" for none of the choices; None for a plan of another version."""
     try:
         bits, pruning = _bits_of(plan, model), _pruning_of(plan, model)
     except PrepbenchError:

@@ -1,4 +1,4 @@
-"""Compiling mixtures for real, with what each takes: time in processes of their own, size on disk, and by layer."""
+"""Compile mixtures and measure them: time in separate processes, size on disk, and time by layer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from prepbench.measure.latency import Latency, measure_latency
 from prepbench.measure.profile import profile
 from prepbench.measure.profile_result import Profile
 from prepbench.measure.rates import percentile, speedup
-from prepbench.search.machine_alone import alone
+from prepbench.search.exclusive_timing import timing_lock
 
 _PROFILED = 20
 _EXACT = 0.01  # standard error of a time relative to another one, with which timing stops: see SAME in states
@@ -26,7 +26,7 @@ _EXACT = 0.01  # standard error of a time relative to another one, with which ti
 
 @dataclass(frozen=True)
 class Subject:
-    """The model that is searched, and how it is compiled.
+    """The model of a search, and the arguments that all of its compiles share.
 
     Attributes:
         model: the model.
@@ -46,11 +46,11 @@ class Subject:
 
     @property
     def given(self) -> Mapping[str, Any]:
-        """The further arguments that are not at their default."""
+        """The arguments that differ from their defaults."""
         return {name: value for name, value in self.others.items() if value is not None}
 
     def compiled(self, arguments: Mapping[str, Any], progress: ProgressCallback) -> CompiledModel:
-        """The model with these settings."""
+        """Compile the model with these settings."""
         result = compile_model(
             self.model,
             calibration_inputs=list(self.calibration),
@@ -63,7 +63,7 @@ class Subject:
         return result
 
     def profiled(self, compiled: CompiledModel) -> Profile | None:
-        """Where its time goes; None where the target has no profiler."""
+        """Profile a compiled model; None where the target has no profiler."""
         try:
             return profile(compiled, [self.timed], rounds=_PROFILED)
         except TargetError:
@@ -72,7 +72,7 @@ class Subject:
 
 @dataclass
 class Timing:
-    """Times candidates in batches that can be compared with each other: the first candidate of all is in each batch.
+    """Times candidates in comparable batches: each batch also times the very first candidate.
 
     Attributes:
         sample: the call that is timed.
@@ -95,17 +95,17 @@ class Timing:
     _base_ms: float = 0.0
 
     def prepare(self, count: int) -> None:
-        """Have processes start, so that they are there when something is to be timed."""
+        """Start the processes that time candidates ahead of their use."""
         if self.kept is not None:
             self.kept.begin(count)
 
     def begin(self, name: str, compiled: CompiledModel, ms: float | None = None) -> None:
-        """Say which candidate all others are timed beside, and what it takes, if that is known."""
+        """Set the candidate that all others are timed beside, and its time, if known."""
         artifact = save_candidate(compiled, [self.sample], self.folder / "first", self.progress)
         self._first, self._base_ms = (name, compiled, artifact), ms or 0.0
 
     def measured(self, candidates: Mapping[str, CompiledModel]) -> dict[str, tuple[float | None, int | None]]:
-        """Milliseconds of a call and bytes on disk by name, all timed in one run of interleaved rounds.
+        """Return milliseconds of a call and bytes on disk by name, all timed in one run of interleaved rounds.
 
         Raises:
             LatencyError: a timing process failed.
@@ -122,7 +122,7 @@ class Timing:
             if name != first:
                 self.progress(Progress("save", position, len(candidates), name))
                 artifacts[name] = save_candidate(one, [self.sample], place / f"model{position}", self.progress)
-        with alone(self.progress):
+        with timing_lock(self.progress):
             found = measure_latency(
                 {first: compiled, **candidates},
                 artifacts,
@@ -139,6 +139,6 @@ class Timing:
         return {name: (self._ms(found[first], found[name]), artifacts[name].size_bytes) for name in candidates}
 
     def _ms(self, first: Latency, other: Latency) -> float | None:
-        """As a multiple of the first candidate's time in the same rounds, so that a machine that slows cancels out."""
+        """Return the time by its ratio to the first candidate in the same rounds, so that a slow machine cancels."""
         faster = speedup(first.times_ms, other.times_ms, first.rounds or self.rounds)
         return None if faster is None else self._base_ms / faster

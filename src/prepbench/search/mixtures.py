@@ -1,4 +1,4 @@
-"""Mixtures: a choice of settings for each layer, as arguments of ``compile_model`` and as code."""
+"""Mixtures (mixed precision: one choice for each layer) as arguments of ``compile_model`` and as code."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Mixture = tuple[str, ...]
 
 @dataclass
 class Arguments:
-    """The arguments of ``compile_model`` for each mixture, made once. A result keeps it, and nothing else of a search.
+    """The arguments of ``compile_model`` for each mixture, made once. A result keeps only this of a search.
 
     Attributes:
         model: the model.
@@ -47,7 +47,7 @@ class Arguments:
     _known: dict[tuple[int, Mixture], dict[str, Any]] = field(default_factory=dict, repr=False)
 
     def of(self, at: int, mixture: Mixture) -> dict[str, Any]:
-        """Those of a mixture on the target at a position."""
+        """Return the arguments of a mixture on the target at a position."""
         if (at, mixture) not in self._known:
             layers, choices, deployment = self.targets[at]
             taken = dict(zip(layers, mixture, strict=True))
@@ -62,7 +62,7 @@ def compile_arguments(
     deployment: DeploymentSettings,
     options: CompileOptions,
 ) -> dict[str, Any]:
-    """The keyword arguments of ``compile_model`` that give each layer what a mixture says, and nothing else.
+    """Return the keyword arguments of ``compile_model`` that give each layer its choice, and nothing else.
 
     Args:
         model: the model.
@@ -95,7 +95,7 @@ def compile_arguments(
 
 
 def _commonest(taken: Mapping[str, _Settings], order: Sequence[_Settings | None]) -> _Settings:
-    """The settings of most layers; of equally many, those that were given first."""
+    """Return the settings of most layers; on a tie, those that were given first."""
     counted = Counter(taken.values())
     return max(counted, key=lambda settings: (counted[settings], -order.index(settings)))
 
@@ -115,13 +115,16 @@ def _bit_rules(
 def _pruning_rules(
     model: nn.Module, wanted: Mapping[str, PruningSettings], common: PruningSettings
 ) -> dict[str, LayerPruningSettings]:
-    """Rules of single layers; those of two that share weights contradict each other until both are there."""
+    """Return pruning rules of single layers; rules of layers that share weights are only consistent together."""
     rows = [row.fqn for row in prunable_layers(model, common, None)]
     return {fqn: _pruning_rule(wanted.get(fqn), common) for fqn in rows if wanted.get(fqn) != common}
 
 
-def usual(layers: Sequence[str], choices: Choices, refused: Collection[tuple[str, str]], name: str) -> Mixture:
-    """All layers with one choice. Those that cannot take it are pruned alike, or else get the same bits, or stay.
+def uniform_mixture(
+    layers: Sequence[str], choices: Choices, refused: Collection[tuple[str, str]], name: str
+) -> Mixture:
+    """Return the mixture with one choice in all layers. A layer that cannot take it is pruned alike, or else gets the
+    same bits, or stays in float.
 
     Args:
         layers: FQNs.
@@ -139,7 +142,7 @@ def usual(layers: Sequence[str], choices: Choices, refused: Collection[tuple[str
 
 
 def summary_of(mixture: Mixture) -> str:
-    """A mixture in a few words.
+    """Return a short text that describes a mixture.
 
     Example:
         >>> summary_of(("int8", "float", "int8"))
@@ -181,7 +184,7 @@ def _with_tables(
     wanted: Mapping[str, QuantizationSettings],
     common: QuantizationSettings,
 ) -> dict[str, LayerQuantizationSettings]:
-    """Tables of embeddings are layers only where weights alone are quantized, so they need rules of their own."""
+    """Add rules for embedding tables, which only weight-only settings quantize."""
     if common.prefer_weights_only_quantization:
         return rules
     modules = dict(model.named_modules())
@@ -190,7 +193,8 @@ def _with_tables(
 
 
 def code_of(arguments: Mapping[str, Any], names: Sequence[str] = ()) -> str:
-    """A call of ``compile_model`` with these arguments, to be pasted; model and samples have the names they have here.
+    """Return a call of ``compile_model`` with these arguments to paste; model and samples have the names they have
+    here.
 
     Args:
         arguments: settings.
@@ -233,7 +237,7 @@ def _rules_code(name: str, rules: Mapping[str, Any]) -> list[str]:
 
 
 def _call(settings: Any) -> str:
-    """A settings object as the call that makes it, without fields at their default."""
+    """Return the constructor call of a settings object, without fields at their default."""
     stated = [
         f"{one.name}={getattr(settings, one.name)!r}"
         for one in fields(settings)

@@ -1,4 +1,4 @@
-"""The first estimate of the noise that each layer and choice adds to the model's output."""
+"""Estimate the noise that each (layer, choice) adds to the model's output."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from prepbench.compile.simulation import Simulation
 from prepbench.jobs import Progress, ProgressCallback
 from prepbench.quantize import Score
 from prepbench.search.corrected import Corrected, Estimate, Measured, Part
-from prepbench.search.each import each, is_here, scores_elsewhere
 from prepbench.search.mixtures import FLOAT
+from prepbench.search.parallel_scores import map_in_order, scores_in_processes, shares_process
 from prepbench.search.target_job import TargetJob, alike_in_bits
 from prepbench.settings import QuantizationSettings
 
@@ -22,7 +22,7 @@ _SIMULATED = 96  # layers and choices, at most, that are simulated one by one: e
 
 
 def noise_of(score: Score) -> float:
-    """How far a model is from float as a number that adds up over layers: noise to signal, or nats."""
+    """Return the distance from float as a number that adds up over layers: noise to signal, or nats."""
     if score.divergence is not None:
         return max(score.divergence, 0.0)
     return 0.0 if score.sqnr == math.inf else 10 ** (-score.sqnr / 10)
@@ -31,9 +31,9 @@ def noise_of(score: Score) -> float:
 def noise_by_part(
     job: TargetJob, executor: Any, progress: ProgressCallback
 ) -> tuple[Corrected, dict[Part, frozenset[tuple[str, str]]]]:
-    """The noise of each layer and choice, of each value that is rounded between layers, and of all that is pruned.
+    """Return the noise of each (layer, choice), of each rounded value between layers, and of all that is pruned.
 
-    Layers whose choices have the same bits have the same noise: of the first of these choices.
+    Choices with the same bits have the same noise; the first of them is simulated.
 
     Args:
         job: the target.
@@ -69,10 +69,10 @@ def noise_by_layer(
     executor: Any,
     progress: ProgressCallback,
 ) -> tuple[Corrected, dict[Part, frozenset[tuple[str, str]]]]:
-    """The noise of each layer and choice, and of each value that is rounded between layers.
+    """Return the noise of each (layer, choice), and of each rounded value between layers.
 
-    The loudest layers are simulated, each alone, and the others estimated. A simulation is the sum of what a layer's
-    weights do and of all that is rounded because of it; how it is made up is estimated.
+    The noisiest layers are simulated, each alone, and the others estimated. A simulation gives the sum of the noise of
+    a layer's weights and of all values rounded for it; the estimate says how the sum divides.
 
     Args:
         simulation: of the model.
@@ -105,7 +105,7 @@ def noise_by_layer(
 def _estimated(
     simulation: Simulation, choices: Mapping[str, QuantizationSettings], progress: ProgressCallback
 ) -> tuple[list[tuple[str, str]], dict[Part, float], dict[Part, frozenset[tuple[str, str]]]]:
-    """Layers and choices, the estimated noise of these and of values, and who needs the values."""
+    """Return the (layer, choice) pairs, the estimated noise of pairs and values, and the pairs that need each value."""
     effects = simulation.effects(dict(choices), progress)
     parts = [
         (fqn, name)
@@ -131,10 +131,10 @@ def _simulated(
     progress: ProgressCallback,
 ) -> list[float]:
     mixtures = [{fqn: choices[name]} for fqn, name in parts]
-    if is_here(executor):
+    if shares_process(executor):
         simulation.score({})  # the outputs in float, once for all threads
         simulation.learn(choices, progress)
-        scores = each(
+        scores = map_in_order(
             lambda mixture: simulation.score(mixture, even_alone=True),
             mixtures,
             executor,
@@ -142,5 +142,5 @@ def _simulated(
         )
     else:
         names = [f"{fqn}: {name}" for fqn, name in parts]
-        scores = scores_elsewhere(simulation, mixtures, names, executor, progress)
+        scores = scores_in_processes(simulation, mixtures, names, executor, progress)
     return [noise_of(score) for score in scores]

@@ -1,4 +1,4 @@
-"""From what a search knows to its result, for its own budget and for any other one."""
+"""From the knowledge of a search to its result, for its own budget or another one."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 from prepbench.checks import described
 from prepbench.errors import UnknownNameError
 from prepbench.running.value_mark import value_mark
-from prepbench.search.asked import mixture_of
 from prepbench.search.budget import Budget
 from prepbench.search.mixtures import Arguments, Mixture, summary_of
 from prepbench.search.scoring import Scale
 from prepbench.search.search_result import SearchCandidate, SearchResult
 from prepbench.search.states import LEFT_IN_FLOAT, TargetState, excess, is_better, is_within
+from prepbench.search.user_mixture import mixture_of
 
 POINTS = 12
 """Bounds of noise for which the front is solved."""
@@ -24,7 +24,7 @@ POINTS = 12
 
 @dataclass(frozen=True)
 class Known:
-    """All that a search knows when it ends.
+    """The knowledge of a search at its end.
 
     Attributes:
         states: of each target.
@@ -53,11 +53,11 @@ class Known:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether the model has other weights now."""
+        """Whether the model's weights have changed since."""
         return self.values != value_mark(self.arguments.model)
 
     def result(self, budget: Budget) -> SearchResult:
-        """The best within a budget, with all candidates; one that was not measured may be predicted to be the best."""
+        """Return the best within a budget, with all candidates; the best may be only predicted."""
         candidates = self._candidates(budget)
         best = self._best(candidates, budget)
         measured = self._best([each for each in candidates if each.measured], budget)
@@ -69,7 +69,7 @@ class Known:
         return self._of(budget, candidates, nearest, reached, nearest.measured)
 
     def predicted(self, layers: Mapping[str, str], target: str | None) -> SearchCandidate:
-        """What a mixture was measured to take, or else is predicted to take.
+        """Return the measured or else the predicted values of a mixture.
 
         Args:
             layers: names of choices, by FQN; layers that are missing stay in float.
@@ -96,7 +96,7 @@ class Known:
         return labels.index(target)
 
     def searched(self, budget: Budget, proven: bool, tries: int) -> SearchResult:
-        """The best that was measured within the budget that was searched for, and how the search ended.
+        """Return the best measured mixture within the search's own budget, and how the search ended.
 
         Args:
             budget: the budget.
@@ -146,14 +146,14 @@ class Known:
         )
 
     def _failed(self) -> Iterator[str]:
-        """The mixtures that could not be compiled, and why."""
+        """Yield a note for each mixture that failed to compile."""
         for state in self.states:
             for mixture, why in state.failed.items():
                 if why != LEFT_IN_FLOAT:
                     yield f"{state.label}: {summary_of(mixture)} could not be compiled: {why}"
 
     def _unsteady(self, best: SearchCandidate, budget: Budget) -> Iterator[str]:
-        """What is to be said of a metric that is not deterministic, beside the drop that it decides on."""
+        """Yield a note if the metric is not deterministic while its drop decides."""
         if not self.unsteady:
             return
         said = (
@@ -172,7 +172,7 @@ class Known:
             yield f"{said} Drops below that say nothing."
 
     def _candidates(self, budget: Budget) -> list[SearchCandidate]:
-        """What was measured, then what is predicted: the best within the budget and a front."""
+        """Return the measured candidates, then the predicted ones: the best within the budget and a front."""
         found = [
             each if each.metric is not None else state.with_prediction(mixture, each, self.scale)
             for state in self.states

@@ -1,4 +1,4 @@
-"""Candidates that prune, by themselves or together with bits."""
+"""Candidates that prune, alone or together with quantization."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prepbench.settings import PruningSettings, QuantizationSettings
 
 
 def without_pruning(given: Any) -> tuple[Any, dict[str, LayerChoice]]:
-    """Candidates as they were given but for those that prune, and these by name.
+    """Split candidates into those that do not prune, as they were given, and those that do, by name.
 
     Args:
         given: settings by name, a list of settings, or None.
@@ -34,7 +34,7 @@ def without_pruning(given: Any) -> tuple[Any, dict[str, LayerChoice]]:
 
 
 def bits_of(pruned: Mapping[str, LayerChoice]) -> dict[str, QuantizationSettings]:
-    """The settings of what is quantized beside being pruned, by name."""
+    """Return the quantization settings of candidates that also quantize, by name."""
     return {name: choice.quantization for name, choice in pruned.items() if choice.quantization is not None}
 
 
@@ -53,7 +53,7 @@ def _choice(name: object, value: object) -> LayerChoice | None:
 
 
 class PrunedTrials:
-    """Layers with candidates that prune, one at a time.
+    """Trials of layers with candidates that prune, one layer at a time.
 
     Args:
         simulation: of the whole model.
@@ -73,12 +73,12 @@ class PrunedTrials:
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
-        """Layers and names of candidates, the largest layers first."""
+        """Return the pairs of layer and candidate name, the largest layers first."""
         possible = [pair for pair, refusal in self.refusals.items() if not refusal]
         return sorted(possible, key=lambda pair: -self._simulation.parameters[pair[0]])
 
     def simulation(self, pair: tuple[str, str]) -> PrunedSimulation | None:
-        """The model with one layer pruned; None, and the refusal is noted, where nothing would go."""
+        """Return the model with one layer pruned; where nothing would be removed, note the refusal and return None."""
         fqn, name = pair
         choice = self._choices[name]
         assert choice.pruning is not None
@@ -91,6 +91,6 @@ class PrunedTrials:
         return found
 
     def mixture(self, pair: tuple[str, str]) -> dict[str, QuantizationSettings]:
-        """The bits of the layer."""
+        """Return the quantization settings of the layer."""
         settings = self._choices[pair[1]].quantization
         return {} if settings is None else {pair[0]: settings}

@@ -1,4 +1,4 @@
-"""What a search knows of layers that can be pruned, before anything is measured."""
+"""The prunable layers of a model, before anything is measured."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from prepbench.search.mixtures import FLOAT, Mixture
 
 
 class PrunedParts:
-    """The parts of a model that choices prune.
+    """The channels of a model that choices prune.
 
     Args:
         simulation: of the whole model.
@@ -32,7 +32,7 @@ class PrunedParts:
         self.layers = PrunedLayers(simulation) if self._pruning else None
 
     def refusal(self, fqn: str, name: str) -> str:
-        """Why a layer cannot be pruned as a choice says; empty where it can, or the choice prunes nothing."""
+        """Return why a layer cannot be pruned by a choice; empty if it can, or if the choice prunes nothing."""
         settings = self._pruning.get(name)
         if self.layers is None or settings is None:
             return ""
@@ -46,7 +46,7 @@ class PrunedParts:
         return ""
 
     def with_partners(self, refused: Mapping[tuple[str, str], str]) -> dict[tuple[str, str], str]:
-        """Layers and choices that do not go together, and those that then cannot lose their channels with others.
+        """Return the refused (layer, choice) pairs, and those that are refused because a partner's pair is.
 
         Args:
             refused: those that do not go together by themselves, with the reason.
@@ -65,7 +65,7 @@ class PrunedParts:
 
     @functools.cached_property
     def possible(self) -> list[tuple[list[str], Cut]]:
-        """What goes with which choices, as far as a search can say so."""
+        """Return the possible cuts with the names of their choices."""
         if self.layers is None:
             return []
         known = set(self._simulation.layers)
@@ -77,13 +77,13 @@ class PrunedParts:
         ]
 
     def score(self, mixture: Mixture, progress: ProgressCallback, *, even_alone: bool = False) -> Score:
-        """How far a mixture is from the whole model in float, simulated."""
+        """Simulate a mixture and return its distance from the unpruned float model."""
         taken = dict(zip(self._simulation.layers, mixture, strict=True))
         settings = {fqn: None if name == FLOAT else self._choices[name].quantization for fqn, name in taken.items()}
         return self._simulated(self.cuts(taken)).score(settings, progress, even_alone=even_alone)
 
     def noises(self, progress: ProgressCallback) -> list[tuple[Score, frozenset[tuple[str, str]]]]:
-        """What each loss alone does to the model, and the layers and choices that lose it."""
+        """Return the score of each cut alone, with the (layer, choice) pairs that make it."""
         found, cuts = [], self.possible
         for done, (names, cut) in enumerate(cuts):
             progress(Progress("prune layers", done, len(cuts), ", ".join(cut.layers[:2])))
@@ -92,7 +92,7 @@ class PrunedParts:
         return found
 
     def cuts(self, taken: Mapping[str, str]) -> tuple[Cut, ...]:
-        """What goes with a choice of each layer."""
+        """Return the cuts that a choice for each layer makes."""
         if self.layers is None:
             return ()
         return self.layers.cuts.of({fqn: self._pruning[name] for fqn, name in taken.items() if name in self._pruning})

@@ -1,4 +1,4 @@
-"""Scores of candidates on the user's data, and the drop against float."""
+"""Score candidates on the user's data, and compute their drop against float."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REFERENCE = "float32"
 
 @dataclass(frozen=True)
 class Scale:
-    """What a number of the metric says.
+    """Converts the metric into a loss against float, and back.
 
     Attributes:
         name: of the metric, for people.
@@ -37,13 +37,13 @@ class Scale:
     base: float
 
     def loss(self, metric: float) -> float:
-        """How much worse than float; for an SQNR the ratio of noise to signal."""
+        """Return the loss against float; for an SQNR the ratio of noise to signal."""
         if self.is_sqnr:
             return 10 ** (-metric / 10)
         return self.base - metric if self.higher_is_better else metric - self.base
 
     def metric_of(self, loss: float) -> float:
-        """The metric at a loss: the reverse of :meth:`loss`."""
+        """Return the metric at a loss: the inverse of :meth:`loss`."""
         if self.is_sqnr:
             return -10 * math.log10(loss) if loss > 0 else math.inf
         return self.base - loss if self.higher_is_better else self.base + loss
@@ -93,7 +93,7 @@ class Scoring:
 
     @property
     def name(self) -> str:
-        """Of the metric, for people."""
+        """The metric's name for people."""
         return Scores({REFERENCE: self.reference}, self.metric).name
 
     @property
@@ -102,11 +102,11 @@ class Scoring:
         return Scores({REFERENCE: self.reference}, self.metric).is_sqnr
 
     def first(self) -> Batch:
-        """The first batch, which is what is timed."""
+        """Return the first batch, which is the one that is timed."""
         return next(self.batches())
 
     def begin(self) -> None:
-        """Score the reference, twice where the metric gives two numbers for the same batch.
+        """Score the reference; a second time where the metric gives two values for the same batch.
 
         Raises:
             InputError: the data can be read only once, or does not fit the model.
@@ -127,13 +127,13 @@ class Scoring:
             self.unsteady = abs(self._scored({REFERENCE: self.reference}, REFERENCE)[0] - self.base)
 
     def score(self, name: str, candidate: Candidate) -> tuple[float, tuple[float, float] | None]:
-        """The metric of a candidate, and between which scores those of other data would lie."""
+        """Return the metric of a candidate, and the interval in which scores on other data would lie."""
         alone = takes_targets(self.metric)
         return self._scored({name: candidate} if alone else {REFERENCE: self.reference, name: candidate}, name)
 
     @property
     def scale(self) -> Scale:
-        """What a number of the metric says."""
+        """The conversion of the metric into a loss."""
         return Scale(self.name, self.is_sqnr, self.higher_is_better, self.base)
 
     def _scored(self, candidates: dict[str, Candidate], name: str) -> tuple[float, tuple[float, float] | None]:
@@ -147,7 +147,7 @@ class Scoring:
         return scores.values()[name], scores.spreads()[name]
 
     def batches(self) -> Iterator[Batch]:
-        """The data, read once more."""
+        """Iterate over the data once more."""
         return read_batches([self.reference], self.data, with_targets=takes_targets(self.metric))
 
 
@@ -156,7 +156,7 @@ def _digest(batch: Batch) -> str:
 
 
 def is_higher_better(metric: Metric | None, given: bool | None) -> bool:
-    """The direction of a metric: what was said, what is known of it, or else that higher is better."""
+    """Return the metric's direction: as given, else as known for it, else higher is better."""
     if given is not None:
         return given
     totals = totals_of(metric)
@@ -164,7 +164,7 @@ def is_higher_better(metric: Metric | None, given: bool | None) -> bool:
 
 
 def read_often(data: Any, samples: list[Sample]) -> Any:
-    """The data, which is read for each candidate; the calibration samples where there is none.
+    """Return data that can be read for each candidate; the calibration samples if none was given.
 
     Raises:
         InputError: it can be read only once.

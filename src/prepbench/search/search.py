@@ -1,4 +1,4 @@
-"""``search``: the settings of each layer that are best within a budget."""
+"""``search``: find the settings of each layer that are best within a budget."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from prepbench.running.callable_module import with_forward_fn
 from prepbench.running.check_inputs import check_runs, find_writes
 from prepbench.running.twin import Twin
 from prepbench.search.budget import Budget
-from prepbench.search.candidates import named_candidates, without_lacking
+from prepbench.search.candidates import named_candidates, supported_candidates
 from prepbench.search.equalised import Offered, WithEqualised, with_equalised
 from prepbench.search.executors import check_executor
 from prepbench.search.fitting_data import check_data
@@ -45,8 +45,8 @@ from prepbench.search.loop import Loop
 from prepbench.search.measuring import Subject, Timing
 from prepbench.search.mixtures import FLOAT
 from prepbench.search.pruned_candidates import bits_of, without_pruning
-from prepbench.search.remembered import Remembered
 from prepbench.search.scoring import Scoring, is_higher_better, read_often
+from prepbench.search.search_journal import SearchJournal
 from prepbench.search.search_result import SearchCandidate, SearchResult
 from prepbench.search.target_job import TargetJob
 from prepbench.settings import CompileOptions, DeploymentSettings, OnnxRuntimeDeployment, QuantizationSettings
@@ -185,10 +185,10 @@ def search(
             function_digest(forward_fn),
             [(each.args, each.kwargs) for each in (*tracing, *calibration)],
         )
-        remembered = Remembered.at(results, model, scoring.scale, scoring.batches, *how)
-        older = remembered.said_of_others()
+        journal = SearchJournal.at(results, model, scoring.scale, scoring.batches, *how)
+        older = journal.note_on_other_weights()
         told = on_candidate if on_candidate is not None else lambda candidate: None
-        loop = Loop(subject, jobs, budget, scoring, timing, remembered, options, progress, told)
+        loop = Loop(subject, jobs, budget, scoring, timing, journal, options, progress, told)
         loop.begin()
         loop.simulate_front()
         proven = loop.improve(tries)
@@ -307,7 +307,7 @@ def _notes(scoring: Scoring, timing: Timing, jobs: Sequence[TargetJob]) -> list[
 def choices_by_target(
     candidates: Any, deployments: Sequence[DeploymentSettings]
 ) -> tuple[list[Choices], list[dict[str, str]]]:
-    """What layers may take on each target, and why a target lacks others.
+    """Return the choices for each target, and the reasons for the candidates that each target lacks.
 
     Args:
         candidates: as :func:`prepbench.search` takes them, but for None.
@@ -328,10 +328,10 @@ def choices_by_target(
 def _known_to(
     bits: Any, pruned: Mapping[str, LayerChoice], deployment: DeploymentSettings
 ) -> tuple[Choices, dict[str, str]]:
-    """What a target has, and why it lacks the others."""
-    taken, lacking = without_lacking(bits, deployment) if not pruned or bits else ({}, {})
+    """Return the candidates that a target supports, and the reasons for the others."""
+    taken, lacking = supported_candidates(bits, deployment) if not pruned or bits else ({}, {})
     pairs = bits_of(pruned)
-    missing = without_lacking(pairs, deployment)[1] if pairs else {}
+    missing = supported_candidates(pairs, deployment)[1] if pairs else {}
     named = {name: LayerChoice(settings) for name, settings in taken.items()}
     return _checked(named | {name: one for name, one in pruned.items() if name not in missing}), lacking | missing
 

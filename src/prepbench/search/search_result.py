@@ -1,4 +1,4 @@
-"""The result of a search: every mixture that was measured or predicted, and the best within the budget."""
+"""The result of a search: every measured or predicted mixture, and the best within the budget."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from prepbench._display import view
 from prepbench.checks import check_text, check_type, described
 from prepbench.errors import SettingsError, UnknownNameError
-from prepbench.search.asked import check_asked
 from prepbench.search.budget import Budget
 from prepbench.search.mixtures import FLOAT, code_of
+from prepbench.search.user_mixture import check_user_mixture
 
 if TYPE_CHECKING:
     import pandas
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SearchCandidate:
-    """A choice of settings for each layer on one target, with what was predicted and measured of it.
+    """A choice of settings for each layer on one target, with its predicted and measured values.
 
     Attributes:
         name: what people call it.
@@ -70,7 +70,7 @@ class SearchCandidate:
         return tuple(fqn for fqn, name in self.layers.items() if name == FLOAT or name in self.only_pruned)
 
     def value(self, goal: str) -> float:
-        """Milliseconds, bytes or the loss of the metric, measured where it was; infinite where it is not known.
+        """Return milliseconds, bytes or the loss of the metric: measured, else predicted, else infinite.
 
         Args:
             goal: ``"latency"``, ``"size"`` or ``"drop"``, which is the noise of an SQNR.
@@ -87,22 +87,22 @@ class SearchCandidate:
 
 
 class Knowledge(Protocol):
-    """What a search knows when it ends."""
+    """The interface by which a result asks the search's knowledge."""
 
     def result(self, budget: Budget) -> SearchResult:
-        """The best within a budget, without measuring."""
+        """Return the best within a budget, without measuring."""
 
     def predicted(self, layers: Mapping[str, str], target: str | None) -> SearchCandidate:
-        """What a choice for each layer is predicted to take, or was measured to take."""
+        """Return the predicted or measured values of a choice for each layer."""
 
     @property
     def is_outdated(self) -> bool:
-        """Whether the model has other weights now."""
+        """Whether the model's weights have changed since."""
 
 
 @dataclass(frozen=True, repr=False)
 class SearchResult:
-    """What :func:`prepbench.search` found.
+    """The result of :func:`prepbench.search`: candidates, the best within the budget, and predictions.
 
     Attributes:
         budget: what was to hold.
@@ -144,7 +144,7 @@ class SearchResult:
     _known: Knowledge | None = field(default=None, compare=False)
 
     def __getitem__(self, name: str) -> SearchCandidate:
-        """The candidate of this name."""
+        """Return the candidate of this name."""
         for each in self.candidates:
             if each.name == name:
                 return each
@@ -153,7 +153,7 @@ class SearchResult:
 
     @property
     def front(self) -> tuple[SearchCandidate, ...]:
-        """The candidates that no other beats in both the drop and what the budget minimizes, the best metric first."""
+        """The candidates that no other beats in both the drop and the objective, the best metric first."""
         goal = self.goal
         ordered = sorted(self.candidates, key=lambda each: (each.value(goal), each.value("drop"), not each.measured))
         found: list[SearchCandidate] = []
@@ -169,22 +169,22 @@ class SearchResult:
 
     @property
     def goal(self) -> str:
-        """What the front and the chart have beside the drop: ``"latency"`` or ``"size"``."""
+        """The second axis of the front and the chart, beside the drop: ``"latency"`` or ``"size"``."""
         if self.budget.minimize != "drop":
             return self.budget.minimize
         return "latency" if self.budget.max_latency_ms is not None else "size"
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Of the best, with :attr:`given`: ``pb.compile_model(model, calibration_inputs=..., **result.settings)``."""
+        """Arguments that compile the best: ``pb.compile_model(model, calibration_inputs=..., **result.settings)``."""
         return {**self.given, **self.best.settings}
 
     def code(self) -> str:
-        """The call that compiles the best, to be pasted into a cell; what the search was given has its names there."""
+        """Return the call that compiles the best, to paste into a cell; the search's arguments keep their names."""
         return code_of(self.best.settings, tuple(self.given))
 
     def with_budget(self, budget: Budget) -> SearchResult:
-        """The best within another budget, from what this search has measured; nothing is compiled or measured.
+        """Return the best within another budget, from this search's measurements; nothing is compiled or measured.
 
         Args:
             budget: another one.
@@ -202,7 +202,7 @@ class SearchResult:
         return self._knowledge.result(budget)
 
     def predict(self, layers: Mapping[str, str], target: str | None = None) -> SearchCandidate:
-        """What a mixture of your own would take, from what this search has measured; nothing is compiled.
+        """Predict the values of a mixture of your own from this search's measurements; nothing is compiled.
 
         Args:
             layers: the name of a candidate by FQN of a layer; layers that are missing stay in float.
@@ -218,7 +218,7 @@ class SearchResult:
         Example:
             >>> result.predict({"0": "int8"}).predicted_ms
         """
-        check_asked(layers)
+        check_user_mixture(layers)
         check_text("target", target, "ONNX Runtime", optional=True)
         return self._knowledge.predicted(layers, target)
 
@@ -230,7 +230,7 @@ class SearchResult:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """The notes, after a word on the model where its weights have changed since they were measured."""
+        """The notes, preceded by a warning if the model's weights have changed since they were measured."""
         return (*([_OUTDATED] if self._known is not None and self._known.is_outdated else []), *self.notes)
 
     @property

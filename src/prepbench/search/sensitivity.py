@@ -1,4 +1,4 @@
-"""``sensitivity``: what quantizing each layer alone does to the model, for each candidate."""
+"""``sensitivity``: measure how much quantizing each layer alone costs, for each candidate."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from prepbench.quantize import Score
 from prepbench.quantize.layer_noise import bounded_decibels
 from prepbench.running.sqnr import Powers
 from prepbench.search.candidates import named_candidates
-from prepbench.search.each import STAGE, each, is_here, scores_elsewhere
 from prepbench.search.executors import check_executor
 from prepbench.search.fitting_data import check_data
 from prepbench.search.layer_choice import Candidate, LayerChoice
+from prepbench.search.parallel_scores import STAGE, map_in_order, scores_in_processes, shares_process
 from prepbench.search.pruned_candidates import PrunedTrials, bits_of, without_pruning
 from prepbench.search.scoring import is_higher_better, read_often
 from prepbench.search.sensitivity_result import Sensitivity as Sensitivity
@@ -68,11 +68,11 @@ def sensitivity(
     executor: Any = None,
     progress: ProgressCallback = report_nothing,
 ) -> Sensitivity:
-    """Say what each layer costs the model when it is quantized: for each candidate, with all other layers in float.
+    """Measure how much quantizing each layer alone costs the model, for each candidate.
 
-    The model is captured once, and runs in PyTorch as it would be quantized. What each layer does to the model's output
-    is estimated for all of them at once, and measured for those that matter, one layer at a time. Models that predict
-    tokens are judged by the divergence of what they predict, others by the SQNR of their output.
+    The model is captured once and simulated in PyTorch. The effect of each layer on the model's output is estimated for
+    all layers at once, and measured for the worst ones, one layer at a time. Models that predict tokens are judged by
+    the divergence of their predictions, others by the SQNR of their output.
 
     Args:
         model: a module, a function, or a bound method of a module. It is left as it was.
@@ -180,7 +180,7 @@ def _check(data: Any, metric: Any, higher_is_better: Any, exact: Any, executor: 
             f"exact must be True, False, a whole number above 0 or 'auto', got {described(exact)}. Write exact='auto'."
         )
     check_executor(executor)
-    if data is not None and metric is None and not is_here(executor):
+    if data is not None and metric is None and not shares_process(executor):
         raise SettingsError(
             f"executor: {type(executor).__name__} runs other processes, which do not have your data. Give a "
             "concurrent.futures.ThreadPoolExecutor or None, or leave data out."
@@ -188,7 +188,7 @@ def _check(data: Any, metric: Any, higher_is_better: Any, exact: Any, executor: 
 
 
 def _check_outputs(simulation: Simulation) -> None:
-    """Raise ``InputError`` for a model that returns no floating-point tensor, in which there is no noise to be seen."""
+    """Raise ``InputError`` for a model without a floating-point output, in which noise could be measured."""
     program = simulation.source.program
     returned = set(program.graph_signature.user_outputs)
     values = [node.meta["val"] for node in program.graph.output_node().all_input_nodes if node.name in returned]
@@ -201,7 +201,7 @@ def _check_outputs(simulation: Simulation) -> None:
 
 
 class _Found:
-    """What is known so far."""
+    """The effects found so far."""
 
     def __init__(
         self,
@@ -236,7 +236,7 @@ class _Found:
         self._spread = 0.0
 
     def estimate(self) -> None:
-        """All pairs at once."""
+        """Estimate all pairs at once."""
         possible = {pair for pair, refusal in self._refusals.items() if not refusal}
         noise = self._simulation.noise(self._candidates, self._progress)
         self._own = {pair: bounded_decibels(powers) for pair, powers in noise.items() if pair in possible}
@@ -248,17 +248,17 @@ class _Found:
         }
 
     def measure(self, exact: bool | int | str, executor: Any) -> None:
-        """The pairs that are worst by estimate, one after the other."""
+        """Measure the pairs with the worst estimates, one after the other."""
         worst = sorted(self._estimated, key=self._estimated.__getitem__, reverse=self.unit == "nats")
         self._simulation.score({})  # the outputs in float, once for all threads
         if self._metric is not None:
             first, second = (self._scored({}) for _ in range(2))
             self._in_float, self._spread = (first + second) / 2, abs(first - second)
-        least = _LEAST if is_here(executor) else _ELSEWHERE
+        least = _LEAST if shares_process(executor) else _ELSEWHERE
         count = exact if type(exact) is int else len(worst) if exact is True else least
         self._measure(worst[:count], executor)
         self._prune(self._trials.pairs[: count if type(exact) is int else None], executor)
-        if exact == "auto" and is_here(executor):
+        if exact == "auto" and shares_process(executor):
             start = time.monotonic()
             for place in range(count, len(worst), _LEAST):
                 if time.monotonic() - start > _SECONDS:
@@ -274,20 +274,20 @@ class _Found:
         def tell(count: int, pair: Pair) -> None:
             self._progress(Progress(STAGE, done + count, total, f"{pair[0]}: {pair[1]}"))
 
-        if is_here(executor) or self._is_compared:
-            self._exact.update(zip(pairs, each(self._effect, pairs, executor, tell), strict=True))
+        if shares_process(executor) or self._is_compared:
+            self._exact.update(zip(pairs, map_in_order(self._effect, pairs, executor, tell), strict=True))
         else:
             names = [f"{fqn}: {name}" for fqn, name in pairs]
             mixtures = [self._mixture(pair) for pair in pairs]
-            found = scores_elsewhere(self._simulation, mixtures, names, executor, self._progress)
+            found = scores_in_processes(self._simulation, mixtures, names, executor, self._progress)
             self._exact.update(zip(pairs, map(self._in_unit, found), strict=True))
         if self._metric is not None:
-            threads = executor if is_here(executor) else None
-            found_metrics = each(lambda pair: self._scored(self._mixture(pair)), pairs, threads, tell)
+            threads = executor if shares_process(executor) else None
+            found_metrics = map_in_order(lambda pair: self._scored(self._mixture(pair)), pairs, threads, tell)
             self._metrics.update(zip(pairs, found_metrics, strict=True))
 
     def _prune(self, pairs: Sequence[Pair], executor: Any) -> None:
-        """Measure layers that are pruned, in this process."""
+        """Measure pruned layers, in this process."""
 
         def measured(pair: Pair) -> tuple[float | None, float | None]:
             check_cancelled(STAGE)
@@ -302,8 +302,8 @@ class _Found:
         def tell(count: int, pair: Pair) -> None:
             self._progress(Progress("prune layers", count, len(pairs), f"{pair[0]}: {pair[1]}"))
 
-        threads = executor if is_here(executor) else None
-        for pair, (effect, scored) in zip(pairs, each(measured, pairs, threads, tell), strict=True):
+        threads = executor if shares_process(executor) else None
+        for pair, (effect, scored) in zip(pairs, map_in_order(measured, pairs, threads, tell), strict=True):
             if effect is not None:
                 self._exact[pair] = effect
             if scored is not None:
@@ -311,14 +311,14 @@ class _Found:
 
     @property
     def _is_compared(self) -> bool:
-        """Whether effects are measured on data and not on calibration samples."""
+        """Return whether effects are measured on data and not on calibration samples."""
         return self._data is not None and self._metric is None
 
     def _mixture(self, pair: Pair) -> dict[str, QuantizationSettings]:
         return {pair[0]: self._candidates[pair[1]]}
 
     def _effect(self, pair: Pair) -> float:
-        """The effect of one pair, in the unit of the result."""
+        """Return the effect of one pair, in the unit of the result."""
         check_cancelled(STAGE)
         if self._is_compared:
             return self._scored(self._mixture(pair))
@@ -330,7 +330,7 @@ class _Found:
         return value
 
     def _scored(self, mixture: Mapping[str, QuantizationSettings], pruned: Simulation | None = None) -> float:
-        """The metric over all data; without one, how far outputs are from float."""
+        """Return the metric over all data; without a metric, the distance of the outputs from float."""
         called = {"quantized": (pruned or self._simulation).function(mixture, even_alone=True)}
         if not takes_targets(self._score):
             called = {"float": self._simulation.function({}), **called}
@@ -346,7 +346,7 @@ class _Found:
         return self._simulation.weight_bytes(fqn, self._candidates[name])
 
     def result(self, higher_is_better: bool) -> Sensitivity:
-        """All rows."""
+        """Return the result with all rows."""
         simulation, sign = self._simulation, 1.0 if higher_is_better else -1.0
         rows = []
         refusals = self._refusals | self._trials.refusals

@@ -1,4 +1,4 @@
-"""The result of ``pb.sensitivity``: what each layer costs the model, for each candidate."""
+"""The result of ``pb.sensitivity``: the cost of quantizing each layer, for each candidate."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class SensitivityRow:
 
     @property
     def effect(self) -> float | None:
-        """What it does to the model's output: measured, or else estimated."""
+        """The effect on the model's output: measured, or else estimated."""
         return self.estimated if self.exact is None else self.exact
 
 
 @dataclass(frozen=True, repr=False)
 class Sensitivity:
-    """What quantizing each layer alone does to the model; what :func:`prepbench.sensitivity` returns.
+    """The result of :func:`prepbench.sensitivity`: the effect of quantizing each layer alone.
 
     Attributes:
         rows: one for each layer and candidate, layers in execution order.
@@ -87,7 +87,7 @@ class Sensitivity:
     spread: float = 0.0
 
     def __getitem__(self, fqn: str) -> tuple[SensitivityRow, ...]:
-        """The rows of a layer, one for each candidate."""
+        """Return the rows of a layer, one for each candidate."""
         found = tuple(row for row in self.rows if row.fqn == fqn)
         if found:
             return found
@@ -98,7 +98,7 @@ class Sensitivity:
         raise UnknownNameError(f"fqn: {described(fqn)} is no layer that can be quantized. {which} {known}.")
 
     def worst(self, n: int = 5) -> tuple[SensitivityRow, ...]:
-        """The rows that cost the model most: by the drop of the metric where it was measured, then by the effect.
+        """Return the rows with the highest cost: by the measured drop of the metric, then by the effect.
 
         Args:
             n: how many.
@@ -121,7 +121,7 @@ class Sensitivity:
 
     @property
     def caption(self) -> str:
-        """What was measured, in a sentence or two."""
+        """Return one or two sentences that describe the measurement."""
         measured = sum(row.exact is not None for row in self.rows)
         possible = sum(not row.refusal for row in self.rows)
         what = "SQNR of the model's output" if self.unit == "dB" else "divergence of the model's predictions in nats"
@@ -133,7 +133,7 @@ class Sensitivity:
         return text
 
     def table(self, candidate: str | None = None) -> pandas.DataFrame:
-        """One row for each layer: with each candidate's effect (and drop), or with all that is known of one candidate.
+        """Return one row for each layer: with each candidate's effect (and drop), or with all columns of one candidate.
 
         Args:
             candidate: a name of :attr:`candidates`.
@@ -150,7 +150,7 @@ class Sensitivity:
         return view("views.sensitivities", "sensitivity_table", self, candidate)  # type: ignore[no-any-return]
 
     def figure(self) -> plotly.graph_objects.Figure:
-        """The layers that cost most as bars, one for each candidate; those that were only estimated are paler."""
+        """Draw the layers with the highest cost as bars, one for each candidate; estimated ones are paler."""
         return view("views.sensitivities", "sensitivity_figure", self)
 
     def _check_candidate(self, name: str) -> None:

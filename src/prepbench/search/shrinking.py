@@ -1,4 +1,4 @@
-"""What choices that remove channels do beyond their layer: others lose the same ones, and readers become smaller."""
+"""Side effects of pruning a layer: others lose the same channels, and layers that read them become smaller."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LEAST = 0.01  # of a layer that is left, whatever the sums say
 
 @dataclass(frozen=True)
 class Reading:
-    """A layer that reads channels which another one makes.
+    """A layer that reads channels which another layer makes.
 
     Attributes:
         maker: FQN of a layer that makes them.
@@ -28,7 +28,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Shrinking:
-    """What removing channels does to a model; empty where no choice removes any.
+    """The side effects of pruning choices; empty where no choice prunes.
 
     Attributes:
         channels: the settings of choices that remove channels, by name.
@@ -44,7 +44,7 @@ class Shrinking:
     left: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     def counts(self, taken: Mapping[str, str]) -> dict[str, float]:
-        """How often each layer is there, as large as in a model of its choice; layers that are there once are missing.
+        """Return the remaining share of each layer's cost, as a factor; layers with the factor 1 are omitted.
 
         Args:
             taken: the choice of each layer.
@@ -57,9 +57,9 @@ class Shrinking:
         return {fqn: max(count, _LEAST) for fqn, count in found.items()}
 
     def fits(self, one: str, other: str) -> bool:
-        """Whether layers that make the same channels may take these two choices."""
+        """Return whether layers that make the same channels may take these two choices."""
         return self.channels.get(one) == self.channels.get(other)
 
     def is_possible(self, taken: Mapping[str, str]) -> bool:
-        """Whether all layers that make the same channels lose the same ones."""
+        """Return whether all layers that make the same channels lose the same ones."""
         return all(len({self.channels.get(taken[fqn]) for fqn in group}) == 1 for group in self.together)

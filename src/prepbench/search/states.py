@@ -1,4 +1,4 @@
-"""What a search knows of one target: its tables, and every mixture that was simulated or measured."""
+"""The knowledge of a search about one target: its tables, and every simulated or measured mixture."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LEFT_IN_FLOAT = "the target leaves some of its layers in float"
 
 @dataclass(frozen=True)
 class TargetState:
-    """What is known of a target. Values are replaced, never changed, so that a result can keep them.
+    """The knowledge about one target. Values are replaced, never changed, so that a result can keep them.
 
     Attributes:
         label: the target for people.
@@ -55,17 +55,17 @@ class TargetState:
 
     @property
     def tried(self) -> list[Mixture]:
-        """Mixtures that are not compiled again."""
+        """The mixtures that are not compiled again."""
         return [*self.measured, *self.failed]
 
     @property
     def unscored(self) -> list[Mixture]:
-        """Mixtures that were simulated, and perhaps timed, and of which the metric is not known."""
+        """The mixtures that were simulated, perhaps timed, and not scored."""
         known = {mixture for mixture, each in self.measured.items() if each.metric is not None}
         return [mixture for mixture in self.noise if mixture not in known and mixture not in self.failed]
 
     def bounds(self, budget: Budget, scale: Scale, factor: float = 1.0) -> Bounds:
-        """The bounds of a budget in the units of the tables."""
+        """Return the bounds of a budget in the units of the tables."""
         limit = scale.limit(budget)
         return Bounds(
             math.inf if limit == math.inf else factor * self.tables.curve.noise_at(limit),
@@ -74,7 +74,7 @@ class TargetState:
         )
 
     def solved(self, budget: Budget, scale: Scale) -> list[Mixture]:
-        """Mixtures that were not tried and may be the best within a budget."""
+        """Return untried mixtures that may be the best within a budget."""
         found = []
         for factor in _AROUND:
             bounds = self.bounds(budget, scale, factor)
@@ -84,7 +84,7 @@ class TargetState:
         return list(dict.fromkeys(found))
 
     def with_noise(self, mixture: Mixture, noise: float) -> TargetState:
-        """The same with what a simulation of a mixture gave."""
+        """Return a copy with the simulated noise of a mixture."""
         return replace(
             self, tables=self.tables.with_measured(mixture, noise=noise), noise={**self.noise, mixture: noise}
         )
@@ -92,7 +92,7 @@ class TargetState:
     def with_measured(
         self, mixture: Mixture, candidate: SearchCandidate, scale: Scale, *, again: bool = False
     ) -> TargetState:
-        """The same with a candidate that was measured, and the tables and the curve corrected by it.
+        """Return a copy with a measured candidate; the tables and the curve are corrected by it.
 
         Args:
             mixture: what its layers take.
@@ -110,7 +110,7 @@ class TargetState:
         return known.with_curve(scale)
 
     def with_curve(self, scale: Scale) -> TargetState:
-        """The same with the curve through all that was scored."""
+        """Return a copy with the curve refitted to all scored mixtures."""
         pairs = [
             (self.noise_of(mixture), scale.loss(each.metric))
             for mixture, each in self.measured.items()
@@ -119,15 +119,15 @@ class TargetState:
         return replace(self, tables=replace(self.tables, curve=DropCurve.through([(0.0, 0.0), *pairs])))
 
     def with_failed(self, mixture: Mixture, why: str) -> TargetState:
-        """The same with a mixture that could not be compiled."""
+        """Return a copy with a mixture that failed to compile."""
         return replace(self, failed={**self.failed, mixture: why})
 
     def noise_of(self, mixture: Mixture) -> float:
-        """Simulated, or else estimated."""
+        """Return the simulated or else the estimated noise of a mixture."""
         return self.noise.get(mixture, self.tables.noise_of(mixture))
 
     def predicted(self, mixture: Mixture, name: str, scale: Scale) -> SearchCandidate:
-        """What a mixture is predicted to take."""
+        """Return a candidate with the predicted values of a mixture."""
         noise = self.noise_of(mixture)
         loss = 0.0 if all(each == FLOAT for each in mixture) else self.tables.curve.drop(noise)
         timed, alike = self.measured.get(mixture), self.timed_alike(mixture)
@@ -146,7 +146,7 @@ class TargetState:
         )
 
     def timed_alike(self, mixture: Mixture) -> float | None:
-        """Milliseconds that were measured of a mixture with the same kernels; None where there is none."""
+        """Return the measured milliseconds of a mixture with the same kernels; None if there is none."""
         own = self.measured.get(mixture)
         return self._timed.get(self.tables.kernels_of(mixture)) if own is None or own.ms is None else own.ms
 
@@ -155,7 +155,7 @@ class TargetState:
         return {self.tables.kernels_of(one): each.ms for one, each in self.measured.items() if each.ms is not None}
 
     def doubt(self, mixture: Mixture, other: Mixture | None) -> float:
-        """How far off the predicted milliseconds of a mixture may be, beside those of another that was timed."""
+        """Return the uncertainty of the predicted milliseconds of a mixture relative to another, timed one."""
         if self.timed_alike(mixture) is not None:
             return 0.0
         parts = dict(self.tables.time_parts(mixture))
@@ -164,18 +164,18 @@ class TargetState:
         return 1e3 * self.surprise * self.tables.times.doubt(parts)
 
     def with_prediction(self, mixture: Mixture, candidate: SearchCandidate, scale: Scale) -> SearchCandidate:
-        """A candidate that was timed and not scored, with the metric that is predicted now."""
+        """Return a candidate that was timed and not scored, with its current predicted metric."""
         found = self.predicted(mixture, candidate.name, scale)
         return replace(candidate, predicted_metric=found.predicted_metric, predicted_drop=found.predicted_drop)
 
     def front(self, goal: str, points: int) -> list[Mixture]:
-        """Mixtures from the quietest to the fastest or smallest."""
+        """Return the mixtures from the quietest to the fastest or smallest."""
         return front(self.tables, goal, points)
 
     def nearest(self, budget: Budget, scale: Scale) -> Mixture | None:
-        """The mixture that comes nearest to a budget that nothing is predicted to meet.
+        """Return the mixture that comes nearest to a budget that no mixture is predicted to meet.
 
-        It keeps what can be kept and has the least of the first thing that cannot.
+        It keeps the limits that can be kept, and minimizes the first one that cannot.
         """
         bounds = self.bounds(budget, scale)
         relaxed = {
@@ -193,12 +193,12 @@ class TargetState:
 
 
 def is_within(candidate: SearchCandidate, budget: Budget, scale: Scale) -> bool:
-    """Whether a candidate keeps a budget, by what was measured of it, or else predicted."""
+    """Return whether a candidate keeps a budget, by its measured or else its predicted values."""
     return excess(candidate, budget, scale) <= 0
 
 
 def excess(candidate: SearchCandidate, budget: Budget, scale: Scale) -> float:
-    """By how much a candidate exceeds a budget: the sum of the relative excesses; 0 within it."""
+    """Return the sum of the relative amounts by which a candidate exceeds a budget; 0 within it."""
     limits = (
         ("drop", scale.limit(budget)),
         ("latency", math.inf if budget.max_latency_ms is None else budget.max_latency_ms),
@@ -213,7 +213,7 @@ def excess(candidate: SearchCandidate, budget: Budget, scale: Scale) -> float:
 
 
 def expected_gain(value: float, doubt: float, best: float) -> float:
-    """By how much something is expected to be below the best so far; what turns out to be above it costs nothing.
+    """Return the expected improvement over the best so far; a value that turns out to be worse costs nothing.
 
     Source: Jones, Schonlau and Welch, "Efficient Global Optimization of Expensive Black-Box Functions", 1998.
 
@@ -235,7 +235,7 @@ def expected_gain(value: float, doubt: float, best: float) -> float:
 
 
 def is_better(value: float, than: float) -> bool:
-    """Whether a value is less by more than timing could tell."""
+    """Return whether a value is lower by more than the noise of timing."""
     return value < than - SAME * abs(than)
 
 
@@ -247,7 +247,7 @@ _SHARE_OF_NOISE = 1e-3  # of the cost, by which the quieter of two equally good 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a mixture may take; infinite for any.
+    """The upper bounds of a mixture's costs; infinite for no bound.
 
     Attributes:
         noise: at the model's output.
@@ -261,7 +261,7 @@ class Bounds:
 
 
 def solve(tables: Tables, goal: str, bounds: Bounds, without: Sequence[Mixture] = ()) -> Mixture | None:
-    """The mixture with the least of something within bounds, as far as the tables know; None where there is none.
+    """Return the mixture with the least cost of the objective within bounds, by the tables; None if there is none.
 
     Of equally good ones it is the quieter.
 
@@ -281,7 +281,7 @@ def solve(tables: Tables, goal: str, bounds: Bounds, without: Sequence[Mixture] 
 def _solved(
     tables: Tables, goal: str, bounds: Bounds, without: Sequence[Mixture], left_out: frozenset[str]
 ) -> Mixture | None:
-    """The same among mixtures without some choices."""
+    """Solve as :func:`solve` does, without the choices in ``left_out``."""
     times, sizes = (_matrix(tables, each, tables.kernels, left_out) for each in (tables.times, tables.sizes))
     noise = _matrix(tables, tables.noise, tables.bits, left_out)
     chosen = [[[float(name == taken) for name in tables.choices] for taken in mixture] for mixture in without]
@@ -327,7 +327,7 @@ def _matrix(
 
 
 def _shared(tables: Tables) -> list[tuple[dict[int, list[int]], float]]:
-    """The layers and choices that need each value that is rounded between layers, by their places, and its noise."""
+    """Return each rounded value between layers: the layers and choices that need it, by index, and its noise."""
     layers = {fqn: at for at, fqn in enumerate(tables.layers)}
     choices = {name: at for at, name in enumerate(tables.choices)}
     found = []
@@ -341,14 +341,14 @@ def _shared(tables: Tables) -> list[tuple[dict[int, list[int]], float]]:
 
 
 def _with_share(costs: list[list[float]], noise: list[list[float]]) -> list[list[float]]:
-    """Costs with a little of the noise, so that of equally good mixtures the quieter one is found."""
+    """Add a small share of the noise to the costs, so that of equally good mixtures the quieter one is found."""
     most = [sum(max((v for v in row if v < math.inf), default=0.0) for row in each) for each in (costs, noise)]
     share = _SHARE_OF_NOISE * most[0] / most[1] if most[1] > 0 else 0.0
     return [[cost + share * loud for cost, loud in zip(*rows, strict=True)] for rows in zip(costs, noise, strict=True)]
 
 
 def front(tables: Tables, goal: str, points: int) -> list[Mixture]:
-    """Mixtures from the quietest to the one with the least of a goal, each the best within its noise.
+    """Return mixtures from the quietest to the one with the least cost, each the best at its noise.
 
     Args:
         tables: what is known.
@@ -375,7 +375,7 @@ Pairs = list[list[float]]
 
 
 def borders_of(tables: Tables, goal: str, limited: Mapping[str, int]) -> list[Border]:
-    """The borders between layers.
+    """Return the borders between neighbouring layers, where conversions may cost time.
 
     Args:
         tables: what is known.

@@ -43,8 +43,8 @@ from prepbench.results.machine import this_machine, this_notebook
 from prepbench.results.measurement import Result
 from prepbench.results.program_form import data_digest, function_digest, program_form
 from prepbench.running.callable_module import as_module
+from prepbench.search.exclusive_timing import computing_lock, timing_lock
 from prepbench.search.executors import check_executor, run_tasks
-from prepbench.search.machine_alone import alone, computing
 from prepbench.search.sweep_result import SweepResult
 from prepbench.search.tasks import name_of, task
 from prepbench.settings import (
@@ -75,13 +75,13 @@ def sweep(
 ) -> SweepResult:
     """Compile and measure many models, on many targets, with many settings.
 
-    The candidates of one model on one target are timed side by side, with the model in PyTorch among them, as
-    :func:`prepbench.compare` does; that one is a row of its own, with the target ``"eager"``. A combination that fails
-    is a row with its error. Nothing is measured twice: what the journal has for this model, data, settings, target and
-    machine is taken from there, also after a crash, in another notebook, and when axes grow.
+    The candidates of one model on one target are timed side by side, together with the model in PyTorch, as
+    :func:`prepbench.compare` does; that one has a row of its own, with the target ``"eager"``. A combination that fails
+    is a row with its error. Nothing is measured twice: results that the journal has for this model, data, settings,
+    target and machine are taken from there, also after a crash, in another notebook, and when axes grow.
 
-    Models are captured and compiled in this process. With an executor they are scored and timed by its workers, which
-    get programs and data as files.
+    Models are captured and compiled in this process. With an executor, its workers score and time them; they get
+    programs and data as files.
 
     Args:
         axes: ``"model"``: a dict of models by name, or a list; ``"target"``: a list of deployment settings, or a dict
@@ -137,7 +137,7 @@ def sweep(
 
 @dataclass(frozen=True)
 class _Cell:
-    """One combination: what its result has before anything is measured, or the result that is known already."""
+    """One combination: its result before measuring, or the known result."""
 
     settings: str
     setting: Setting | None
@@ -146,7 +146,7 @@ class _Cell:
 
 @dataclass
 class _Sweep:
-    """A sweep that is under way."""
+    """A running sweep."""
 
     axes: Axes
     how: How
@@ -157,7 +157,7 @@ class _Sweep:
     measured: int = 0
 
     def model(self, name: str, calibration: Iterable[Any], data: Iterable[Any]) -> None:
-        """Measure what is not known of a model; its rows come in the order of the axes."""
+        """Measure the unknown cells of a model and yield its rows in the order of the axes."""
         model, kept = self.axes.models[name], KeptStages()
         began = time.monotonic()
         try:
@@ -209,7 +209,7 @@ class _Sweep:
         data: Iterable[Any],
         kept: KeptStages,
     ) -> Result | None:
-        """The rows of a model on a target; what was measured of the reference beside them, where it is not known."""
+        """Yield the rows of a model on a target, and the result of the reference where that is unknown."""
         finished = {cell.settings: row for cell in cells if (row := self._known(cell)) is not None}
         candidates: dict[str, Any] = {}
         seconds: dict[str, dict[str, Any]] = {}
@@ -219,7 +219,7 @@ class _Sweep:
             assert cell.setting is not None
             began = time.monotonic()
             try:
-                with computing(self.progress):
+                with computing_lock(self.progress):
                     compiled = self._compiled(model, cell, calibration, kept)
             except (Cancelled, KeyboardInterrupt):
                 raise
@@ -249,7 +249,7 @@ class _Sweep:
         return first
 
     def _reference(self, model: Any, calibration: Iterable[Any], kept: KeptStages) -> CompiledModel:
-        with computing(self.progress):
+        with computing_lock(self.progress):
             return compile_model(  # type: ignore[no-any-return]
                 model,
                 tracing_inputs=calibration,
@@ -316,7 +316,7 @@ class _Sweep:
         return _Cell(settings, setting, blank)
 
     def _known(self, cell: _Cell) -> Result | None:
-        """What the journal has of this cell; on an executor, of any machine that its workers run on."""
+        """Return the journal's result for this cell; on an executor, of any machine that its workers run on."""
         if self.journal is None or not cell.blank.plan["program"]:
             return None
         found = self.journal.results(cell.blank.key) if self.executor is None else self._elsewhere(cell.blank)
@@ -348,7 +348,7 @@ def _is_reference(cell: _Cell) -> bool:
 
 
 def _fields(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Measured values as fields of a result; pairs are lists where they came as JSON."""
+    """Return measured values as fields of a result; pairs that JSON turned into lists are tuples again."""
     known = {one.name for one in fields(Result)}
     values = {key: value for key, value in found.items() if key in known}
     if values.get("spread") is not None:
@@ -371,7 +371,7 @@ _KEYWORDS = ("quantization_settings", "layer_quantization_settings", "compile_op
 
 @dataclass(frozen=True)
 class Setting:
-    """How to quantize: arguments of :func:`prepbench.compile_model`.
+    """One entry of the settings axis: arguments of :func:`prepbench.compile_model`.
 
     Attributes:
         quantization: None for float.
@@ -384,11 +384,11 @@ class Setting:
     options: CompileOptions | None = None
 
     def keywords(self) -> dict[str, Any]:
-        """As ``compile_model`` takes them."""
+        """Return the settings as keyword arguments of ``compile_model``."""
         return dict(zip(_KEYWORDS, (self.quantization, self.layers, self.options), strict=True))
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the settings as plain data."""
         return {
             "quantization_settings": self.quantization and self.quantization.to_dict(),
             "layer_quantization_settings": {key: rule.to_dict() for key, rule in (self.layers or {}).items()},
@@ -398,7 +398,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Axes:
-    """The axes of a sweep, checked.
+    """The checked axes of a sweep.
 
     Attributes:
         models: by name.
@@ -412,7 +412,7 @@ class Axes:
 
     @classmethod
     def of(cls, given: Any) -> Axes:
-        """Check what was given to a sweep.
+        """Check the axes that a user gave.
 
         Raises:
             SettingsError: an axis is unknown (with the nearest name), empty, or holds something else.
@@ -444,7 +444,7 @@ class Axes:
 
 
 def per_model(argument: str, given: Any, models: Iterable[str], *, optional: bool) -> dict[str, Any]:
-    """The data of each model; one for all, or a dict by the names of models. What can be read once only is a list.
+    """Return the data of each model: one for all, or a dict by model name. Iterators become lists.
 
     Raises:
         InputError: a model has none, or a name is of no model.
@@ -474,7 +474,7 @@ def per_model(argument: str, given: Any, models: Iterable[str], *, optional: boo
 
 
 def _named(axis: str, given: Any, name_of: Callable[[Any], str], *, one: Callable[[Any], bool]) -> dict[str, Any]:
-    """Values by name; those in a list get names of their own, with numbers where these are the same."""
+    """Return values by name; those in a list are named here, with numbers where names repeat."""
     if isinstance(given, Mapping):
         check_table(f"axes[{axis!r}]", given, _EXAMPLE)
         found = dict(given)
@@ -559,7 +559,7 @@ REFERENCE = "float32"
 
 @dataclass(frozen=True)
 class How:
-    """How candidates are measured.
+    """How to measure candidates.
 
     Attributes:
         metric: scores one output; None for an SQNR.
@@ -577,7 +577,7 @@ class How:
 def measured_group(
     candidates: Mapping[str, Any], data: Iterable[Any], how: How, progress: ProgressCallback = report_nothing
 ) -> dict[str, dict[str, Any]]:
-    """What was measured for each candidate, as fields of a ``Result``; for one that fails its error alone.
+    """Measure candidates; return fields of a ``Result`` for each, or its error alone where it failed.
 
     Args:
         candidates: the reference first.
@@ -604,7 +604,7 @@ def measured_group(
 def _compared(
     candidates: Mapping[str, Any], data: Iterable[Any], how: How, progress: ProgressCallback
 ) -> dict[str, dict[str, Any]]:
-    with alone(progress) if how.rounds else computing(progress):
+    with timing_lock(progress) if how.rounds else computing_lock(progress):
         comparison = compare(
             candidates,
             data,
@@ -638,12 +638,12 @@ def _compared(
 
 
 def can_travel(how: How) -> bool:
-    """Whether the metric is known by its name in every process."""
+    """Return whether the metric has a name that every process knows."""
     return how.metric is None or getattr(metrics, getattr(how.metric, "__name__", ""), None) is how.metric
 
 
 def save_data(data: Iterable[Any], model: Any, how: How, folder: Path) -> None:
-    """Write batches to a folder, for :func:`measure_task`.
+    """Write batches to a folder that :func:`measure_task` reads.
 
     Raises:
         InputError: a batch holds something that needs pickle.
@@ -658,7 +658,7 @@ def save_data(data: Iterable[Any], model: Any, how: How, folder: Path) -> None:
 
 
 def payload_of(names: Sequence[str], how: How) -> dict[str, Any]:
-    """What :func:`measure_task` takes."""
+    """Return the payload of :func:`measure_task`."""
     return {
         "names": list(names),
         "metric": None if how.metric is None else getattr(how.metric, "__name__", ""),
@@ -670,7 +670,7 @@ def payload_of(names: Sequence[str], how: How) -> dict[str, Any]:
 
 @task
 def measure_task(payload: dict[str, Any], folders: Mapping[str, Path]) -> Any:
-    """:func:`measured_group` in a worker: candidates and data are folders, the names of candidates are in order."""
+    """Run :func:`measured_group` in a worker: candidates and data are folders, ordered as the names of candidates."""
     from prepbench.compile import load_compiled
 
     metric = None if payload["metric"] is None else getattr(metrics, payload["metric"])

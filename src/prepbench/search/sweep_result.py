@@ -1,4 +1,4 @@
-"""The result of a sweep: one row for each model, target and settings, also where it failed."""
+"""The result of a sweep: one row for each model, target and settings; failures are rows, too."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prepbench.results.results import Results
 
 
 class SweepResult(Results):
-    """What :func:`prepbench.sweep` returns: results in the order of the axes, the models in PyTorch among them.
+    """The result of :func:`prepbench.sweep`: results in the order of the axes, including the models in PyTorch.
 
     Args:
         rows: the results.
@@ -34,11 +34,11 @@ class SweepResult(Results):
 
     @property
     def failed(self) -> Results:
-        """The results that have an error in place of numbers."""
+        """The results that have an error instead of numbers."""
         return Results([row for row in self.rows if row.error], self.path)
 
     def find(self, model: str, target: str, settings: str) -> Result:
-        """One result by the names that the sweep gave.
+        """Return one result by the names that the sweep gave.
 
         Args:
             model: as in the axes.

@@ -1,4 +1,4 @@
-"""What is known about the layers of a model on one target: noise, time and size of each choice."""
+"""Cost tables of one target: noise, time and size of each (layer, choice)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REST, CONVERSION, CONVERTED_BYTE = "rest", "conversion", "converted byte"
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Two layers of which one reads what the other gives.
+    """Two layers, of which one reads the other's output.
 
     Attributes:
         one: FQN of the layer that is computed first.
@@ -32,7 +32,7 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class Tables:
-    """Costs of each layer and choice, as estimated and then corrected by what was measured.
+    """The costs of each (layer, choice), estimated first and corrected by measurements.
 
     Attributes:
         layers: FQNs, in the order in which they run.
@@ -72,54 +72,56 @@ class Tables:
 
     @property
     def only_pruned(self) -> tuple[str, ...]:
-        """Choices that prune and do not quantize."""
+        """The choices that prune and do not quantize."""
         return tuple(name for name, alike in self.bits.items() if alike == FLOAT)
 
     def seconds(self, mixture: Mixture) -> float:
-        """What one call takes."""
+        """Return the seconds of one call."""
         return self.times.total(self.time_parts(mixture))
 
     def size(self, mixture: Mixture) -> float:
-        """Bytes of the saved model."""
+        """Return the bytes of the saved model."""
         return self.sizes.total(self.parts(mixture))
 
     def noise_of(self, mixture: Mixture) -> float:
-        """At the model's output."""
+        """Return the noise at the model's output."""
         return self.noise.total(self.noise_parts(mixture))
 
     def parts(self, mixture: Mixture) -> Parts:
-        """What a mixture consists of, without conversions; less of layers that read fewer channels."""
+        """Return the parts of a mixture without conversions; layers that read fewer channels count less."""
         taken = dict(zip(self.layers, mixture, strict=True))
         counts = self.shrinking.counts(taken)
         return {REST: 1.0, **{self.part(*pair): counts.get(pair[0], 1.0) for pair in taken.items()}}
 
     def part(self, fqn: str, name: str) -> Part:
-        """What a layer and its choice are in time and size."""
+        """Return the part that stands for a layer and its choice in time and size."""
         return fqn, self.kernels.get(name, name)
 
     @property
     def apart(self) -> tuple[frozenset[str], ...]:
-        """Choices that mixtures are without, in each way in which they are not mixed with others."""
+        """For each group of choices that do not mix with others: the choices that such mixtures exclude."""
         scaled = {name: plain for name, plain in self.kernels.items() if plain != name}
         return (frozenset(scaled), frozenset(scaled.values())) if scaled else (frozenset(),)
 
     def mixes(self, mixture: Mixture) -> bool:
-        """Whether a mixture takes choices that are not mixed."""
+        """Return whether a mixture combines choices that do not mix."""
         return not any(left_out.isdisjoint(mixture) for left_out in self.apart)
 
     def kernels_of(self, mixture: Mixture) -> Mixture:
-        """The same for mixtures that run the same kernels, and so take the same time."""
+        """Return the representative of all mixtures that run the same kernels, and so take the same time."""
         return tuple(self.kernels.get(name, name) for name in mixture)
 
     def noise_parts(self, mixture: Mixture) -> Parts:
-        """What the noise of a mixture consists of: that of layers, and of what is rounded or goes for any of them."""
+        """Return the parts of a mixture's noise: its layers, the values rounded for any of them, and the pruned
+        channels.
+        """
         taken = frozenset(zip(self.layers, mixture, strict=True))
         own = ((fqn, self.bits.get(name, name)) for fqn, name in taken)
         rounded = (part for part, needed_by in self.rounded.items() if needed_by & taken)
         return {**dict.fromkeys(own, 1.0), **dict.fromkeys(rounded, 1.0)}
 
     def time_parts(self, mixture: Mixture) -> Parts:
-        """What a mixture consists of, with conversions."""
+        """Return the parts of a mixture's time, including conversions."""
         taken = dict(zip(self.layers, mixture, strict=True))
         found = dict(self.parts(mixture))
         for each in self.neighbours:
@@ -128,7 +130,7 @@ class Tables:
         return found
 
     def conversion(self, between: Neighbours, one: str, other: str) -> Parts:
-        """What lies between two neighbours with these choices."""
+        """Return the conversions between two neighbours with these choices."""
         if self.types[one] == self.types[other]:
             return {}
         return {CONVERSION: 1.0, CONVERTED_BYTE: float(between.bytes), between: 1.0}
@@ -136,7 +138,7 @@ class Tables:
     def with_measured(
         self, mixture: Mixture, *, seconds: float | None = None, size: float | None = None, noise: float | None = None
     ) -> Tables:
-        """The same, corrected by what was measured of a mixture."""
+        """Return a copy that is corrected by measurements of a mixture."""
         result = self
         if seconds is not None:
             measured = Measured(self.time_parts(mixture), seconds, _TIMING * seconds)

@@ -1,4 +1,4 @@
-"""One target of a search: what its layers may take, and the tables before anything is measured."""
+"""One target of a search: the choices of its layers, and its tables before anything is measured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prepbench.compile.simulation import Simulation
 from prepbench.search.corrected import Corrected
 from prepbench.search.curve import DropCurve
 from prepbench.search.layer_choice import Choices, LayerChoice
-from prepbench.search.mixtures import FLOAT, Mixture, usual
+from prepbench.search.mixtures import FLOAT, Mixture, uniform_mixture
 from prepbench.search.pruned_parts import PrunedParts
 from prepbench.search.shrinking import Reading, Shrinking
 from prepbench.search.tables import Neighbours, Tables
@@ -44,12 +44,12 @@ class TargetJob:
 
     @cached_property
     def pruned(self) -> PrunedParts:
-        """What choices prune."""
+        """The parts of the model that choices prune."""
         return PrunedParts(self.simulation, self.choices)
 
     @cached_property
     def refused(self) -> dict[tuple[str, str], str]:
-        """Layers and choices that do not go together, with the reason."""
+        """The refused pairs of layer and choice, with the reason."""
         found = {
             (fqn, name): why
             for fqn in self.simulation.layers
@@ -59,16 +59,16 @@ class TargetJob:
         return self.pruned.with_partners(found)
 
     def refusal(self, fqn: str, name: str, choice: LayerChoice) -> str:
-        """Why a layer cannot take a choice by itself; empty if it can."""
+        """Return why a layer alone cannot take a choice; empty if it can."""
         bits = "" if choice.quantization is None else self.simulation.refusal(fqn, choice.quantization)
         return bits or self.pruned.refusal(fqn, name)
 
     def weight_bytes(self, fqn: str, name: str) -> int:
-        """Bytes of a layer's weights with the bits of a choice, before anything is pruned."""
+        """Return the bytes of a layer's weights at the bits of a choice, without pruning."""
         return self.simulation.weight_bytes(fqn, None if name == FLOAT else self.choices[name].quantization)
 
-    def really(self, mixture: Mixture, report: CompileReport) -> Mixture:
-        """What layers of a compiled model take: some may be left in float, or whole, although they were chosen."""
+    def choices_taken(self, mixture: Mixture, report: CompileReport) -> Mixture:
+        """Return the choices that layers of a compiled model took: some may be left in float or unpruned."""
         quantized = {row.fqn for row in report.layers if row.quantized}
         pruned = {row.fqn for row in report.pruned if row.mask_type}
         for _, cut in self.pruned.possible:  # goes as a whole; of layers that share a weight, reports name one
@@ -79,7 +79,7 @@ class TargetJob:
         )
 
     def _without_lost(self, name: str, quantized: bool, pruned: bool) -> str:
-        """The choice that says what became of a layer with another choice."""
+        """Return the choice that describes what remained of another choice of a layer."""
         if name == FLOAT:
             return FLOAT
         wanted = self.choices[name]
@@ -89,7 +89,7 @@ class TargetJob:
         return next((other for other, one in self.choices.items() if one == real), FLOAT)
 
     def without(self, failed: Mapping[str, Exception]) -> TargetJob:
-        """The same without choices with which the whole model could not be compiled."""
+        """Return a copy without choices that failed to compile for the whole model."""
         return replace(
             self,
             choices={name: settings for name, settings in self.choices.items() if name not in failed},
@@ -101,7 +101,7 @@ class TargetJob:
 
 
 def empty_tables(job: TargetJob) -> Tables:
-    """What is known of a target before anything is measured."""
+    """Return the tables of a target before anything is measured."""
     simulation, choices, refused = job.simulation, job.choices, job.refused
     possible = [f for f in simulation.layers if any((f, name) not in refused for name in choices)]
     known = set(simulation.layers)
@@ -125,13 +125,13 @@ def empty_tables(job: TargetJob) -> Tables:
 
 
 def alike_in_bits(choices: Choices) -> dict[str, str]:
-    """The first choice with the same bits, by choice; :data:`FLOAT` for those that only prune."""
+    """Map each choice to the first one with the same bits; :data:`FLOAT` for those that only prune."""
     first: dict[QuantizationSettings | None, str] = {None: FLOAT}
     return {name: first.setdefault(choice.quantization, name) for name, choice in choices.items()}
 
 
 def _alike_in_kernels(choices: Choices) -> dict[str, str]:
-    """The choice that is the same but for channels that are not equalised, by choice; itself where there is none."""
+    """Map each choice to the same one without equalization; to itself where there is none."""
     names = {choice: name for name, choice in choices.items()}
     return {name: names.get(_not_equalised(choice), name) for name, choice in choices.items()}
 
@@ -144,7 +144,7 @@ def _not_equalised(choice: LayerChoice) -> LayerChoice:
 
 
 def _groups(job: TargetJob, layers: Sequence[str]) -> set[frozenset[str]]:
-    """Layers that share weights, with each of the choices."""
+    """Return groups of layers that share weights under any of the choices."""
     bits = {choice.quantization or _ANY for choice in job.choices.values()}
     return {
         group
@@ -154,7 +154,7 @@ def _groups(job: TargetJob, layers: Sequence[str]) -> set[frozenset[str]]:
 
 
 def _type_of(choice: LayerChoice) -> str:
-    """What a layer computes in: its activations are converted to that."""
+    """Return the type that a layer computes in; its activations are converted to it."""
     settings = choice.quantization
     if settings is None or settings.prefer_weights_only_quantization:
         return FLOAT
@@ -170,7 +170,7 @@ _SAME = 1e-9
 def shrinking_of(
     parts: PrunedParts, layers: Sequence[str], choices: Choices, refused: Collection[tuple[str, str]]
 ) -> Shrinking:
-    """What removing channels does beyond a layer.
+    """Return the side effects of pruning on other layers.
 
     Args:
         parts: what choices prune.
@@ -187,7 +187,7 @@ def shrinking_of(
         return Shrinking()
     cuts, left = parts.layers.cuts, {}
     for name in channels:
-        taken = dict(zip(layers, usual(layers, choices, refused, name), strict=True))
+        taken = dict(zip(layers, uniform_mixture(layers, choices, refused, name), strict=True))
         gone = parts.cuts(taken)
         left.update({(fqn, name): cuts.left(fqn, gone) for fqn in layers if taken[fqn] == name})
     lost = [(names, cut) for names, cut in parts.possible if cut.units]
@@ -209,7 +209,9 @@ def _more(
     names: Sequence[str],
     left: Mapping[tuple[str, str], float],
 ) -> dict[tuple[str, str], float]:
-    """How much more of a layer is left than with its own choice in all layers, by the choices of makers and reader."""
+    """Return, for choices of makers and a reader, how much more of the reader remains than with its choice in all
+    layers.
+    """
     more = {}
     of = {name: [cut for known, cut in lost if name in known and set(cut.layers) == makers] for name in names}
     for own in names:

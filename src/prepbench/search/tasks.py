@@ -1,7 +1,7 @@
-"""Tasks that run elsewhere: a function by name, plain data, and folders known by digests.
+"""Tasks for other processes: a function by name, plain data, and folders known by digests.
 
-Nothing of ours is pickled: what travels is text and bytes. A worker looks the function up by its name, and accepts only
-those that are marked as tasks.
+Nothing of ours is pickled: text and bytes are sent. A worker looks the function up by its name, and accepts only
+functions that are marked as tasks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from prepbench import errors
 from prepbench.errors import PrepbenchError, printable, sentence
 from prepbench.freed_memory import memory_kept
-from prepbench.search.machine_alone import alone, computing
+from prepbench.search.exclusive_timing import computing_lock, timing_lock
 
 F = TypeVar("F", bound=Callable[[dict[str, Any], Mapping[str, Path]], Any])
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class TaskError(PrepbenchError, RuntimeError):
 
 
 class ExecutorError(PrepbenchError, RuntimeError):
-    """An executor cannot run tasks."""
+    """An executor that cannot run tasks."""
 
 
 def task(function: F) -> F:
@@ -52,7 +52,9 @@ def task(function: F) -> F:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """By what a task's function is found in another process, e.g. ``"prepbench.search.sensitivity:exact_noise"``."""
+    """Return the name by which another process finds a task's function, e.g.
+    ``"prepbench.search.sensitivity:exact_noise"``.
+    """
     return f"{function.__module__}:{function.__qualname__}"
 
 
@@ -79,12 +81,12 @@ class Folder:
 
     @property
     def digest(self) -> str:
-        """Of the names and contents of all files."""
+        """The digest of the names and contents of all files."""
         return hashlib.sha256(json.dumps(self.files, sort_keys=True).encode()).hexdigest()
 
     @property
     def size_bytes(self) -> int:
-        """Of all files."""
+        """The bytes of all files."""
         return sum(size for _, size in self.files.values())
 
 
@@ -113,7 +115,7 @@ def run_task(name: str, payload: str, packages: str, folders: str, is_timing: bo
                     f"A worker does not see the folder {place}. Give an executor whose workers share this machine's "
                     "files, or a dask.distributed.Client, which sends them."
                 )
-        with alone() if is_timing else computing():
+        with timing_lock() if is_timing else computing_lock():
             value = function_of(name)(json.loads(payload), places)
         return json.dumps({"value": value})
     except Exception as error:
@@ -124,7 +126,7 @@ def run_task(name: str, payload: str, packages: str, folders: str, is_timing: bo
 def run_task_with_files(
     name: str, payload: str, packages: str, layout: str, digests: Sequence[str], contents: Sequence[bytes], timing: bool
 ) -> str:
-    """Run a task in a worker of Dask, which gets files as bytes and keeps them in a folder of its own.
+    """Run a task in a Dask worker, which gets files as bytes and keeps them in a folder of its own.
 
     Args:
         name: of the function.
@@ -146,7 +148,7 @@ def run_task_with_files(
 
 
 def value_of(answer: str, what: str) -> Any:
-    """What a task returned, from the text that :func:`run_task` gave.
+    """Return the value of a task from the text that :func:`run_task` returned.
 
     Args:
         answer: the text.
@@ -170,7 +172,7 @@ def value_of(answer: str, what: str) -> Any:
 
 
 def function_of(name: str) -> Callable[[dict[str, Any], Mapping[str, Path]], Any]:
-    """The function of a task.
+    """Return the function of a task.
 
     Raises:
         ExecutorError: it is no task.
@@ -183,12 +185,12 @@ def function_of(name: str) -> Callable[[dict[str, Any], Mapping[str, Path]], Any
 
 
 def packages_here() -> str:
-    """The versions that decide what a task gives."""
+    """Return the package versions that affect a task's result."""
     return f"prepbench {version('prepbench')} with torch {version('torch')}"
 
 
 class _Loaded:
-    """What was read from folders last: tasks of one model come one after the other."""
+    """The object that was loaded from folders last: tasks of one model come one after the other."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -214,17 +216,17 @@ _loaded = _Loaded()
 
 
 def loaded(folder: Path, load: Callable[[Path], T]) -> T:
-    """What ``load`` reads from a folder, read once for the tasks that need it one after the other."""
+    """Load an object from a folder once for consecutive tasks that need it."""
     return _loaded.get(folder, load)
 
 
 def forget(folder: Path) -> None:
-    """Let go what was read from a folder that will be gone."""
+    """Drop the objects that were loaded from a folder that is going to be deleted."""
     _loaded.forget(folder)
 
 
 def sentence_of(message: str) -> str:
-    """A message that ends in a full stop."""
+    """Return the message with a full stop at its end."""
     return sentence(RuntimeError(message))
 
 
@@ -235,7 +237,7 @@ def _place_of_worker() -> Path:
 
 
 def _placed(place: Path, files: Mapping[str, str], contents: Mapping[str, bytes]) -> Path:
-    """The folder with these files, written where it is not there yet."""
+    """Return the folder with these files; write it first if it is missing."""
     digest = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
     folder = place / digest
     if folder.is_dir():

@@ -1,4 +1,4 @@
-"""Tasks that are under way: what they take, which have an answer, and what to say of one that ends its processes."""
+"""The state of running tasks: arguments, answers, and the error of a task that kills its processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEATHS = 3
 
 @dataclass
 class Work:
-    """Tasks that are under way.
+    """The state of running tasks.
 
     Attributes:
         name: of the function.
@@ -42,26 +42,26 @@ class Work:
 
     @property
     def waiting(self) -> list[int]:
-        """Numbers of the tasks without an answer."""
+        """Return the numbers of the tasks without an answer."""
         return [number for number in range(len(self.payloads)) if number not in self.answers]
 
     def arguments(self, number: int) -> tuple[str, str, str, str, bool]:
-        """What :func:`run_task` takes: text alone."""
+        """Return the arguments of :func:`run_task`, as text alone."""
         folders = json.dumps({key: str(self.folders[key].path) for key in self.needs[number]})
         return self.name, json.dumps(self.payloads[number]), packages_here(), folders, self.is_timing
 
     def answer(self, number: int, text: str) -> None:
-        """Note what a task gave; raises what it raised."""
+        """Record the answer of a task; raise its error."""
         self.answers[number] = value_of(text, self.names[number])
 
     def tell(self, name: str = "") -> None:
-        """Say how far it is; raises where it was cancelled."""
+        """Report progress; raise if cancelled."""
         check_cancelled(self.stage)
         self.progress(Progress(self.stage, len(self.answers), len(self.payloads), name))
 
 
 def died(name: str) -> str:
-    """The message for a task that ends its processes."""
+    """Return the message for a task that kills its processes."""
     return (
         f"The task {name} ended its process {DEATHS} times, so it is not tried again. Often there is too little "
         "memory: give smaller samples, or run fewer processes on a machine. With executor=None it fails here."

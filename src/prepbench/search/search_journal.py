@@ -1,4 +1,4 @@
-"""What a journal holds of a search: measured candidates, which are not measured again."""
+"""The journal of a search: measured candidates, which are not measured again."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from prepbench.targets import target_for
 
 
 @dataclass(frozen=True)
-class Remembered:
-    """The results of one model on one machine and workload, in a journal or nowhere.
+class SearchJournal:
+    """Reads and writes the results of one model on one machine and workload; without a journal, it does neither.
 
     Attributes:
         journal: where they are; None for nowhere.
@@ -49,8 +49,8 @@ class Remembered:
     @classmethod
     def at(
         cls, path: Any, model: nn.Module, scale: Scale, batches: Callable[[], Iterable[Batch]], *how: Any
-    ) -> Remembered:
-        """Those of a model at a path; nowhere where that is None.
+    ) -> SearchJournal:
+        """Open the results of a model at a path; None stands for no journal.
 
         Args:
             path: of the journal.
@@ -71,7 +71,7 @@ class Remembered:
         return cls(journal, known, workload, digest(how), scale, f"{type(model).__name__} {known[:8]}")
 
     def all(self, deployment: DeploymentSettings) -> list[Result]:
-        """All that was measured of this model on a target, in the order in which it was."""
+        """Return all results of this model on a target, in the order of measurement."""
         if self.journal is None:
             return []
         of = self._result(deployment, {})
@@ -84,8 +84,8 @@ class Remembered:
             and each.plan.get("compiled with") == self.how
         ]
 
-    def said_of_others(self) -> list[str]:
-        """What to say of measurements of the same modules with other weights: somebody has trained the model since."""
+    def note_on_other_weights(self) -> list[str]:
+        """Return a note if the journal has results of these modules with other weights: the model was trained since."""
         if self.journal is None:
             return []
         structure = f"{self.model.partition('-')[0]}-"
@@ -100,11 +100,11 @@ class Remembered:
         ]
 
     def is_of(self, result: Result, deployment: DeploymentSettings, arguments: Mapping[str, Any]) -> bool:
-        """Whether a result is that of a mixture."""
+        """Return whether a result is that of a mixture."""
         return result.key == self._result(deployment, arguments).key
 
     def find(self, deployment: DeploymentSettings, arguments: Mapping[str, Any]) -> Result | None:
-        """What was measured of a mixture, the newest."""
+        """Return the newest result of a mixture."""
         if self.journal is None:
             return None
         found = [each for each in self.journal.results(self._result(deployment, arguments).key) if each.p50_ms]
@@ -121,7 +121,7 @@ class Remembered:
         metric: float | None,
         spread: tuple[float, float] | None,
     ) -> None:
-        """Write down what was measured of a mixture."""
+        """Write the result of a mixture to the journal."""
         if self.journal is None:
             return
         measured = self._result(
@@ -164,7 +164,7 @@ def _as_json(value: Any) -> Any:
 
 
 def digest(values: Iterable[Any]) -> str:
-    """The same for the same tensors and plain values, also in another process."""
+    """Return a digest of tensors and plain values that is the same in every process."""
     found = hashlib.sha256()
     for value in values:
         for leaf in pytree.tree_leaves(value):

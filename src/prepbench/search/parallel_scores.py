@@ -1,4 +1,4 @@
-"""Scores of several mixtures: one after the other or in threads of this process, or in other processes."""
+"""Score several mixtures in sequence, in threads, or in other processes."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ STAGE = "measure layers"
 _POLL_S = 0.1
 
 
-def is_here(executor: Any) -> bool:
-    """Whether what an executor runs shares the objects of this process."""
+def shares_process(executor: Any) -> bool:
+    """Return whether tasks of this executor share the objects of this process."""
     return executor is None or isinstance(executor, concurrent.futures.ThreadPoolExecutor)
 
 
-def scores_elsewhere(
+def scores_in_processes(
     simulation: Simulation,
     mixtures: Sequence[Mapping[str, QuantizationSettings]],
     names: Sequence[str],
     executor: Any,
     progress: ProgressCallback,
 ) -> list[Score]:
-    """The score of each mixture, of which layers may stand alone, from other processes; the model travels once.
+    """Score mixtures, of which a layer may be quantized alone, in other processes; the model is sent once.
 
     Args:
         simulation: of the model.
@@ -75,10 +75,12 @@ def scores_elsewhere(
     return [Score(*each_found) for each_found in found]
 
 
-def each(function: Callable[[T], R], items: Sequence[T], executor: Any, tell: Callable[[int, T], None]) -> list[R]:
-    """What a function gives for each item, in their order.
+def map_in_order(
+    function: Callable[[T], R], items: Sequence[T], executor: Any, tell: Callable[[int, T], None]
+) -> list[R]:
+    """Map a function over items and return the results in the order of the items.
 
-    Who cancels, by raising from ``tell`` or by :class:`prepbench.Job`, does not wait for items that have not begun.
+    Cancelling, by raising from ``tell`` or by :class:`prepbench.Job`, does not wait for items that have not begun.
 
     Args:
         function: called once for each item.
@@ -181,13 +183,13 @@ def _samples_in(folder: Path) -> tuple[Sample, ...]:
 
 
 def score_payload(settings: Mapping[str, QuantizationSettings]) -> dict[str, Any]:
-    """What :func:`score_task` takes for a mixture."""
+    """Return the payload of :func:`score_task` for a mixture."""
     return {fqn: one.to_dict() for fqn, one in settings.items()}
 
 
 @task
 def score_task(payload: dict[str, Any], folders: Mapping[str, Path]) -> Any:
-    """The SQNR in dB and the divergence of one mixture, of which layers may stand alone."""
+    """Return the SQNR in dB and the divergence of one mixture, of which a layer may be quantized alone."""
     simulation = loaded(folders["simulation"], load_simulation)
     settings = {fqn: QuantizationSettings.from_dict(fields) for fqn, fields in payload.items()}
     found = simulation.score(settings, even_alone=True)

@@ -1,4 +1,4 @@
-"""A mixture that somebody asks about by the names of layers."""
+"""Turn a user's choices by layer name into a mixture."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from prepbench.search.mixtures import FLOAT, Mixture
 from prepbench.search.tables import Tables
 
 
-def check_asked(layers: object) -> None:
+def check_user_mixture(layers: object) -> None:
     """Raise ``SettingsError`` unless these are names of candidates by names of layers."""
     if isinstance(layers, Mapping) and all(isinstance(text, str) for pair in layers.items() for text in pair):
         return
@@ -22,7 +22,7 @@ def check_asked(layers: object) -> None:
 
 
 def mixture_of(tables: Tables, layers: Mapping[str, str]) -> Mixture:
-    """The mixture with these choices, and all other layers in float.
+    """Return the mixture with these choices; all other layers stay in float.
 
     Args:
         tables: of the target.

@@ -1,7 +1,7 @@
-"""Who measures time has the machine alone: a lock between all processes of ours on one machine.
+"""Cross-process lock: timing is exclusive, computing is shared.
 
-What computes holds the lock together with others, who measures time holds it alone. A second lock in front of it is a
-gate, so that those who compute, one after the other, cannot keep out for ever who measures.
+``computing_lock`` takes the lock shared, ``timing_lock`` takes it exclusively. A second lock, the gate, is taken
+first, so that a stream of computing tasks cannot starve one that waits to measure.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _held = threading.local()  # what this thread holds
 
 
 @contextmanager
-def computing(progress: ProgressCallback = report_nothing) -> Iterator[None]:
-    """In the block nobody of ours measures time on this machine; others may compute, too.
+def computing_lock(progress: ProgressCallback = report_nothing) -> Iterator[None]:
+    """Hold the lock shared: nobody of ours measures time on this machine during the block.
 
     Args:
         progress: told while somebody measures; it may raise to cancel.
@@ -35,15 +35,15 @@ def computing(progress: ProgressCallback = report_nothing) -> Iterator[None]:
     if getattr(_held, "lock", None) is not None:
         yield
         return
-    with _locked(progress, alone=False):
+    with _locked(progress, exclusive=False):
         yield
 
 
 @contextmanager
-def alone(progress: ProgressCallback = report_nothing) -> Iterator[None]:
-    """In the block nobody else of ours computes or measures on this machine, in whatever process.
+def timing_lock(progress: ProgressCallback = report_nothing) -> Iterator[None]:
+    """Hold the lock exclusively: no other thread or process of ours computes or measures during the block.
 
-    Within :func:`computing` of the same thread, that is given up for the time of the block.
+    Within :func:`computing_lock` of the same thread, the shared lock is released for the time of the block.
 
     Args:
         progress: told while others compute; it may raise to cancel.
@@ -52,30 +52,30 @@ def alone(progress: ProgressCallback = report_nothing) -> Iterator[None]:
         StorageError: there is no place for temporary files.
     """
     outer = getattr(_held, "lock", None)
-    if outer == "alone":
+    if outer == "exclusive":
         yield
         return
     lock = getattr(_held, "file", None)
     if outer is not None:
         _unlock(lock)
     try:
-        with _locked(progress, alone=True):
+        with _locked(progress, exclusive=True):
             yield
     finally:
         if outer is not None and lock is not None:  # whoever computes further in may do so beside others
-            _wait(lock, report_nothing, alone=False)
+            _wait(lock, report_nothing, exclusive=False)
             _held.lock, _held.file = outer, lock
 
 
 @contextmanager
-def _locked(progress: ProgressCallback, *, alone: bool) -> Iterator[None]:
+def _locked(progress: ProgressCallback, *, exclusive: bool) -> Iterator[None]:
     gate, lock = _opened("gate"), _opened("lock")
     try:
-        _wait(gate, progress, alone=alone)
-        _wait(lock, progress, alone=alone)
-        if not alone:
+        _wait(gate, progress, exclusive=exclusive)
+        _wait(lock, progress, exclusive=exclusive)
+        if not exclusive:
             _unlock(gate)
-        _held.lock, _held.file = "alone" if alone else "computing", lock
+        _held.lock, _held.file = "exclusive" if exclusive else "shared", lock
         yield
     finally:
         _held.lock = _held.file = None
@@ -84,7 +84,7 @@ def _locked(progress: ProgressCallback, *, alone: bool) -> Iterator[None]:
 
 
 def _opened(name: str) -> int:
-    """A file of the machine, made by whoever comes first, for all users; nothing is written to it."""
+    """Open a lock file of the machine; the first process creates it, for all users. Nothing is written to it."""
     path = Path(tempfile.gettempdir()) / f"prepbench-machine.{name}"
     try:
         with suppress(FileExistsError):
@@ -97,14 +97,14 @@ def _opened(name: str) -> int:
         ) from error
 
 
-def _wait(file: int, progress: ProgressCallback, *, alone: bool) -> None:
+def _wait(file: int, progress: ProgressCallback, *, exclusive: bool) -> None:
     try:
         import fcntl
     except ImportError:  # not on Windows, where timing processes take turns by hand
         return
     while True:
         try:
-            fcntl.flock(file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            fcntl.flock(file, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
             return
         except BlockingIOError:
             check_cancelled(_WAITING)
