@@ -1,4 +1,4 @@
-"""The workbench: one state, the actions on it, and the code that repeats them."""
+"""The workbench: one state, the actions on it, and the code that reproduces them."""
 
 from prepbench.bench.bench import Bench as Bench
 from prepbench.bench.recovery_settings import RecoverySettings as RecoverySettings

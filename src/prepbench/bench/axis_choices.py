@@ -1,4 +1,4 @@
-"""The choices of a bench that concern axes."""
+"""The choices of a bench about dynamic axes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from prepbench.checks import check_switch, check_texts
 
 
 class AxisChoices(ABC):
-    """Which dims of inputs take other sizes; part of :class:`prepbench.bench.choices.Choices`."""
+    """Which dims of inputs are dynamic; part of :class:`prepbench.bench.choices.Choices`."""
 
     @property
     @abstractmethod
     def axes(self) -> DynamicAxes:
-        """The axes as they are chosen now."""
+        """The currently chosen axes."""
 
     @abstractmethod
     def _choose(self, **changes: Any) -> None: ...
@@ -86,7 +86,7 @@ class AxisChoices(ABC):
         self._choose(axes=axes)
 
     def linked_axes(self, path: str, dim: int) -> tuple[Axis, ...]:
-        """The other dims that vary together with one.
+        """Return the other dims that vary together with a dim.
 
         Args:
             path: the input.
@@ -107,12 +107,12 @@ class AxisChoices(ABC):
 
 
 def _is_batch(axis: Axis, other: Axis) -> bool:
-    """Whether two dims of one size are first ones, and no 1, which broadcasts and is many other things."""
+    """Return whether two dims of one size are both first dims; size 1 does not count, since it broadcasts."""
     return axis.dim == other.dim == 0 and axis.sizes[0] > 1
 
 
 def _paths(path: Any) -> list[Any]:
-    """One path or several; what is neither is told by who looks for it."""
+    """Return a path or several paths as a list; a wrong type is reported later, where paths are looked up."""
     if isinstance(path, str) or not isinstance(path, Iterable):
         return [path]
     paths = list(path)

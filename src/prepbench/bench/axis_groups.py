@@ -1,4 +1,4 @@
-"""Inputs that always agree in their sizes, such as all keys and values of a cache, as one."""
+"""Groups inputs whose sizes always agree, such as all keys and values of a cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NAMED = 2  # patterns
 
 @dataclass(frozen=True)
 class InputGroup:
-    """Inputs of one argument that agree.
+    """Inputs of one argument whose sizes agree.
 
     Attributes:
         text: how they are called, as tables of axes do, e.g. ``"past.*"``.
@@ -27,7 +27,7 @@ class InputGroup:
 
 
 def input_groups(kinds: Mapping[str, Hashable]) -> list[InputGroup]:
-    """The inputs of each argument that are of one kind, in their order.
+    """Return the inputs of each argument grouped by kind, in their order.
 
     Args:
         kinds: by the path of each input, what inputs must have in common.

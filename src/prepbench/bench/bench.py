@@ -35,7 +35,7 @@ class Bench(Searching):
     """A workbench for one model: see what can be captured, fix it, choose axes and precisions, compile, compare.
 
     A notebook shows it as a widget. Every control of the widget is a method here, every change can be undone, and
-    :meth:`code` writes the Python lines that do the same without it.
+    :meth:`code` writes the Python lines that do the same without a bench.
 
     Args:
         model: the model to prepare. It is never changed.
@@ -99,13 +99,13 @@ class Bench(Searching):
 
     @property
     def collection(self) -> GraphCollection:
-        """The graphs of the model as it is with the applied fixes."""
+        """The graphs of the model with the applied fixes."""
         return self._captures.collection(self.state.fixes)
 
     def capture(self, progress: ProgressCallback = report_nothing) -> None:
         """Trace the model again, capture it with the current choices, and verify it at sizes that no sample had.
 
-        What it finds shows in the steps "Capture" and "Axes".
+        The findings appear in the steps "Capture" and "Axes".
 
         Args:
             progress: receives each step; it may raise :class:`prepbench.Cancelled`.
@@ -118,9 +118,10 @@ class Bench(Searching):
         self._changed()
 
     def find_fixes(self, progress: ProgressCallback = report_nothing) -> None:
-        """Look for changes that let the failing modules be captured, and prove them, as :func:`prepbench.fix` does.
+        """Search for source changes that let the failing modules be captured, and prove them, as
+        :func:`prepbench.fix` does.
 
-        The cards of :meth:`summary` have them from then on. The widget does this by itself, in the background.
+        The cards of :meth:`summary` show them afterwards. The widget does this by itself, in the background.
 
         Args:
             progress: receives each step; it may raise :class:`prepbench.Cancelled`.
@@ -148,7 +149,7 @@ class Bench(Searching):
             self._choose(fixes=(*self.state.fixes, fqn))
 
     def apply_fixes(self) -> None:
-        """Apply every proven fix, in one step, but those that take something for granted; the page's "Apply all".
+        """Apply every proven fix except those that rest on an assumption, in one step; the page's "Apply all".
 
         Raises:
             SettingsError: there is none that is not applied.
@@ -160,7 +161,7 @@ class Bench(Searching):
         self._choose(fixes=(*self.state.fixes, *proven))
 
     def draft_code(self, fqn: str, namespace: Mapping[str, Any] | None = None) -> str:
-        """Python source of the draft for a failing module, to be edited and run in a cell where the model is.
+        """Return the Python source of the draft for a failing module, to edit and run in a cell where the model is.
 
         Args:
             fqn: the module.
@@ -192,7 +193,7 @@ class Bench(Searching):
     # -- taking it away ------------------------------------------------------------------------------------------------
 
     def code(self, namespace: Mapping[str, Any] | None = None) -> str:
-        """Python source that does the same as the current choices, to be pasted where the bench was made.
+        """Return Python source that does the same as the current choices, to paste where the bench was made.
 
         Args:
             namespace: the variables there, among which the model, samples and data are looked for; those of the
@@ -257,7 +258,7 @@ class Bench(Searching):
         return report_bench(self, path)
 
     def take_over(self, states: Sequence[BenchState], position: int) -> None:
-        """Make these the steps of undo and redo; fixes in them are proven on the samples first.
+        """Set the steps of undo and redo; fixes in them are proven on the samples first.
 
         Args:
             states: as :attr:`steps` gave them.
@@ -272,11 +273,11 @@ class Bench(Searching):
         super().take_over(states, position)
 
     def refresh(self) -> None:
-        """Look again at the names that the notebook has, and tell the front ends."""
+        """Update what depends on the notebook's variables, and notify the front ends."""
         self._changed()
 
     def summary(self) -> BenchSummary:
-        """What a front end shows; made once per change."""
+        """Return what front ends show; computed once per change."""
         if self._summary is None:
             self._summary = summarize(self, self._captures, self._facts, self.code())
         return self._summary
@@ -307,7 +308,7 @@ class Bench(Searching):
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _named(self, namespace: Mapping[str, Any] | None, only: str = "") -> Named:
-        """How code calls what the bench was given, or one thing of it."""
+        """Return how code refers to the arguments that the bench was given, or to one of them."""
         sizes = tuple((axis.path, axis.sizes[0]) for axis in self.axes.axes)
         given = tuple(each for each in given_to(self._arguments, sizes) if only in ("", each.argument))
         return named(given, self, user_namespace() if namespace is None else namespace)

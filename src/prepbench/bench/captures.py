@@ -1,4 +1,4 @@
-"""What was captured of a bench's model: its graphs as it is and with fixes, and the verification of its axes."""
+"""The captured graphs of a bench's model, with and without fixes, and the verification of its axes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from prepbench.jobs import Cancelled, Progress, ProgressCallback, report_nothing
 
 
 class Captures:
-    """The graphs of one model by the fixes that are applied; made when they are asked for, and kept.
+    """The graphs of one model for each set of applied fixes; computed on demand and kept.
 
     Args:
         model: the model; never changed.
@@ -38,20 +38,20 @@ class Captures:
         self._verified: tuple[DynamicAxes, AxesReport] | None = None
 
     def collection(self, fixes: tuple[str, ...] = ()) -> GraphCollection:
-        """The graphs of the model with these fixes."""
+        """Return the graphs of the model with these fixes."""
         if fixes not in self._collections:
             self._collections[fixes] = recursive_trace(self.model(fixes), inputs=self._samples)
         return self._collections[fixes]
 
     def model(self, fixes: tuple[str, ...]) -> nn.Module:
-        """The model itself, or a copy around the same tensors with the fixes applied."""
+        """Return the model, or a copy that shares its tensors and has the fixes applied."""
         if fixes not in self._models:
             self._models[fixes] = self.search().model_with(*(self._fix(fqn).fqn for fqn in fixes))
         return self._models[fixes]
 
     @property
     def fixes(self) -> dict[str, Fix | Draft]:
-        """The fix or draft of each failure, by its FQN, as far as they were looked for."""
+        """The known fix or draft of each failure, by its FQN."""
         fixed = self._fixed
         if fixed is None:
             return {}
@@ -60,11 +60,11 @@ class Captures:
 
     @property
     def searched(self) -> bool:
-        """Whether fixes were looked for, or there is nothing to fix."""
+        """Whether fixes were searched for, or none are needed."""
         return self._fixed is not None or self._hopeless or not self.collection().failures
 
     def search(self, progress: ProgressCallback = report_nothing) -> Fixed:
-        """The fixes of the model; who comes while another thread looks for them waits for that one."""
+        """Return the fixes of the model; a second thread waits for the search of the first."""
         with self._searching:
             if self._fixed is None:
                 try:
@@ -76,7 +76,7 @@ class Captures:
             return self._fixed
 
     def check_fix(self, fqn: str, *, anyway: bool = False) -> None:
-        """Check that there is a proven fix.
+        """Raise unless there is a proven fix.
 
         Args:
             fqn: the failing module.
@@ -93,7 +93,7 @@ class Captures:
             )
 
     def assumptions(self, fixes: tuple[str, ...]) -> tuple[str, ...]:
-        """What these fixes take for granted, each with its module."""
+        """Return the assumptions of these fixes, each with its module."""
         found = [(fqn, self._fix(fqn).assumption) for fqn in fixes]
         return tuple(f"Fix of {fqn or 'the model itself'}: {text}" for fqn, text in found if text)
 
@@ -108,7 +108,7 @@ class Captures:
         return tuple(first.values())
 
     def draft(self, fqn: str) -> Draft:
-        """The draft for a failing module.
+        """Return the draft for a failing module.
 
         Raises:
             SettingsError: there is none.
@@ -142,7 +142,7 @@ class Captures:
         progress(Progress("capture", 3, 3))
 
     def verified(self, axes: DynamicAxes) -> AxesReport | None:
-        """What was verified of these axes; None where they were not."""
+        """Return the verification of these axes; None where they were not verified."""
         return self._verified[1] if self._verified is not None and self._verified[0] == axes else None
 
     def _fix(self, fqn: str) -> Fix:

@@ -1,4 +1,4 @@
-"""What went wrong on the bench, as a card: a title, the places with their code, and what can be done there."""
+"""Errors of the bench as cards: a title, the places with their code, and the possible actions."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Card:
 
 
 def error_card(error: BaseException, *, leaf_wrap: bool) -> Card:
-    """The card of an error; arguments that the bench has a checkbox for are called by its words."""
+    """Return the card of an error; it names arguments by the labels of the bench's controls, where there are any."""
     error = internal_error(error, of_libraries=True) or error
     said = str(error) if isinstance(error, PrepbenchError) else f"{type(error).__name__}: {error}"
     text = _in_words_of_the_bench(said)
@@ -93,7 +93,7 @@ def _trouble(failure: Failure) -> Trouble:
 
 
 def _remedy(text: str) -> str:
-    """The remedy without the clause about arguments, which the button stands for."""
+    """Return the remedy without the clause about arguments, which the button replaces."""
     return re.sub(r"[;,] or [^;]*leaf_modules=.*$", ".", text, flags=re.DOTALL)
 
 
@@ -109,14 +109,14 @@ def _first_sentence(text: str) -> str:
 
 
 def size_words(megabytes: str, *, note: str) -> str:
-    """The size in words; why there is none where it is unknown."""
+    """Return the size in words, or the reason why it is unknown."""
     if megabytes.strip("*") not in ("–", "0"):
         return f"{megabytes} MB"
     return f"size – ({note.partition('. ')[0] or 'it cannot be saved'})"
 
 
 def slower_because(speedup: float | None, *, fallbacks: Iterable[str], leaves: Iterable[str], quantized: bool) -> str:
-    """Why a result is slower than the float model, as far as it is known; "" where it is not slower."""
+    """Return why a result is slower than the float model, if known; "" where it is not slower."""
     if speedup is None or speedup >= 1:
         return ""
     in_pytorch, in_python = len(tuple(fallbacks)), len(tuple(leaves))

@@ -42,7 +42,7 @@ _NOT_CALIBRATED = (
 
 
 class Choices(AxisChoices):
-    """What was chosen on a bench; see :class:`prepbench.Bench`."""
+    """The current choices of a bench; see :class:`prepbench.Bench`."""
 
     def __init__(self, model: nn.Module, axes: DynamicAxes, *, calibrated: bool) -> None:
         self.model = model
@@ -71,7 +71,7 @@ class Choices(AxisChoices):
 
     @property
     def explained(self) -> tuple[ExplainedLayer, ...]:
-        """What is planned for each quantizable layer, and which rule decides."""
+        """The planned settings of each quantizable layer, and the rule that decides them."""
         state = self.state
         if self._explained is None or self._explained[0] is not state:
             self._explained = state, self.layer_rules.explained(state.quantization, state.rules)
@@ -94,7 +94,7 @@ class Choices(AxisChoices):
 
     @property
     def steps(self) -> tuple[tuple[BenchState, ...], int]:
-        """All choices that undo and redo go through, oldest first, and which of them are the current ones."""
+        """All states of undo and redo, oldest first, and the index of the current one."""
         return tuple(self._states), self._position
 
     # -- precision -----------------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ class Choices(AxisChoices):
         self.set_rules(dict.fromkeys(patterns, layer_settings_of(precision)))
 
     def set_rule(self, pattern: str, settings: LayerQuantizationSettings) -> None:
-        """Set how the layers that a pattern means are quantized; rules that this outdates are dropped.
+        """Set how the layers that a pattern matches are quantized; rules that this makes obsolete are dropped.
 
         Args:
             pattern: as for :meth:`set_precision`.
@@ -155,7 +155,7 @@ class Choices(AxisChoices):
         self._choose(rules=dict(found))
 
     def set_layers(self, patterns: Iterable[str], field: str, value: Any) -> None:
-        """Change one setting of the layers that patterns mean, and leave their other settings.
+        """Change one setting of the layers that patterns match, and keep their other settings.
 
         Args:
             patterns: FQNs, globs, ``re:`` patterns or class names.
@@ -199,7 +199,7 @@ class Choices(AxisChoices):
         self._choose(rules=rules)
 
     def set_quantization(self, settings: QuantizationSettings | None) -> None:
-        """Set how layers are quantized that no rule is for; None leaves all layers in float and drops the rules.
+        """Set how layers without a rule are quantized; None leaves all layers in float and drops the rules.
 
         Args:
             settings: of all these layers.
@@ -277,7 +277,7 @@ class Choices(AxisChoices):
         self._choose(leaf_wrap=leaf_wrap)
 
     def set_leaf(self, fqn: str, leaf: bool) -> None:
-        """Keep a module as a leaf module, which runs in PyTorch, or no longer.
+        """Keep a module as a leaf module, which runs in PyTorch, or undo this.
 
         Args:
             fqn: the module.
@@ -314,7 +314,7 @@ class Choices(AxisChoices):
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def has_module(self, fqn: str) -> bool:
-        """Whether the model has a module of this name.
+        """Return whether the model has a module of this name.
 
         Args:
             fqn: the name.
@@ -334,7 +334,7 @@ class Choices(AxisChoices):
         self._move(+1)
 
     def take_over(self, states: Sequence[BenchState], position: int) -> None:
-        """Make these the steps of undo and redo, as :attr:`steps` gave them.
+        """Set the states of undo and redo, as :attr:`steps` returns them.
 
         Raises:
             SettingsError: choices that do not fit the model, or a position beyond them.

@@ -1,4 +1,4 @@
-"""The Python lines that do the same as the choices on the bench."""
+"""Python code that does the same as the choices on the bench."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def code_for(
     training: TrainingData | None = None,
     training_done: str = "",
 ) -> str:
-    """Python source for ``state``.
+    """Return the Python source for ``state``.
 
     Args:
         state: the choices.
@@ -83,7 +83,7 @@ def code_for(
 
 
 def _fixes(state: BenchState, names: Mapping[str, str]) -> list[str]:
-    """Lines that apply proven fixes to a copy of the model, called ``fixed``."""
+    """Return the lines that apply proven fixes to a copy of the model, called ``fixed``."""
     if not state.fixes:
         return []
     fqns = ", ".join(map(repr, state.fixes))
@@ -98,7 +98,7 @@ def _call_lines(
 
 
 def _recover(state: BenchState, names: Mapping[str, str], training: TrainingData | None, prepared: str) -> str:
-    """The call that trains."""
+    """Return the call that trains."""
     settings = state.recovery
     assert settings is not None
     assert training is not None
@@ -113,7 +113,7 @@ def _recover(state: BenchState, names: Mapping[str, str], training: TrainingData
 
 
 def _changes(axes: DynamicAxes, inferred: DynamicAxes) -> list[str]:
-    """The calls that lead from the inferred axes to these; one call for inputs that agree and change alike."""
+    """Return the calls that turn the inferred axes into these; inputs of one group share a call."""
     before = {(axis.path, axis.dim): axis for axis in inferred.axes}
     calls: list[str] = []
     for dim in sorted({axis.dim for axis in axes.axes}):
@@ -171,7 +171,7 @@ def _table(rules: Mapping[str, Any]) -> str:
 
 
 def _call(settings: Any) -> str:
-    """A constructor call naming only the fields that differ from their defaults."""
+    """Return a constructor call with only the fields that differ from their defaults."""
     default = type(settings)()
     changed = [
         f"{f.name}={getattr(settings, f.name)!r}"

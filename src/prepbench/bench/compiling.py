@@ -1,4 +1,4 @@
-"""Compiling and comparing with the choices of a bench: at once, or in the background, one run after the other."""
+"""Compile and compare with the choices of a bench: in the foreground, or queued in the background."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from prepbench.settings import ExplainedLayer
 
 
 class Compiling(TrainingBack):
-    """What a bench runs; see :class:`prepbench.Bench`."""
+    """The background work of a bench; see :class:`prepbench.Bench`."""
 
     def __init__(
         self,
@@ -64,28 +64,28 @@ class Compiling(TrainingBack):
 
     @property
     def job(self) -> Job[Any] | None:
-        """The background job that runs, or ran last; None before the first."""
+        """The background job that runs or ran last; None before the first."""
         return self._queue.job
 
     @property
     def queue(self) -> tuple[QueuedRun, ...]:
-        """The runs that wait for the one that goes on, the next one first."""
+        """The waiting runs, the next one first."""
         return self._queue.waiting
 
     @property
     def turn(self) -> str:
-        """Which of several runs goes on, e.g. ``"1 of 3"``; "" for a single one."""
+        """The position of the current run among several, e.g. ``"1 of 3"``; "" for a single one."""
         number, count = self._queue.turn
         return f"{number} of {count}" if self._status.status.running and count > 1 else ""
 
     @property
     def is_queued(self) -> bool:
-        """Whether a run with the current choices goes on or waits."""
+        """Whether a run with the current choices is running or queued."""
         return self._queue.has(self.state)
 
     @property
     def status(self) -> RunStatus:
-        """What goes on in the background."""
+        """The progress of the background work."""
         return self._status.status
 
     def on_status(self, listener: Callable[[RunStatus], None]) -> Callable[[], None]:
@@ -103,9 +103,9 @@ class Compiling(TrainingBack):
     # -- running -------------------------------------------------------------------------------------------------------
 
     def compile(self, progress: ProgressCallback = report_nothing) -> CompiledModel:
-        """Calibrate and compile for each chosen target, then compare what was made with the float model.
+        """Calibrate and compile for each chosen target, then compare the results with the float model.
 
-        What was captured and calibrated before is used again where it does not depend on what changed.
+        Earlier captures and calibrations are reused where the changed choices do not affect them.
 
         Args:
             progress: receives each step; raise :class:`prepbench.Cancelled` from it to stop between batches.
@@ -123,7 +123,8 @@ class Compiling(TrainingBack):
     def start(
         self, progress: ProgressCallback = report_nothing, on_end: Callable[[BaseException | None], None] | None = None
     ) -> Job[CompiledModel]:
-        """:meth:`compile` in a background thread, with the choices of now; it waits while another run goes on.
+        """Run :meth:`compile` in a background thread with the current choices; it waits until earlier runs have
+        ended.
 
         Args:
             progress: receives each step, in the job's thread.
@@ -182,15 +183,15 @@ class Compiling(TrainingBack):
         return self._enqueued(None, work, progress, on_end)
 
     def cancel(self) -> None:
-        """Ask what runs to stop, after which the next run of the queue begins; does nothing where nothing runs."""
+        """Cancel the current run, after which the next run of the queue begins; does nothing where nothing runs."""
         self._queue.cancel()
 
     def cancel_all(self) -> None:
-        """Empty the queue, and ask what runs to stop."""
+        """Empty the queue, and cancel the current run."""
         self._queue.cancel_all()
 
     def remove_queued(self, id: str) -> None:
-        """Remove a run that waits from the queue.
+        """Remove a waiting run from the queue.
 
         Args:
             id: of the run.
@@ -201,7 +202,7 @@ class Compiling(TrainingBack):
         self._queue.remove(id)
 
     def compare(self, progress: ProgressCallback = report_nothing) -> Comparison:
-        """Compare the float model and every result of this process; also kept in :attr:`comparison`.
+        """Compare the float model and every result of this process; the comparison is kept in :attr:`comparison`.
 
         Args:
             progress: receives each step; it may raise :class:`prepbench.Cancelled`.
@@ -222,7 +223,9 @@ class Compiling(TrainingBack):
         said: Callable[[], str] | None = None,
         stages: Mapping[str, float] | None = None,
     ) -> Job[Any]:
-        """Work in the queue; ``said`` is told at its end, and ``stages`` are those of what is no compile."""
+        """Add work to the queue; ``said`` is the message at its end, and ``stages`` those of work that is no
+        compile.
+        """
         name, targets = ("", ()) if run is None else (run.name, run.targets)
 
         def begins() -> None:
@@ -283,7 +286,7 @@ class Compiling(TrainingBack):
         return self._history.compiled[made[-1].id]
 
     def _compiled(self, state: BenchState, progress: ProgressCallback, *, together: BenchState) -> Run:
-        """Compile for the one target of ``state``; the run is in the history, also where it failed."""
+        """Compile for the one target of ``state`` and record the run in the history, also if it fails."""
         began, values = time.monotonic(), self.value_mark
         explained = self.layer_rules.explained(state.quantization, state.rules)
         label = label_of(state, explained, state.targets[0], self.float_name)
@@ -320,7 +323,7 @@ class Compiling(TrainingBack):
     def _made(
         self, state: BenchState, explained: Sequence[ExplainedLayer], progress: ProgressCallback
     ) -> CompiledModel:
-        """Compile for the one target of ``state``, after a training where it has one."""
+        """Compile for the one target of ``state``, after its training if it has one."""
         quantized = any(layer.settings is not None for layer in explained)
         needs_samples = quantized or state.pruning_needs_samples
         given: dict[str, Any] = {
@@ -345,7 +348,7 @@ class Compiling(TrainingBack):
         return compiled
 
     def _writing(self, state: BenchState, progress: ProgressCallback) -> Writing | None:
-        """Where candidates generate as somebody looks on; the float model has done so. None for single calls."""
+        """Return the live generation of candidates, begun with the float model; None for single calls."""
         if not isinstance(self.data, Generation):
             return None
         writing = Writing(self.data, self.decode, self._status.write, progress)

@@ -1,4 +1,4 @@
-"""A draft of a fix as a cell: the changed classes and functions, to be edited and run where the model is."""
+"""A draft of a fix as a notebook cell with the changed classes and functions, to edit and run where the model is."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Hunk:
 
 
 def draft_cell(model: nn.Module, draft: Draft, given: Named) -> str:
-    """Python source that changes the classes of a model as the draft proposes; it runs as pasted.
+    """Return Python source that changes the classes of a model as the draft proposes; it runs as pasted.
 
     Args:
         model: the model.
@@ -53,7 +53,7 @@ def draft_cell(model: nn.Module, draft: Draft, given: Named) -> str:
 
 
 def _patched(file: SourceText, draft: Draft) -> str:
-    """The text of the user's file with the draft."""
+    """Return the text of the user's file with the draft applied."""
     lines = file.text.splitlines()
     for hunk in reversed(_hunks(draft.diff)):
         count = len(hunk.before)
@@ -68,7 +68,7 @@ def _patched(file: SourceText, draft: Draft) -> str:
 
 
 def _hunks(diff: str) -> list[_Hunk]:
-    """The places that a unified diff changes, in order."""
+    """Return the hunks of a unified diff, in order."""
     found = []
     for part in re.split(r"(?m)^(?=@@ )", diff)[1:]:
         header, *rows = part.splitlines()

@@ -1,4 +1,4 @@
-"""Runs that were measured elsewhere: on other machines, in other notebooks, and the results of a file."""
+"""Runs from elsewhere: other machines, other notebooks, and results of a file."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from prepbench.results.run import Run
 
 
 def is_far(run: Run) -> bool:
-    """Whether it ran on another machine, so that its latency says nothing about those of this one."""
+    """Return whether a run is from another machine, so that its latency cannot be compared with those of this one."""
     return run.machine not in ("", this_machine())
 
 
 def where(run: Run) -> str:
-    """The machine and notebook of a run where these are others than here; "" for a run of here."""
+    """Return the machine and notebook of a run where they differ from this one's; "" for a run of this notebook."""
     notebook = this_notebook()
     is_other = bool(run.notebook and notebook and run.notebook != notebook)
     parts = [run.machine.rpartition(", ")[2] or run.machine if is_far(run) else ""]
@@ -35,7 +35,7 @@ def where(run: Run) -> str:
 def runs_of_file(
     path: str | os.PathLike[str], model: nn.Module, names: Collection[str]
 ) -> tuple[Path, tuple[Run, ...]]:
-    """The path of a journal, and its results of models with the structure of this one, as runs to be looked at.
+    """Return the path of a journal, and as runs its results of models with the structure of this one.
 
     Args:
         path: of the journal.
@@ -53,9 +53,9 @@ def runs_of_file(
 
 
 def _named(results: Sequence[Result], names: Collection[str], model: str) -> tuple[Run, ...]:
-    """Results as runs, each of a name of its own; the newest of those that are alike in all but time.
+    """Return results as uniquely named runs; of those that differ only in time, the newest.
 
-    Names say which are not of the weights that the model has now, by its fingerprint.
+    The name tells which results are of other weights, by the model's fingerprint.
     """
     taken = set(names)
     runs = []
@@ -75,7 +75,7 @@ def _named(results: Sequence[Result], names: Collection[str], model: str) -> tup
 
 
 def _label(result: Result) -> str:
-    """What its layers became, where nobody gave it a name."""
+    """Return a label from what became of the layers, for a result without a name."""
     kinds = [row.summary for row in result.report if row.quantized]
     if not kinds:
         return "float"

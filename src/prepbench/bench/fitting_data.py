@@ -1,4 +1,4 @@
-"""Whether data fits the axes: what a compiled model would refuse is said before anything is compiled."""
+"""Check that data fits the axes, so that a mismatch is reported before anything is compiled."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def check_data_fits(
 def _shapes(
     model: nn.Module, data: Sequence[Any] | Generation, metric: Callable[[Any, Any], Any] | None
 ) -> Iterator[tuple[str, _Shapes]]:
-    """Shapes of what the model is given, by path, of each element of the data."""
+    """Yield the shapes of the model's arguments by path, for each element of the data."""
     if isinstance(data, Generation):
         for index, prompt in enumerate(data.batches):
             # the length of what is read at once is not that of the prompt where PyTorch makes the first step

@@ -1,4 +1,6 @@
-"""What a search found, for the page: candidates as text, placed in a chart, and the best at each place of a slider."""
+"""The results of a search for the page: candidates as text, their places in a chart, and the best for each slider
+stop.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ _GOALS = {"latency": "fastest", "size": "smallest", "drop": "most exact"}
 
 @dataclass(frozen=True)
 class Stop:
-    """A budget and the best within it."""
+    """A budget and the best candidate within it."""
 
     budget: Budget
     best: str
@@ -41,7 +43,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Found:
-    """What is known of a search.
+    """The known results of a search.
 
     Attributes:
         budget: what was searched for; None before the first search.
@@ -64,12 +66,12 @@ class Found:
     notes: tuple[str, ...] = ()
 
     def with_candidate(self, candidate: SearchCandidate) -> Found:
-        """The same with what was measured just now."""
+        """Return a copy with a newly measured candidate."""
         return replace(self, candidates={**self.candidates, id_of(candidate): candidate})
 
     @property
     def placed(self) -> dict[str, SearchCandidate]:
-        """Those that have a place in the chart, by id."""
+        """The candidates that have a place in the chart, by id."""
         goal = axis_of(self.budget)
         return {
             key: each
@@ -79,13 +81,13 @@ class Found:
 
 
 def id_of(candidate: SearchCandidate) -> str:
-    """The same for the same settings of the same layers on the same target."""
+    """Return a stable id of (target, settings of each layer)."""
     text = "\n".join([candidate.target, *(f"{fqn} {name}" for fqn, name in candidate.layers.items())])
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:12]
 
 
 def solved(result: SearchResult) -> Found:
-    """All that a search found, with the best for each place of the slider; nothing is measured for it."""
+    """Return all results of a search, with the best for each slider stop, without measuring."""
     moved = _moved(result.budget)
     results = []
     for value in _values(result, moved):
@@ -136,7 +138,7 @@ def _why(result: SearchResult, name: str) -> str:
 
 
 def _values(result: SearchResult, moved: str) -> list[float]:
-    """Bounds between which the best changes: what the front takes of it, rounded so that it is within."""
+    """Return the budgets at which the best changes: the front's values, rounded so that they hold them."""
     own = float(getattr(result.budget, moved))
     found = {own}
     for each in result.front:
@@ -158,7 +160,7 @@ def _values(result: SearchResult, moved: str) -> list[float]:
 
 
 def _rounded(value: float, *, up: bool) -> float:
-    """Three digits that count."""
+    """Round to three significant digits."""
     if value == 0:
         return 0.0
     step = 10.0 ** (math.floor(math.log10(abs(value))) - 2)
@@ -166,20 +168,20 @@ def _rounded(value: float, *, up: bool) -> float:
 
 
 def axis_of(budget: Budget | None) -> str:
-    """What the chart has beside the score: ``"latency"`` or ``"size"``."""
+    """Return the quantity that the chart draws against the score: ``"latency"`` or ``"size"``."""
     if budget is None or budget.minimize == "latency" or budget.max_latency_ms is not None:
         return "latency"
     return "size" if budget.minimize == "size" or budget.max_size_mb is not None else "latency"
 
 
 def score_of(candidate: SearchCandidate) -> float:
-    """The metric, measured or else predicted; NaN where neither is known."""
+    """Return the measured or else predicted metric; NaN where neither is known."""
     found = candidate.metric if candidate.metric is not None else candidate.predicted_metric
     return math.nan if found is None else found
 
 
 def texts_of(found: Found) -> tuple[FoundSettings, ...]:
-    """What has a place in the chart, as text."""
+    """Return the candidates in the chart as text."""
     return tuple(_texts(key, each, found.unit) for key, each in found.placed.items())
 
 
@@ -211,7 +213,7 @@ def _kept(each: SearchCandidate) -> str:
 
 
 def chart_of(found: Found) -> Chart:
-    """The score against what is made small; what is predicted is hollow."""
+    """Return the chart of the score against the objective; predicted candidates are hollow."""
     goal = axis_of(found.budget)
     points = [_point(each, goal, found.unit) for each in found.placed.values()]
     if not points:
@@ -235,7 +237,7 @@ def _point(each: SearchCandidate, goal: str, unit: str) -> ChartRun:
 
 
 def stops_of(found: Found) -> tuple[str, tuple[BudgetStop, ...], int]:
-    """What the slider moves, its places, and which of them was searched for."""
+    """Return the quantity that the slider changes, its stops, and the stop that was searched for."""
     if found.budget is None or not found.stops:
         return "", (), 0
     moved = _moved(found.budget)

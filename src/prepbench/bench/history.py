@@ -26,24 +26,24 @@ from prepbench.targets import target_for
 
 
 class KeptJournal(Protocol):
-    """Where a history is kept."""
+    """The storage of a history."""
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """The path of the file."""
 
     def __call__(self, run_id: str, run: Run | None) -> None:
         """Write a run that was added or changed, or remove one."""
 
     def news(self) -> Changes:
-        """What happened to the runs of this model since the last call; all of it at the first one."""
+        """Return the changes to the runs of this model since the last call; all runs at the first call."""
 
 
 class RunHistory:
-    """Runs by id, and the compiled models of those that were made by this process.
+    """Runs by id, and the compiled models of those that this process made.
 
-    ``journal`` gets every run that is added or changed, and ``(id, None)`` for one that is deleted. Several threads may
-    change a history: that of a compile, that of the page, and the one that takes in what others wrote.
+    ``journal`` receives every run that is added or changed, and ``(id, None)`` for a deleted one. Several threads
+    may change a history: those of a compile, of the page, and of the reader of the journal.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class RunHistory:
         self.journal: KeptJournal | None = None
 
     def get(self, run_id: str, argument: str = "id") -> Run:
-        """The run of an id, which was given under the name ``argument``.
+        """Return the run of an id, which was given under the name ``argument``.
 
         Raises:
             UnknownNameError: there is none.
@@ -67,7 +67,7 @@ class RunHistory:
         )
 
     def named(self, name: str) -> Run | None:
-        """The run of this name."""
+        """Return the run of this name."""
         return next((run for run in self.runs if run.name == name), None)
 
     @property
@@ -84,7 +84,7 @@ class RunHistory:
         self._write(run.id, run)
 
     def replace(self, run_id: str, **changes: Any) -> Run:
-        """Change a run where it is."""
+        """Replace fields of a run in place."""
         with self._lock:
             changed = replace(self.get(run_id), **changes)
             self.runs = tuple(changed if run.id == run_id else run for run in self.runs)
@@ -92,7 +92,7 @@ class RunHistory:
         return changed
 
     def rename(self, run_id: str, name: str) -> None:
-        """Give a run another name, which no other has."""
+        """Rename a run; names are unique."""
         if not isinstance(name, str) or not name.strip():
             raise SettingsError(f"name must be a text that is not empty, got {described(name)}.")
         other = self.named(name.strip())
@@ -108,13 +108,13 @@ class RunHistory:
         self.replace(run_id, pinned=pinned)
 
     def delete(self, run_id: str) -> None:
-        """Forget a run and its compiled model."""
+        """Remove a run and its compiled model."""
         gone = self.get(run_id).id
         self._forget({gone})
         self._write(gone, None)
 
     def take_in(self, runs: Sequence[Run], deleted: Collection[str]) -> bool:
-        """Take over what others wrote to the journal.
+        """Merge the changes that others wrote to the journal.
 
         Args:
             runs: new and changed runs.
@@ -132,7 +132,7 @@ class RunHistory:
             return self.runs != before
 
     def free_name(self, label: str, state: Mapping[str, Any]) -> str:
-        """A name for a run with these choices: the label, with a number where other choices have it."""
+        """Return an unused name for a run with these choices: the label, with a number where other choices have it."""
         name, number = label, 1
         while (other := self.named(name)) is not None and (other.state != state or other.error):
             number += 1
@@ -151,7 +151,7 @@ class RunHistory:
 
 
 def new_run(state: BenchState, name: str, began: float, together: BenchState | None = None, **known: Any) -> Run:
-    """A run of one target.
+    """Create a run of one target.
 
     Args:
         state: the choices, for one target.
@@ -185,7 +185,7 @@ def measured(
     row: CandidateResult,
     generation: RunGeneration | None = None,
 ) -> dict[str, Any]:
-    """The fields of a run that a comparison tells; ``generation`` is what it wrote."""
+    """Return the fields of a run from a comparison; ``generation`` is its generated text."""
     report = compiled.report
     slower = slower_because(
         row.speedup,
@@ -211,7 +211,8 @@ def measured(
 
 
 def comparison_of(runs: Sequence[Run], newest: Comparison | None, base: str) -> Comparison:
-    """Scored runs as one comparison with the float model: those of the newest metric, of calls or of a generation.
+    """Return scored runs as one comparison with the float model: those of the newest metric, of calls or of a
+    generation.
 
     Args:
         runs: the runs; at least one.
@@ -246,7 +247,7 @@ def _of(comparison: Comparison) -> tuple[str, str]:
 
 
 def float_generation(run: Run) -> GenerationResult | None:
-    """What the float model's generation cost beside that of a run; None where nothing was generated."""
+    """Return the float model's generation results beside a run; None where nothing was generated."""
     found = run.generation
     if found is None:
         return None

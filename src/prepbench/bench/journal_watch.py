@@ -1,4 +1,4 @@
-"""Watches a journal for what others write, as long as somebody looks at the bench."""
+"""Watch a journal for changes by others, as long as the bench is shown."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ PAUSE_S = 2.0
 
 
 class JournalWatch:
-    """Calls back when the file of a journal was written to, by whomever.
+    """Calls a function when the file of a journal was written to, by anybody.
 
-    A look asks the file system for the times of the file and of its log. It keeps no connection: while there is one,
-    SQLite leaves what was written in the log, and whoever copies the file would miss it.
+    Each check asks the file system for the times of the file and of its log. It keeps no connection open: as long as
+    one is open, SQLite leaves new rows in the log, and a copy of the file would lack them.
 
     Args:
         path: of the journal; it need not exist yet.
@@ -39,7 +39,7 @@ class JournalWatch:
         return not self._thread.is_alive()
 
     def stop(self) -> None:
-        """End the watch and wait for its thread, except from inside of it."""
+        """Stop the watch and wait for its thread, unless called from that thread."""
         self._over.set()
         if threading.current_thread() is not self._thread:
             self._thread.join(self._pause + 5)
@@ -62,7 +62,7 @@ class JournalWatch:
 
 
 def _state_of(path: Path) -> tuple[int, int, int] | None:
-    """What changes when a file is written; None where there is none that can be seen."""
+    """Return values that change when a file is written; None for a missing or unreadable file."""
     try:
         status = path.stat()
     except OSError:

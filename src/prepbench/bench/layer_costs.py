@@ -1,4 +1,4 @@
-"""What quantizing each layer alone costs the model, and what share of the time it takes, as columns of the table."""
+"""The cost of quantizing each layer alone, and its share of the time, as columns of the table of layers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SENSITIVITY, TIME = "sensitivity", "time"
 
 @dataclass(frozen=True)
 class Cost:
-    """What is known of a layer with some settings: a number, and how it was found or why there is none."""
+    """The cost of a layer with some settings: a number, and how it was measured or why it is missing."""
 
     value: float | None
     note: str
@@ -30,7 +30,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class LayerCosts:
-    """What was measured of single layers.
+    """The measurements of single layers.
 
     Attributes:
         costs: what each layer alone does to the model's output, by layer and settings.
@@ -58,16 +58,16 @@ class LayerCosts:
 
     @property
     def caption(self) -> str:
-        """How both were measured, in words; "" before."""
+        """How costs and times were measured, in words; "" before."""
         return " ".join(filter(None, (self.said, self.said_of_time)))
 
 
 def wanted_settings(
     explained: Iterable[ExplainedLayer], state: BenchState
 ) -> dict[str, tuple[QuantizationSettings, ...]]:
-    """For each layer the settings that are planned; for one in float those that others have where no rule is for them.
+    """Return the planned settings of each layer; for a float layer, those of layers without a rule.
 
-    Several where bits are to be chosen.
+    Several where bits are chosen automatically.
     """
     everything = state.rules.get(EVERYTHING)
     is_general = everything is not None and not everything.skips
@@ -83,7 +83,7 @@ def wanted_settings(
 def candidates_of(
     wanted: Mapping[str, Sequence[QuantizationSettings]], state: BenchState
 ) -> tuple[dict[str, QuantizationSettings], dict[QuantizationSettings, str]]:
-    """What is to be measured, by name, and why the first target of ``state`` does not take the others."""
+    """Return the settings to measure by name, and why the first target of ``state`` does not support the others."""
     target = target_for(state.targets[0])
     kinds = dict.fromkeys(settings for several in wanted.values() for settings in several)
     lacking = {settings: unsupported(settings, target.placement) for settings in kinds}
@@ -93,7 +93,7 @@ def candidates_of(
 
 
 def costs_of(found: Sensitivity) -> dict[tuple[str, QuantizationSettings], Cost]:
-    """What single layers cost, by layer and settings."""
+    """Return the measured costs by layer and settings."""
     costs = {}
     for row in found.rows:
         settings = found.candidates[row.candidate]
@@ -106,13 +106,13 @@ def costs_of(found: Sensitivity) -> dict[tuple[str, QuantizationSettings], Cost]
 def refusals_of(
     wanted: Mapping[str, Sequence[QuantizationSettings]], refused: Mapping[QuantizationSettings, str]
 ) -> dict[tuple[str, QuantizationSettings], Cost]:
-    """Why nothing is known of layers with settings that the target does not take."""
+    """Return why costs are missing for settings that the target does not support."""
     pairs = [(fqn, settings) for fqn, several in wanted.items() for settings in several if settings in refused]
     return {pair: Cost(None, refused[pair[1]]) for pair in pairs}
 
 
 def shares_of(profile: Profile) -> dict[str, float]:
-    """Percent of the time of a call, by layer."""
+    """Return the percentage of a call's time for each layer."""
     return {row.name: 100.0 * row.share for row in profile.rows if row.is_layer}
 
 
@@ -123,7 +123,7 @@ def cost_columns(
     stale: str,
     stale_time: str,
 ) -> tuple[LayerColumn, ...]:
-    """The columns of what was measured.
+    """Return the columns with the measured costs and times.
 
     Args:
         layers: FQNs.
@@ -158,7 +158,7 @@ def cost_columns(
 
 @dataclass(frozen=True)
 class CostOverlay:
-    """What the arguments of an overlay are: values by layer, a name and a unit, and how those inside become one."""
+    """Arguments of an overlay: values by layer, a name, a unit, and how the values of inner layers are combined."""
 
     values: Mapping[str, float]
     name: str
@@ -169,7 +169,7 @@ class CostOverlay:
 def cost_overlays(
     layers: Sequence[str], columns: Iterable[LayerColumn], modules: Container[str]
 ) -> tuple[CostOverlay, ...]:
-    """What was measured of single layers, to colour a diagram that has these modules."""
+    """Return the costs of single layers as overlays of a diagram that has these modules."""
     combines: dict[str, Combine] = {SENSITIVITY: "max", TIME: "sum"}
     found = []
     for column in columns:
@@ -182,7 +182,7 @@ def cost_overlays(
 
 
 def _cost(fqn: str, wanted: Sequence[QuantizationSettings], found: LayerCosts) -> Cost:
-    """The worst of what a layer may become."""
+    """Return the highest cost among the settings that a layer may get."""
     if not wanted:
         return Cost(None, "not quantized by these settings")
     known = [found.costs[fqn, settings] for settings in wanted if (fqn, settings) in found.costs]

@@ -1,4 +1,4 @@
-"""From a click on layers to rules: as few as say it, and the last click decides."""
+"""Turn clicks on layers into a minimal set of rules, in which the last click wins."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Rules = Mapping[str, LayerQuantizationSettings]
 
 
 class LayerRulesOf:
-    """The quantizable layers of a model, and what rules mean for them."""
+    """Evaluates rules for the quantizable layers of a model."""
 
     def __init__(self, model: nn.Module) -> None:
         self.names = LayerNames(model)
@@ -36,11 +36,13 @@ class LayerRulesOf:
         return len(self.tables) < len(self.layers)
 
     def explained(self, base: QuantizationSettings, rules: Rules) -> tuple[ExplainedLayer, ...]:
-        """The decision for each layer that can be quantized so: embeddings are among them by their weights alone."""
+        """Return the decision for each layer that these settings can quantize; embeddings count for weight-only
+        settings.
+        """
         return tuple(explain_layers(self.names, self.layers, base, rules))
 
     def completed(self, explained: Iterable[ExplainedLayer]) -> tuple[ExplainedLayer, ...]:
-        """The decisions with one for each layer: embeddings that cannot be quantized so are in float."""
+        """Add the missing layers: embeddings that these settings cannot quantize are in float."""
         known = {layer.fqn: layer for layer in explained}
         return tuple(known.get(fqn) or self._in_float(fqn) for fqn in self.layers)
 
@@ -48,7 +50,8 @@ class LayerRulesOf:
         return ExplainedLayer(fqn, type(self.names.modules[fqn]).__name__, "global", None)
 
     def matched(self, pattern: str) -> list[str]:
-        """The quantizable layers that a key means: a layer, what is inside a module, a glob, ``re:``, a class.
+        """Return the quantizable layers that a key matches: a layer, those inside a module, a glob, ``re:``, a
+        class.
 
         Raises:
             SettingsError: it means none.
@@ -71,9 +74,9 @@ class LayerRulesOf:
     def with_rule(
         self, base: QuantizationSettings, rules: Rules, pattern: str, settings: LayerQuantizationSettings
     ) -> dict[str, LayerQuantizationSettings]:
-        """The rules with one more, which decides for all layers that its pattern means.
+        """Add a rule that decides for all layers that its pattern matches.
 
-        Rules that it outdates are dropped, and it is left out itself where its layers have these settings anyway.
+        Rules that it makes obsolete are dropped. It is omitted if its layers have these settings anyway.
 
         Raises:
             SettingsError: the pattern means no quantizable layer, or the settings contradict the global ones.
@@ -99,7 +102,7 @@ class LayerRulesOf:
     def with_change(
         self, base: QuantizationSettings, rules: Rules, pattern: str, field: str, value: Any
     ) -> dict[str, LayerQuantizationSettings]:
-        """The rules with one setting of the layers that a pattern means changed, and their other settings kept.
+        """Change one setting of the layers that a pattern matches, and keep their other settings.
 
         Raises:
             SettingsError: the pattern means no quantizable layer, or the value is not allowed.
@@ -124,7 +127,7 @@ class LayerRulesOf:
     def _without_tables(
         self, base: QuantizationSettings, rules: Rules, pattern: str, meant: Sequence[str]
     ) -> dict[str, LayerQuantizationSettings]:
-        """The rules with embeddings in float, where layers have activations in integers unless a rule says otherwise.
+        """Keep embeddings in float beside layers with integer activations, unless a rule says otherwise.
 
         Raises:
             SettingsError: a rule for other layers, too, quantizes them.
@@ -146,13 +149,13 @@ class LayerRulesOf:
         pattern: str,
         wanted: Mapping[str, LayerQuantizationSettings],
     ) -> dict[str, LayerQuantizationSettings]:
-        """The rules that decide for the layers changed where they are, and one before them for all that had none."""
+        """Edit the deciding rules in place and prepend one for layers that had none."""
         decided = {each.rule: wanted[each.fqn] for each in before if each.fqn in wanted}
         changed = {key: decided.get(key, rule) for key, rule in rules.items()}
         return {pattern: decided["global"], **changed} if "global" in decided and pattern not in rules else changed
 
     def _without_idle(self, base: QuantizationSettings, rules: Rules) -> dict[str, LayerQuantizationSettings]:
-        """The rules that decide for some layer."""
+        """Return only the rules that decide for some layer."""
         deciding = {layer.rule for layer in self.explained(base, rules)}
         return {key: rule for key, rule in rules.items() if key in deciding}
 
@@ -165,7 +168,7 @@ class LayerRulesOf:
 def with_field(
     settings: QuantizationSettings | None, base: QuantizationSettings, field: str, value: Any
 ) -> LayerQuantizationSettings:
-    """What a layer with ``settings`` has when one field is changed, as overrides of ``base``.
+    """Return a layer's ``settings`` with one field changed, as overrides of ``base``.
 
     Args:
         settings: what applies to the layer now; None where it is in float.
@@ -193,7 +196,7 @@ def _fits(now: QuantizationSettings, field: str, value: Any) -> bool:
 
 
 def _fitting(now: QuantizationSettings, field: str, value: Any) -> QuantizationSettings:
-    """The settings with the field, and with what it needs beside it."""
+    """Return the settings with a field changed, and with the other fields that this value requires."""
     if getattr(now, field) == value:
         return now
     if field == "weights_symmetric":  # weights with a zero point need activations in float
@@ -204,5 +207,5 @@ def _fitting(now: QuantizationSettings, field: str, value: Any) -> QuantizationS
 
 
 def everything_in_float(rules: Rules) -> dict[str, LayerQuantizationSettings]:
-    """The rules behind one that leaves every layer in float."""
+    """Return the rules behind one that leaves every layer in float."""
     return {EVERYTHING: FLOAT, **{key: rule for key, rule in rules.items() if key != EVERYTHING}}

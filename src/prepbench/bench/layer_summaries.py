@@ -1,4 +1,4 @@
-"""What is planned for layers, and what a run made of them, as the table of layers shows it."""
+"""The planned settings of layers, and their outcome in a run, for the table of layers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from prepbench.targets import target_for
 
 @dataclass(frozen=True)
 class ColumnOfNumbers:
-    """A column of the table of layers; a new one is one entry in :data:`COLUMNS`."""
+    """A column of numbers in the table of layers; a new one is one entry in :data:`COLUMNS`."""
 
     key: str
     title: str
@@ -117,7 +117,7 @@ _PRUNING = ("mask", "amount", "score")
 
 
 def setting_fields(targets: Sequence[DeploymentSettings]) -> tuple[SettingField, ...]:
-    """What the editor of layers offers, and what each of the chosen targets refuses of it."""
+    """Return the fields of the editor of layers, and the values that each chosen target does not support."""
     placements = [(display_name(settings), target_for(settings).placement) for settings in targets]
 
     def refusal(field: SettingField, choice: str) -> str:
@@ -139,7 +139,7 @@ def _takes(placement: Placement, field: str, choice: str) -> bool:
 
 
 def layer_facts(model: nn.Module, layers: Sequence[str]) -> tuple[LayerFacts, ...]:
-    """What never changes of each layer."""
+    """Return the fixed facts of each layer, such as its class and shape."""
     found, modules = [], dict(model.named_modules(remove_duplicate=False))
     for fqn in layers:
         module = modules[fqn]
@@ -148,19 +148,19 @@ def layer_facts(model: nn.Module, layers: Sequence[str]) -> tuple[LayerFacts, ..
 
 
 def is_of_pruning(field: str) -> bool:
-    """Whether a field of the editor says how layers are pruned."""
+    """Return whether a field of the editor belongs to pruning."""
     return field in _PRUNING
 
 
 def change_of_pruning(field: str, value: str) -> tuple[str, object]:
-    """The setting of :class:`PruningSettings` and its value that a choice in the editor means."""
+    """Return the field of :class:`PruningSettings` and its value for a choice in the editor."""
     if field == "mask":
         return "mask_type", value
     return (field, float(value) / 100) if field == "amount" else (field, value)
 
 
 def change_of(field: str, value: str) -> tuple[str, object]:
-    """The setting of :class:`QuantizationSettings` and its value that a choice in the editor means."""
+    """Return the field of :class:`QuantizationSettings` and its value for a choice in the editor."""
     if field == "weights":
         bits = tuple(int(part) for part in value.split(","))
         return (
@@ -181,7 +181,7 @@ _Kind = tuple[str, QuantizationSettings | None, str, PruningSettings | None]
 def decisions(
     explained: Sequence[ExplainedLayer], pruning: Mapping[str, PrunableLayer]
 ) -> tuple[tuple[Decision, ...], tuple[int, ...]]:
-    """Each kind of decision once, and for each layer the index of its own.
+    """Return the distinct decisions, and the index of each layer's decision.
 
     Args:
         explained: how layers are quantized.
@@ -226,7 +226,9 @@ def _decision(rule: str, settings: QuantizationSettings | None) -> Decision:
 
 
 def settings_label(settings: QuantizationSettings | None) -> str:
-    """Settings in short, e.g. ``"int8"``, ``"int4 weights, blocks of 32"`` or ``"int8, int16 activations"``."""
+    """Return a short text of settings, e.g. ``"int8"``, ``"int4 weights, blocks of 32"`` or ``"int8, int16
+    activations"``.
+    """
     if settings is None:
         return "float"
     bits = " or ".join(f"int{number}" for number in _listed(settings.weights_num_bits).split(", "))
@@ -249,7 +251,7 @@ def outcomes(
     tables: Collection[str] = (),
     pruned: Mapping[str, str] | None = None,
 ) -> tuple[tuple[Outcome, ...], tuple[int, ...]]:
-    """Each kind of outcome once, and for each layer the index of its own; nothing without a report.
+    """Return the distinct outcomes, and the index of each layer's outcome; empty without a report.
 
     Args:
         layers: FQNs.
@@ -278,7 +280,7 @@ def _outcome(row: LayerReport | None, *, is_table: bool) -> Outcome:
 
 
 def columns(layers: Sequence[str], report: Mapping[str, LayerReport]) -> tuple[LayerColumn, ...]:
-    """The numbers of each layer; no column without any."""
+    """Return the columns of numbers for layers; a column without any number is omitted."""
     found = []
     for column in COLUMNS:
         values = tuple(_finite(column.value(report[fqn])) if fqn in report else None for fqn in layers)
@@ -294,7 +296,7 @@ def _finite(value: float | None) -> float | None:
 def rule_summaries(
     rules: Mapping[str, LayerQuantizationSettings], base: QuantizationSettings, explained: Sequence[ExplainedLayer]
 ) -> tuple[RuleSummary, ...]:
-    """Each rule with the number of layers for which it decides."""
+    """Return each rule with the number of layers for which it decides."""
     counts = dict.fromkeys(rules, 0)
     for layer in explained:
         if layer.rule in counts:
@@ -305,7 +307,7 @@ def rule_summaries(
 def pruning_rule_summaries(
     base: PruningSettings | None, rules: Mapping[str, LayerPruningSettings], planned: Mapping[str, PrunableLayer]
 ) -> tuple[RuleSummary, ...]:
-    """Each rule of pruning with the number of layers for which it decides; that all others stay is no rule to show."""
+    """Return each pruning rule with the number of layers for which it decides; the default of no pruning is omitted."""
     if base is None:
         return ()
     counts = Counter(row.rule for row in planned.values())
@@ -315,17 +317,17 @@ def pruning_rule_summaries(
 
 
 def default_pruning(base: PruningSettings | None, rules: Mapping[str, LayerPruningSettings]) -> str:
-    """What is pruned where no other rule decides, in short; "" for nothing."""
+    """Return a short text of the pruning where no other rule decides; "" for none."""
     everything = rules.get(EVERYTHING)
     return "" if base is None else pruning_label(base if everything is None else everything.applied_to(base))
 
 
 def base_label(base: QuantizationSettings, rules: Mapping[str, LayerQuantizationSettings]) -> str:
-    """What applies where no other rule does."""
+    """Return a short text of what applies where no other rule does."""
     everything = rules.get(EVERYTHING)
     return settings_label(base if everything is None else everything.applied_to(base))
 
 
 def precision_choices(*, calibrated: bool) -> tuple[PrecisionChoice, ...]:
-    """All precisions; only float32 is enabled without calibration inputs."""
+    """Return all precisions; without calibration inputs only float32 is enabled."""
     return tuple(PrecisionChoice(p, LABELS[p], EXPLANATIONS[p], calibrated or p == "float32") for p in PRECISIONS)

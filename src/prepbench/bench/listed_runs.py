@@ -1,4 +1,4 @@
-"""Runs as a front end lists them, as plain values."""
+"""The history of runs as plain values for a front end."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class RunSummary:
 
 @dataclass(frozen=True)
 class ElsewhereSummary:
-    """How many runs are from other machines, notebooks and a file, whether they are listed, and that file."""
+    """The number of runs from other machines, notebooks and a file, whether they are listed, and that file."""
 
     count: int
     shown: bool

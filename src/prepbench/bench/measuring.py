@@ -1,4 +1,4 @@
-"""Measuring single layers on the bench: what quantizing each costs the model, and what share of the time it takes."""
+"""Measure single layers on the bench: the cost of quantizing each, and its share of the time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NOT_CALIBRATED = "What layers cost is not known: that needs calibration inputs.
 
 
 class Measuring(Compiling):
-    """What a bench measures of single layers; see :class:`prepbench.Bench`."""
+    """The measurements of single layers of a bench; see :class:`prepbench.Bench`."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         self.layer_costs = LayerCosts()
@@ -45,16 +45,15 @@ class Measuring(Compiling):
 
     @property
     def is_measuring(self) -> bool:
-        """Whether layers are measured with the current choices, or that waits."""
+        """Whether a measurement of layers with the current choices is running or queued."""
         return self._queue.has(self.state, "layers")
 
     def measure_layers(self, progress: ProgressCallback = report_nothing) -> tuple[LayerColumn, ...]:
-        """Measure what quantizing each layer alone costs the model's output, and what share of a call's time it takes.
+        """Measure the effect of quantizing each layer alone on the model's output, and its share of a call's time.
 
-        Each layer counts with the settings that are planned for it; one that is left in float with those that apply
-        where no rule does. The time is that of the compiled model of the run that is shown, or else of the float model.
-        Both become columns of the table of layers, bars, and overlays of the diagram. Without calibration inputs only
-        the time is measured.
+        Each layer is measured with its planned settings; a float layer with those of layers without a rule. The time
+        is that of the compiled model of the shown run, or else of the float model. Both become columns of the table
+        of layers, bars, and overlays of the diagram. Without calibration inputs only the time is measured.
 
         Args:
             progress: receives each step; raise :class:`prepbench.Cancelled` from it to stop.
@@ -76,7 +75,8 @@ class Measuring(Compiling):
     def start_measuring(
         self, progress: ProgressCallback = report_nothing, on_end: Callable[[BaseException | None], None] | None = None
     ) -> Job[None]:
-        """:meth:`measure_layers` in a background thread, with the choices of now, after what goes on and waits.
+        """Run :meth:`measure_layers` in a background thread with the current choices, after the running and waiting
+        work.
 
         Args:
             progress: receives each step, in the job's thread.
@@ -99,7 +99,7 @@ class Measuring(Compiling):
         )
 
     def cost_columns(self) -> tuple[LayerColumn, ...]:
-        """What was measured of single layers as columns, for the settings that are planned now; none before."""
+        """Return the columns measured with the currently planned settings; none before the first measurement."""
         found = self.layer_costs
         if not found.unit and not found.shares:
             return ()
@@ -111,7 +111,7 @@ class Measuring(Compiling):
     def _measure_layers(
         self, state: BenchState, explained: Sequence[ExplainedLayer], progress: ProgressCallback
     ) -> None:
-        """Both, whatever becomes of the other; the first error is raised in the end."""
+        """Measure both costs and times, even if one fails; the first error is raised at the end."""
         errors = []
         for measure in (self._measure_costs, self._measure_times):
             try:
@@ -129,7 +129,7 @@ class Measuring(Compiling):
     def _measure_costs(
         self, state: BenchState, explained: Sequence[ExplainedLayer], progress: ProgressCallback
     ) -> dict[str, Any]:
-        """Fields of :class:`LayerCosts`."""
+        """Measure costs; return fields of :class:`LayerCosts`."""
         if not self.calibration_inputs:
             return {"said": _NOT_CALIBRATED}
         wanted = wanted_settings(explained, state)
@@ -163,7 +163,7 @@ class Measuring(Compiling):
     def _measure_times(
         self, state: BenchState, explained: Sequence[ExplainedLayer], progress: ProgressCallback
     ) -> dict[str, Any]:
-        """Fields of :class:`LayerCosts`."""
+        """Measure times; return fields of :class:`LayerCosts`."""
         run = self._timed_now()
         name = f"{self.float_name} in PyTorch" if run is None else run.name
         progress(Progress(TIMED, 0, 1, name))
@@ -180,7 +180,7 @@ class Measuring(Compiling):
         }
 
     def _timed_now(self) -> Run | None:
-        """The run whose model would be timed; None for the float model."""
+        """Return the run whose model would be timed; None for the float model."""
         shown = self._shown_run()
         return shown if shown is not None and shown.id in self.live_runs else None
 

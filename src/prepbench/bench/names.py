@@ -1,4 +1,4 @@
-"""The names that a notebook or script has for what the bench was given, so that its code runs where it is pasted."""
+"""Find the caller's variable names for the bench's arguments, so that generated code runs where it is pasted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from prepbench.measure.generation import Generation
 
 @dataclass(frozen=True)
 class Given:
-    """One thing that the bench was given.
+    """One argument that the bench was given.
 
     Attributes:
         argument: the argument of ``Bench``, which is also an attribute of it.
@@ -33,7 +33,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Named:
-    """How code calls what the bench was given.
+    """How generated code refers to the bench's arguments.
 
     Attributes:
         expressions: an expression for each argument.
@@ -45,9 +45,9 @@ class Named:
 
 
 def given_to(arguments: Mapping[str, Any], sizes: Iterable[tuple[str, int]]) -> tuple[Given, ...]:
-    """What a bench was given, by argument, with the paths and sizes of its samples in words.
+    """Return the arguments of a bench by name, with the paths and sizes of its samples in words.
 
-    Samples to trace with are the calibration inputs where none were given.
+    Without tracing inputs, these are the calibration inputs.
     """
     shapes: dict[str, list[int]] = {}
     for path, size in sizes:
@@ -73,14 +73,15 @@ def given_to(arguments: Mapping[str, Any], sizes: Iterable[tuple[str, int]]) -> 
 
 
 def user_namespace() -> dict[str, Any]:
-    """The variables of the notebook; of the script where there is none."""
+    """Return the variables of the notebook, or of the script where there is none."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     namespace: dict[str, Any] = vars(sys.modules["__main__"]) if shell is None else shell.user_ns
     return namespace
 
 
 def named(given: tuple[Given, ...], bench: Any, namespace: Mapping[str, Any]) -> Named:
-    """Look for each thing in ``namespace`` by identity; else reach it through the bench; else leave a place for it.
+    """Name each argument by a variable that is this object; else by an attribute of the bench; else by a
+    placeholder.
 
     Example:
         >>> samples = [1, 2]
@@ -105,7 +106,7 @@ def named(given: tuple[Given, ...], bench: Any, namespace: Mapping[str, Any]) ->
 
 
 def float_name(model: nn.Module) -> str:
-    """The dtype that most numbers of a model have, by which people call its original, e.g. ``"bfloat16"``.
+    """Return the dtype of most parameters, by which people call the original model, e.g. ``"bfloat16"``.
 
     Example:
         >>> float_name(nn.Linear(2, 2).double())
@@ -135,14 +136,14 @@ def _names_of(value: Any, namespace: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _public_name(value: Any) -> str | None:
-    """Our own metrics are called by their public name."""
+    """Return the public name of one of our own metrics."""
     name = getattr(value, "__name__", "")
     ours = getattr(value, "__module__", "") == "prepbench.measure.metrics" and name.isidentifier()
     return f"pb.metrics.{name}" if ours else None
 
 
 def _name_in_torch(value: Any) -> str | None:
-    """A loss is often a function of torch, which any notebook can import, e.g. ``torch.nn.functional.mse_loss``."""
+    """Return the importable name of a loss in torch, e.g. ``torch.nn.functional.mse_loss``."""
     module, name = getattr(value, "__module__", None), getattr(value, "__name__", "")
     is_there = isinstance(module, str) and module.split(".")[0] == "torch" and "._" not in module
     found = getattr(sys.modules.get(module), name, None) if is_there and module else None

@@ -1,4 +1,4 @@
-"""How far a whole run is, over all its targets and stages, from how long stages took before."""
+"""Estimate the progress of a whole run, over its targets and stages, from the earlier duration of stages."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _LINES = 200
 
 
 class RunProgress:
-    """Turns steps into a fraction of the whole, the time that is left, and a log.
+    """Turns steps into a fraction of the whole, the remaining time, and a log.
 
     Args:
         targets: how many targets are compiled for, one after the other.
@@ -82,7 +82,7 @@ class RunProgress:
         self.log: tuple[str, ...] = ()
 
     def begin(self, target: int, name: str) -> None:
-        """The compile for a target begins."""
+        """Begin the compile for a target."""
         self.target = target
         self.note(name)
 
@@ -106,25 +106,25 @@ class RunProgress:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the run began."""
+        """Return the seconds since the run began."""
         return self._clock() - self._began
 
     @property
     def remaining(self) -> float:
-        """Seconds that are left, by what was done so far; -1 while that would be a guess."""
+        """Return the estimated remaining seconds; -1 while that would be a guess."""
         if self.fraction < 0.05 or self.elapsed < 1:
             return -1.0
         return max(self.elapsed * (1 - self.fraction) / self.fraction, self._rest_of_stage)
 
     @property
     def _rest_of_stage(self) -> float:
-        """Seconds that the stage at hand still needs at the pace that it has; it may be longer than its share says."""
+        """Return the remaining seconds of the current stage at its pace so far, which may be slower than its weight."""
         done, left = self.step.done - self._first_done, self.step.total - self.step.done
         return (self._clock() - self._stage_began) * left / done if done > 0 and left > 0 else 0.0
 
 
 def _weights(seconds: Mapping[str, float]) -> dict[str, float]:
-    """The weight of each stage: its seconds where it was timed, and a usual share of these elsewhere."""
+    """Return the weight of each stage: its measured seconds, or else a usual share, scaled to them."""
     usual = {**COMPILING, **COMPARING}
     timed = {stage: seconds[stage] for stage in usual if stage in seconds}
     scale = sum(timed.values()) / sum(usual[stage] for stage in timed) if any(timed.values()) else 1.0

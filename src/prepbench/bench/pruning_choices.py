@@ -1,4 +1,4 @@
-"""The choices of a bench about pruning and training back."""
+"""The choices of a bench about pruning and recovery training."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _FIELDS = ("mask_type", "amount", "score", "pruning_sensitivity_threshold")
 
 
 class PruningChoices(Choices):
-    """What is pruned, and whether the model is trained before it is compiled; see :class:`prepbench.Bench`."""
+    """The choices of pruning and of training before compiling; see :class:`prepbench.Bench`."""
 
     _planned_pruning: tuple[BenchState, Mapping[str, PrunableLayer]] | None = None
 
     @property
     def pruning(self) -> Mapping[str, PrunableLayer]:
-        """What is planned for each layer that can be pruned, by FQN; empty where nothing is pruned."""
+        """The plan for each layer that can be pruned, by FQN; empty without pruning."""
         state = self.state
         if self._planned_pruning is None or self._planned_pruning[0] is not state:
             self._planned_pruning = state, self._pruning_of(state)
         return self._planned_pruning[1]
 
     def _pruning_of(self, state: BenchState) -> Mapping[str, PrunableLayer]:
-        """What other choices mean for each layer that can be pruned.
+        """Return the plan of other choices for each layer that can be pruned.
 
         Args:
             state: the choices.
@@ -46,7 +46,7 @@ class PruningChoices(Choices):
     def set_pruning(
         self, settings: PruningSettings | None, rules: Mapping[str, LayerPruningSettings] | None = None
     ) -> None:
-        """Set what is pruned, as ``pruning_settings`` and ``layer_pruning_settings`` of ``compile_model`` take it.
+        """Set the pruning, as ``pruning_settings`` and ``layer_pruning_settings`` of ``compile_model``.
 
         Args:
             settings: for all layers that no rule is for; None prunes nothing.
@@ -68,7 +68,7 @@ class PruningChoices(Choices):
         self._choose_pruning(settings, dict(rules or {}))
 
     def prune_layers(self, patterns: Iterable[str], settings: PruningSettings | None) -> None:
-        """Prune the layers that patterns mean, and leave all others as they are; None prunes them no longer.
+        """Prune the layers that patterns match, and leave all others as they are; None ends their pruning.
 
         Args:
             patterns: FQNs, globs, ``re:`` patterns or class names.
@@ -82,7 +82,7 @@ class PruningChoices(Choices):
         self._change_pruning(patterns, lambda now: settings)
 
     def change_pruning(self, patterns: Iterable[str], field: str, value: Any) -> None:
-        """Change one setting of how layers are pruned, and leave their other settings.
+        """Change one pruning setting of the layers that patterns match, and keep their other settings.
 
         Args:
             patterns: FQNs, globs, ``re:`` patterns or class names.
@@ -99,7 +99,7 @@ class PruningChoices(Choices):
         self._change_pruning(patterns, lambda now: with_field(now, field, value))
 
     def clear_pruning_rules(self, patterns: Iterable[str]) -> None:
-        """Remove rules of pruning by their keys, so that more general ones decide again.
+        """Remove pruning rules by their keys, so that more general ones decide again.
 
         Args:
             patterns: the keys, as :attr:`state` has them.
@@ -131,7 +131,7 @@ class PruningChoices(Choices):
         self._choose(recovery=settings)
 
     def take_over(self, states: Sequence[BenchState], position: int) -> None:
-        """Make these the steps of undo and redo, as :attr:`steps` gave them.
+        """Set the states of undo and redo, as :attr:`steps` returns them.
 
         Args:
             states: the choices, oldest first.

@@ -1,4 +1,4 @@
-"""What is pruned in each layer: from a click on layers to settings and rules."""
+"""Turn clicks on layers into pruning settings and rules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FEW = 64  # rules, up to which each is tried whether it is needed
 
 
 def pruning_label(settings: PruningSettings | None) -> str:
-    """What is pruned in short, e.g. ``"50% channels"``, ``"2:4"``; empty for nothing.
+    """Return a short text of the pruning, e.g. ``"50% channels"``, ``"2:4"``; empty for none.
 
     Example:
         >>> pruning_label(PruningSettings(mask_type="channels"))
@@ -40,12 +40,12 @@ def pruning_label(settings: PruningSettings | None) -> str:
 
 
 def percent(settings: PruningSettings) -> str:
-    """The share that goes, in percent."""
+    """Return the share to remove, in percent."""
     return f"{100 * settings.share:.4g}"
 
 
 def planned_pruning(model: nn.Module, base: PruningSettings | None, rules: PruningRules) -> tuple[PrunableLayer, ...]:
-    """The decision for each layer that can be pruned; no layer where nothing is pruned.
+    """Return the decision for each layer that can be pruned; empty without pruning.
 
     Raises:
         SettingsError: as :func:`prepbench.prunable_layers` does.
@@ -54,7 +54,7 @@ def planned_pruning(model: nn.Module, base: PruningSettings | None, rules: Pruni
 
 
 def with_field(settings: PruningSettings | None, field: str, value: Any) -> PruningSettings | None:
-    """What a layer with ``settings`` has when one field is changed.
+    """Return a layer's ``settings`` with one field changed.
 
     Args:
         settings: what applies to the layer now; None where nothing is pruned.
@@ -82,7 +82,7 @@ def changed_pruning(
     meant: Mapping[str, Sequence[str]],
     change: Callable[[PruningSettings | None], PruningSettings | None],
 ) -> tuple[PruningSettings | None, dict[str, LayerPruningSettings]]:
-    """Settings and rules with which some layers are pruned in another way, and all others as before.
+    """Return settings and rules that prune some layers differently, and all others as before.
 
     Args:
         model: the model.
@@ -130,7 +130,7 @@ def changed_pruning(
 
 
 def _override(settings: PruningSettings | None, base: PruningSettings) -> LayerPruningSettings:
-    """The rule that gives a layer these settings."""
+    """Return the rule that gives a layer these settings."""
     if settings is None:
         return STAYS
     values = {each.name: getattr(settings, each.name) for each in fields(PruningSettings)}
@@ -140,7 +140,7 @@ def _override(settings: PruningSettings | None, base: PruningSettings) -> LayerP
 
 
 def _means(model: nn.Module, base: PruningSettings, rules: PruningRules) -> Planned | None:
-    """What rules mean for each layer; None where they contradict each other."""
+    """Return the plan that rules give each layer; None where they contradict each other."""
     try:
         return {row.fqn: row.settings for row in prunable_layers(model, base, rules)}
     except SettingsError:
@@ -150,7 +150,7 @@ def _means(model: nn.Module, base: PruningSettings, rules: PruningRules) -> Plan
 def _needed(
     model: nn.Module, base: PruningSettings, rules: PruningRules, goal: Planned
 ) -> dict[str, LayerPruningSettings]:
-    """The rules without those that change nothing."""
+    """Return the rules without those that change nothing."""
     kept = dict(rules)
     for key in list(rules) if len(rules) <= _FEW else ():
         fewer = {name: rule for name, rule in kept.items() if name != key}
@@ -160,7 +160,7 @@ def _needed(
 
 
 def amount_of(value: str) -> float:
-    """The share that a number of percent means.
+    """Return the share for a percentage.
 
     Raises:
         SettingsError: it is no number.

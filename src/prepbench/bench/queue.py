@@ -1,4 +1,4 @@
-"""The queue of runs: one goes on in the background, the others wait in the order in which they came."""
+"""The queue of runs: one runs in the background, the others wait in order of arrival."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Ended = Callable[[BaseException | None, bool | None], None]
 
 @dataclass(frozen=True)
 class QueuedRun:
-    """A run that waits, with the choices of the moment in which it was asked for.
+    """A waiting run, with the choices at the time when it was requested.
 
     Attributes:
         id: names it among those that wait.
@@ -44,7 +44,9 @@ class QueuedRun:
 
     @classmethod
     def of(cls, state: BenchState, explained: Sequence[ExplainedLayer], base: str) -> QueuedRun:
-        """A compile with these choices, which mean this for each layer of a model whose floats are called ``base``."""
+        """Create a compile with these choices and their decision for each layer; ``base`` names the float type of
+        the model.
+        """
         targets = tuple(map(display_name, state.targets))
         said = [precision_words(explained), axes_words(state.axes)]
         said += ["leaves"] if not state.fullgraph else []
@@ -55,7 +57,7 @@ class QueuedRun:
 
     @classmethod
     def other(cls, work: Work, name: str, state: BenchState, explained: Sequence[ExplainedLayer]) -> QueuedRun:
-        """Work with these choices for the first target that compiles nothing to keep."""
+        """Create other work with these choices for the first target, which adds no run to the history."""
         targets = (display_name(state.targets[0]),)
         return cls(uuid.uuid4().hex[:12], name, targets, precision_words(explained), state, work)
 
@@ -85,16 +87,16 @@ class RunQueue:
 
     @property
     def waiting(self) -> tuple[QueuedRun, ...]:
-        """What waits, the next one first."""
+        """The waiting runs, the next one first."""
         return tuple(entry.run for entry in self._waiting if entry.run is not None)
 
     @property
     def turn(self) -> tuple[int, int]:
-        """The number of the run that goes on, and how many there are since nothing ran the last time."""
+        """The number of the current run, and the number of runs since the queue was last empty."""
         return self._done + 1, self._done + 1 + len(self._waiting)
 
     def has(self, state: BenchState | None, work: Work = "compile") -> bool:
-        """Whether such work with these choices, or with any, goes on or waits."""
+        """Return whether such work with these choices, or with any, is running or queued."""
         current = self._current
         runs = (*([current.run] if current is not None else []), *self.waiting)
         return any(run is not None and run.work == work and state in (None, run.state) for run in runs)
@@ -107,7 +109,7 @@ class RunQueue:
         begins: Callable[[], None],
         ended: Ended,
     ) -> Job[Any]:
-        """Run ``work`` as soon as those before it have ended.
+        """Run ``work`` when all earlier runs have ended.
 
         Args:
             run: what it is; None for work that does not wait.
@@ -138,7 +140,7 @@ class RunQueue:
         return job
 
     def remove(self, id: str) -> None:
-        """Remove a run that waits.
+        """Remove a waiting run.
 
         Raises:
             UnknownNameError: there is none of this id; it may have begun.
@@ -152,12 +154,12 @@ class RunQueue:
         entry.job.cancel()
 
     def cancel(self) -> None:
-        """Stop what runs; the next one begins then."""
+        """Cancel the current run; the next one begins then."""
         if self.job is not None:
             self.job.cancel()
 
     def cancel_all(self) -> None:
-        """Stop what runs, and forget what waits."""
+        """Cancel the current run, and drop the waiting ones."""
         for entry in reversed(list(self._waiting)):
             if entry.job is not None:
                 entry.job.cancel()

@@ -1,4 +1,4 @@
-"""Training back on the bench: the model is prepared, trained for some steps, and then compiled."""
+"""Recovery training on the bench: prepare the model, train it for some steps, then compile it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from prepbench.search.scoring import is_higher_better
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What a bench trains on.
+    """The training data of a bench.
 
     Attributes:
         data: pairs of inputs and targets where there is a loss, else inputs.
@@ -43,7 +43,7 @@ class TrainingData:
             )
 
     def arguments(self, settings: RecoverySettings) -> dict[str, Any]:
-        """Further arguments of :func:`prepbench.recover` for these settings."""
+        """Return further arguments of :func:`prepbench.recover` for these settings."""
         found: dict[str, Any] = {"steps": settings.steps, "learning_rate": settings.learning_rate}
         if self.loss is not None and self.metric is not None and settings.by_metric:
             found["metric"] = self.metric
@@ -54,7 +54,7 @@ class TrainingData:
 
 @dataclass
 class Trained:
-    """What a training left.
+    """The outcome of a training.
 
     Attributes:
         prepared: the model with its best weights, also where the training was cancelled.

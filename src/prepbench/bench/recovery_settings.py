@@ -1,4 +1,4 @@
-"""How a bench trains a model back before it compiles it."""
+"""The settings of a bench's training before compiling."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RecoverySettings(Settings):
 
     @property
     def summary(self) -> str:
-        """The training in a few words."""
+        """Return a short text that describes the training."""
         said = [f"{self.steps} step{'s' * (self.steps != 1)}"]
         said += ["learning from the float model"] if self.distill else []
         said += [] if self.learning_rate == type(self).learning_rate else [f"learning rate {self.learning_rate:g}"]

@@ -1,4 +1,4 @@
-"""What a front end shows of training back, as plain values."""
+"""Recovery training as plain values for a front end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class RecoverySummary:
-    """The choices of a training, and what it needs.
+    """The settings of a training, and its requirements.
 
     Attributes:
         unavailable: why none is possible with the current choices; "" where one is.

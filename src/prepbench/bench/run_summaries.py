@@ -1,4 +1,4 @@
-"""The history of runs as text, and in what two runs differ."""
+"""The history of runs as text, and the differences between two runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def in_order(runs: Sequence[Run]) -> list[Run]:
 
 
 def run_summaries(runs: Sequence[Run], live: Collection[str], own: Collection[str]) -> tuple[RunSummary, ...]:
-    """The history, as it is shown.
+    """Return the history as front ends show it.
 
     Args:
         runs: the runs, in the order in which they are shown.
@@ -39,7 +39,7 @@ def run_summaries(runs: Sequence[Run], live: Collection[str], own: Collection[st
 def staleness_of(
     runs: Sequence[Run], differences: Callable[[Run], tuple[str, ...]]
 ) -> tuple[tuple[Staleness, ...], tuple[int, ...]]:
-    """How the choices behind runs differ from the current ones: each kind once, and for each run the index of its own.
+    """Return the distinct differences between the choices of runs and the current ones, and the index for each run.
 
     Args:
         runs: the runs, in the order in which they are shown.
@@ -81,7 +81,7 @@ def _summary(run: Run, live: bool, own: bool) -> RunSummary:
 
 
 def result_texts(run: Run) -> dict[str, str]:
-    """The numbers of a run as people read them; ``–`` for what is not known."""
+    """Return the numbers of a run as text; ``–`` for unknown ones."""
     unit = f" {run.unit}" if run.unit else ""
     return {
         "score": "–" if run.score is None else number(run.score, run.unit) + unit,
@@ -106,7 +106,7 @@ def _cost(first: float | None, rate: float | None, peak: int | None) -> dict[str
 
 
 def _beside(run: Run) -> str:
-    """What generating cost the float model in the same rounds."""
+    """Return the cost of generating with the float model in the same rounds."""
     found = run.generation
     if found is None:
         return ""
@@ -121,12 +121,12 @@ def _numbers(texts: Mapping[str, str]) -> str:
 
 
 def float_ms(run: Run) -> float | None:
-    """The latency of the float model in the rounds of a run."""
+    """Return the latency of the float model in the rounds of a run."""
     return None if run.speedup is None or run.p50_ms is None else run.p50_ms * run.speedup
 
 
 def written_by(runs: Sequence[Run], base: str, given: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[WrittenBy, ...]]:
-    """The prompts, and what the float model and the newest runs wrote after them; nothing where none generated.
+    """Return the prompts and the generated texts of the float model and the newest runs; empty without any.
 
     Args:
         runs: the history, oldest first.
@@ -149,7 +149,7 @@ def written_by(runs: Sequence[Run], base: str, given: tuple[str, ...]) -> tuple[
 
 
 def outcome_of(run: Run, base: str) -> str:
-    """A run in one sentence: score, latency and size against the float model, which is called ``base``."""
+    """Describe a run in one sentence: score, latency and size against the float model, which is called ``base``."""
     texts = result_texts(run)
     label = f"{run.metric} ({run.unit})" if run.unit else run.metric
     score = "–" if run.score is None else number(run.score, run.unit)
@@ -178,7 +178,7 @@ _TITLES = {
 
 
 def difference_of(first: Run, second: Run, settings: tuple[DifferenceRow, ...]) -> RunDifference:
-    """In what two runs differ.
+    """Return the differences between two runs.
 
     Args:
         first: one run.
@@ -197,7 +197,7 @@ def difference_of(first: Run, second: Run, settings: tuple[DifferenceRow, ...]) 
 
 
 def _layers(first: Sequence[LayerReport], second: Sequence[LayerReport]) -> list[DifferenceRow]:
-    """The layers that are quantized differently, those whose SQNR differs most first."""
+    """Return the layers that are quantized differently, those with the largest difference in SQNR first."""
     one, other = ({row.fqn: row for row in rows} for rows in (first, second))
     found = []
     for fqn in dict.fromkeys([*one, *other]):

@@ -1,4 +1,4 @@
-"""The runs of a bench: what can be done with results once they are there."""
+"""The runs of a bench, and the actions on them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OTHER_VALUES = "the model had other values"
 
 
 class Runs(PruningChoices):
-    """The results of a bench; see :class:`prepbench.Bench`."""
+    """The runs and results of a bench; see :class:`prepbench.Bench`."""
 
     def __init__(self, model: nn.Module, axes: DynamicAxes, *, calibrated: bool) -> None:
         super().__init__(model, axes, calibrated=calibrated)
@@ -53,7 +53,7 @@ class Runs(PruningChoices):
 
     @property
     def float_name(self) -> str:
-        """What the float model is called in comparisons, e.g. ``"float32"``."""
+        """The float model's name in comparisons, e.g. ``"float32"``."""
         return float_name(self.model)
 
     @property
@@ -73,23 +73,25 @@ class Runs(PruningChoices):
 
     @property
     def value_mark(self) -> Hashable:
-        """Another value once the model's tensors were written to."""
+        """Return a value that changes when the model's tensors are written to."""
         return value_mark(self.model)
 
     @property
     def listed_runs(self) -> tuple[Run, ...]:
-        """What a front end lists: the history and the results of a file, without those from elsewhere if so chosen."""
+        """The runs that a front end lists: the history and a file's results, without those from elsewhere if so
+        chosen.
+        """
         if self.elsewhere_shown:
             return (*self._of_file, *self.runs)
         return tuple(run for run in self.runs if not where(run))
 
     @property
     def elsewhere(self) -> int:
-        """How many runs are from elsewhere: of other machines and notebooks, or of a file."""
+        """Return the number of runs from elsewhere: from other machines and notebooks, or of a file."""
         return len(self._of_file) + sum(bool(where(run)) for run in self.runs)
 
     def show_elsewhere(self, shown: bool) -> None:
-        """List runs of other machines and notebooks, and those of a file, beside the others, or no longer.
+        """List or hide runs of other machines and notebooks, and those of a file.
 
         Args:
             shown: False to list them no longer.
@@ -99,9 +101,9 @@ class Runs(PruningChoices):
         self._changed()
 
     def show_results(self, path: str | os.PathLike[str] | None) -> int:
-        """List the results of a journal beside the runs, such as one that a search or a bench elsewhere has written.
+        """List the results of a journal beside the runs, such as those of a search or of another bench.
 
-        Only results of models with the structure of this one are listed. They can be looked at, and change nothing.
+        Only results of models with the structure of this one are listed. They are for viewing, and change nothing.
 
         Args:
             path: of the journal, read now; None for no journal.
@@ -149,7 +151,7 @@ class Runs(PruningChoices):
         self._changed()
 
     def delete_run(self, id: str) -> None:
-        """Forget a run and its compiled model.
+        """Remove a run and its compiled model.
 
         Args:
             id: of the run.
@@ -158,7 +160,7 @@ class Runs(PruningChoices):
         self._changed()
 
     def keep_runs(self, runs: Iterable[Run], journal: KeptJournal) -> None:
-        """Make these the history, and write each later change of it.
+        """Set the history, and write each later change of it to the journal.
 
         Args:
             runs: oldest first. Those whose choices do not fit the model are left out, with a warning.
@@ -168,7 +170,7 @@ class Runs(PruningChoices):
         self._changed()
 
     def mark_runs(self, marked: Iterable[Run], journal: KeptJournal) -> None:
-        """Note of which model runs are, as it stands in ``marked``, and write each later change of a run.
+        """Record the fingerprint of each run's model, as in ``marked``, and write each later change of a run.
 
         Args:
             marked: the same runs, with their model.
@@ -187,7 +189,7 @@ class Runs(PruningChoices):
         return None if self._history.journal is None else self._history.journal.path
 
     def update_runs(self) -> bool:
-        """Take in the runs that others have written to the journal; a bench that is shown does so by itself.
+        """Merge the runs that others wrote to the journal; a shown bench does so by itself.
 
         Returns:
             Whether the history has changed by it.
@@ -205,7 +207,7 @@ class Runs(PruningChoices):
         return changed
 
     def show_run(self, id: str) -> None:
-        """Show what a run made of the layers.
+        """Show the layers of a run.
 
         Args:
             id: of the run.
@@ -214,7 +216,7 @@ class Runs(PruningChoices):
         self._changed()
 
     def restore_run(self, id: str) -> None:
-        """Make the choices of a run the current ones, with all targets that it was compiled for; this can be undone.
+        """Restore the choices of a run, with all targets of its compile; this can be undone.
 
         Args:
             id: of the run.
@@ -231,7 +233,7 @@ class Runs(PruningChoices):
         self._changed()
 
     def compare_runs(self, first: str, second: str) -> RunDifference:
-        """In what two runs differ: results, choices, layers.
+        """Return the differences between two runs: results, choices, layers.
 
         Args:
             first: id of a run.
@@ -246,15 +248,15 @@ class Runs(PruningChoices):
         return self.difference
 
     def end_comparison(self) -> None:
-        """Show the difference of two runs no longer."""
+        """Stop showing the difference of two runs."""
         self.difference = RunDifference()
         self._changed()
 
     def all_results(self) -> Comparison | None:
-        """All runs that were scored, as one comparison with the float model; None before the first.
+        """Return all scored runs as one comparison with the float model; None before the first.
 
-        Times are as each run measured them, those of the float model as measured last. What compares them is the
-        speed-up, which each run measured beside the float model in the same rounds.
+        Times are as each run measured them; those of the float model are the latest. Compare runs by their speed-up,
+        which each run measured against the float model in the same rounds.
         """
         if not any(run.score is not None and not run.error for run in self.runs):
             return None
@@ -262,7 +264,9 @@ class Runs(PruningChoices):
         return comparison_of(runs, self.comparison, self.float_name) if runs else None
 
     def outcome(self) -> str:
-        """The newest result in one sentence: score, latency and size against the float model; "" before the first."""
+        """Describe the newest result in one sentence: score, latency and size against the float model; "" before the
+        first.
+        """
         run = next((run for run in reversed(self.runs) if not run.error and run.score is not None), None)
         return "" if run is None else outcome_of(run, self.float_name)
 
@@ -304,7 +308,7 @@ class Runs(PruningChoices):
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _compiled_of(self, run: str | None) -> CompiledModel:
-        """The compiled model of a run; without one that of the shown run, or else of the newest."""
+        """Return the compiled model of a run; by default that of the shown run, or else of the newest."""
         compiled = self._history.compiled
         if run is not None:
             run = self._history.get(run, "run").id
@@ -321,7 +325,7 @@ class Runs(PruningChoices):
         super()._choose(**changes)
 
     def _shown_run(self) -> Run | None:
-        """The run whose results are shown: the one asked for, else that of the current choices, else the newest."""
+        """Return the run whose results are shown: the chosen one, else that of the current choices, else the newest."""
         worked = [run for run in self.runs if not run.error]
         chosen = [run for run in worked if run.id == self._shown]
         current = [self.state.for_target(target).to_json() for target in self.state.targets]
@@ -329,7 +333,7 @@ class Runs(PruningChoices):
         return next(iter([*chosen, *same[-1:], *reversed(worked)]), None)
 
     def _differences_of(self, run: Run, values: Hashable) -> tuple[str, ...]:
-        """How the choices behind a run, and its model, differ from the current ones in words; by the model's mark."""
+        """Return, in words, how a run's choices and model differ from the current ones."""
         state = self._state_of(run)
         found = self.state.differences(state, _changed(self._current_plan(), self._plan_of(run.id, state)))
         return (*found, OTHER_VALUES) if self._values_of_runs.get(run.id, values) != values else tuple(found)
@@ -340,7 +344,7 @@ class Runs(PruningChoices):
         return self._states_of_runs[run.id]
 
     def _fitting(self, runs: Iterable[Run]) -> tuple[Run, ...]:
-        """Those whose choices fit the model; the others are told with a warning."""
+        """Return the runs whose choices fit the model; warn about the others."""
         found = []
         for run in runs:
             try:
@@ -352,12 +356,12 @@ class Runs(PruningChoices):
         return tuple(found)
 
     def _check_fit(self, state: BenchState) -> None:
-        """Raise what does not fit the model."""
+        """Raise if choices do not fit the model."""
         self.layer_rules.explained(state.quantization, state.rules)
         self._pruning_of(state)
 
     def _targets_of(self, run: Run) -> tuple[DeploymentSettings, ...]:
-        """All targets of the compile that a run was part of."""
+        """Return all targets of the compile that a run was part of."""
         state = {**run.state, "targets": list(run.targets or run.state["targets"])}
         return BenchState.from_json(state, self.inferred_axes).targets
 
@@ -370,7 +374,7 @@ class Runs(PruningChoices):
         return self._plans_of_runs[run_id]
 
     def _plan_for(self, state: BenchState, explained: Sequence[ExplainedLayer] | None = None) -> torch.Tensor:
-        """For each layer a number that stands for its settings; kept, because a history can be long.
+        """Return a number for each layer that identifies its settings; cached, because a history can be long.
 
         Args:
             state: the choices.
@@ -399,7 +403,7 @@ _NONE = "–"
 
 
 def setting_rows(first: BenchState, second: BenchState) -> tuple[DifferenceRow, ...]:
-    """Each choice that differs, with what it was on both sides; the target itself is left out.
+    """Return the choices that differ, with both values; the target is left out.
 
     Example:
         >>> row = setting_rows(state, state_with_a_rule)[0]  # doctest: +SKIP

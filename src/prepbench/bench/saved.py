@@ -1,4 +1,4 @@
-"""A bench as files: ``*.bench.json``, which can be shown without Python, and the journal of its runs beside it."""
+"""A bench as files: ``*.bench.json``, which is readable without Python, and the journal of its runs beside it."""
 
 from __future__ import annotations
 
@@ -35,33 +35,32 @@ _STEPS = 100  # of undo that are saved
 
 
 class Storable(Showable, Protocol):
-    """What is stored of a bench, and how it gets that back."""
+    """The interface of a bench that can be saved and restored."""
 
     model: nn.Module
     inferred_axes: DynamicAxes
 
     @property
     def steps(self) -> tuple[tuple[BenchState, ...], int]:
-        """All choices that undo and redo go through, and which of them are the current ones."""
+        """All states of undo and redo, and the index of the current one."""
 
     def take_over(self, states: Sequence[BenchState], position: int) -> None:
-        """Make these the steps of undo and redo."""
+        """Set the states of undo and redo."""
 
     def keep_runs(self, runs: Iterable[Run], journal: KeptJournal) -> None:
-        """Make these the history, and write each later change of it."""
+        """Set the history, and write each later change of it to the journal."""
 
     def mark_runs(self, marked: Iterable[Run], journal: KeptJournal) -> None:
-        """Note the fingerprints of the models that runs are of, and write each later change of a run."""
+        """Record the fingerprints of the runs' models, and write each later change of a run."""
 
 
 B = TypeVar("B", bound=Storable)
 
 
 class JournalWriter:
-    """Keeps the journal up to date with the history of a bench, from the thread in which it changes.
+    """Keeps the journal up to date with the history of a bench, in the thread that changes it.
 
-    A journal that cannot be written does not cost anybody a compile: it is told with a warning, and saving the bench
-    writes everything again.
+    A failing write does not lose a compile: it warns, and saving the bench writes everything again.
 
     Args:
         journal: where to.
@@ -77,11 +76,11 @@ class JournalWriter:
 
     @property
     def path(self) -> Path:
-        """The file of the journal."""
+        """The path of the journal's file."""
         return self._journal.path
 
     def news(self) -> Changes:
-        """What happened to the runs of models with this structure since the last call; all of it at the first one."""
+        """Return the changes to runs of models with this structure since the last call; all runs at the first call."""
         with self._reading:
             changes = self._journal.since(self._revision)
             self._revision = changes.revision
@@ -100,7 +99,7 @@ class JournalWriter:
             warnings.warn(f"The run is in the history of this bench only: {error}", stacklevel=2)
 
     def marked(self, run: Run) -> Run:
-        """The run with the fingerprint that its model had when this was first asked."""
+        """Return the run with the fingerprint that its model had at the first call."""
         if run.model:
             return run
         if run.id not in self._marks:
@@ -109,13 +108,13 @@ class JournalWriter:
 
 
 def journal_beside(path: str | os.PathLike[str]) -> Journal:
-    """The journal of the runs of a saved bench."""
+    """Return the journal of the runs of a saved bench."""
     place = Path(path)
     return Journal(place.with_name(f"{place.name.removesuffix(SUFFIX)}.bench.sqlite"))
 
 
 def save_bench(bench: Storable, path: str | os.PathLike[str]) -> Path:
-    """Write a bench and the journal beside it; from now on each run goes to the journal.
+    """Write a bench and the journal beside it; from now on each run is written to the journal.
 
     Returns:
         The path.
@@ -195,7 +194,7 @@ def read_bench(path: str | os.PathLike[str]) -> BenchDocument:
 
 
 def report_bench(bench: Showable, path: str | os.PathLike[str]) -> Path:
-    """Write one HTML page with all of a bench, which needs no network.
+    """Write one HTML page of a bench, which needs no network.
 
     Raises:
         StorageError: it cannot be written; an older file is still there.
@@ -206,7 +205,7 @@ def report_bench(bench: Showable, path: str | os.PathLike[str]) -> Path:
 
 
 def _of_structure(runs: Sequence[Run], modules: Any) -> tuple[Run, ...]:
-    """The runs of models with these modules."""
+    """Return the runs of models with these modules."""
     structure = structure_of(modules)
     return tuple(run for run in runs if run.model.partition("-")[0] == structure)
 
@@ -228,7 +227,7 @@ def _document(bench: Storable, runs: Sequence[Run]) -> BenchDocument:
 
 
 def _check_inputs(state: Mapping[str, Any], axes: DynamicAxes) -> None:
-    """Raise ``InputError`` where the samples have other inputs than those of the file."""
+    """Raise ``InputError`` where the samples have other inputs than the saved axes."""
     rows = state.get("axes")
     listed = rows if isinstance(rows, list) else []
     saved = {f"{row.get('path')} dim {row.get('dim')}" for row in listed if isinstance(row, dict)}
@@ -244,7 +243,7 @@ def _check_inputs(state: Mapping[str, Any], axes: DynamicAxes) -> None:
 
 
 def _joined(document: BenchDocument, journal: Journal) -> tuple[Run, ...]:
-    """The runs of the file and those that the journal got since; what was renamed or deleted there counts."""
+    """Merge the runs of the file with the journal's changes since; what was renamed or deleted there counts."""
     runs = {run.id: run for run in (Run.from_json(data, f"runs[{i}]") for i, data in enumerate(document.runs))}
     changes = journal.since(0)
     known: Mapping[str, Run] = {run.id: run for run in _of_structure(changes.runs, document.modules)}
@@ -260,7 +259,7 @@ _LISTED = 8
 
 
 def check_same_model(saved: Sequence[SavedModule], model: nn.Module, model_type: str) -> None:
-    """Raise ``InputError`` that lists the names that differ, unless ``model`` has the modules and tensors of a file."""
+    """Raise ``InputError`` with the differing names, unless ``model`` has the modules and tensors of a file."""
     before, now = _names(saved), _names(modules_of(model))
     missing = [name for name in before if name not in now]
     added = [name for name in now if name not in before]
@@ -278,7 +277,7 @@ def check_same_model(saved: Sequence[SavedModule], model: nn.Module, model_type:
 
 
 def _names(modules: Iterable[SavedModule]) -> Mapping[str, str]:
-    """What each module and tensor is, in words, by its name."""
+    """Return a description of each module and tensor by name."""
     found: dict[str, str] = {}
     for module in modules:
         if module.fqn:  # the class of the model itself may have been renamed

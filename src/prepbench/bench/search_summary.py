@@ -1,4 +1,4 @@
-"""What a front end shows of a search for the best settings within a budget, as plain values."""
+"""A search for the best settings within a budget, as plain values for a front end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class FoundSettings:
 
 @dataclass(frozen=True)
 class BudgetStop:
-    """One place of the slider: a budget, the best within it as an index of what was found, and how that is known."""
+    """One stop of the slider: a budget, the index of the best within it, and how that is known."""
 
     label: str
     best: int
@@ -45,7 +45,7 @@ class BudgetStop:
 
 @dataclass(frozen=True)
 class SearchSummary:
-    """A search, while it goes on and afterwards.
+    """A search, during its run and afterwards.
 
     Attributes:
         metric: the metric whose drop is bounded; "" where the SQNR in dB is.
@@ -72,7 +72,7 @@ class SearchSummary:
 
 @dataclass(frozen=True)
 class SearchNow:
-    """What each click may change of a search.
+    """The part of a search summary that may change with each click.
 
     Attributes:
         unavailable: why none is possible now; "" where one is.

@@ -1,4 +1,4 @@
-"""Searching on the bench: the best settings within a budget, while it goes on and afterwards."""
+"""Search on the bench for the best settings within a budget."""
 
 from __future__ import annotations
 
@@ -43,16 +43,15 @@ class Searching(Measuring):
 
     @property
     def is_searching(self) -> bool:
-        """Whether a search goes on or waits."""
+        """Whether a search is running or queued."""
         return self._queue.has(None, "search")
 
     def search(self, budget: Budget, progress: ProgressCallback = report_nothing) -> SearchResult:
         """Find the settings of each layer that are best within a budget, as :func:`prepbench.search` does.
 
-        Layers may take the settings that are planned for some layer now, or stay in float; integers also with channels
-        equalised, where that is at least 1 dB quieter. Candidates are scored on the data of the bench, for each chosen
-        target. Once the bench is saved, what is measured goes to its journal, and what stands there is not measured
-        again.
+        Each layer may take any settings that are planned for some layer now, or stay in float; integers also with
+        equalized channels, where that is at least 1 dB quieter. Candidates are scored on the data of the bench, for
+        each chosen target. Once the bench is saved, measurements go to its journal and are not repeated.
 
         Args:
             budget: what must hold, and what is to be small.
@@ -80,7 +79,7 @@ class Searching(Measuring):
         progress: ProgressCallback = report_nothing,
         on_end: Callable[[BaseException | None], None] | None = None,
     ) -> Job[SearchResult]:
-        """:meth:`search` in a background thread, with the choices of now, after what goes on and waits.
+        """Run :meth:`search` in a background thread with the current choices, after the running and waiting work.
 
         Args:
             budget: what must hold, and what is to be small.
@@ -129,13 +128,13 @@ class Searching(Measuring):
         self._choose(**vars(state))
 
     def search_summary(self) -> SearchSummary:
-        """What a front end shows of the search."""
+        """Return the search as front ends show it."""
         if self._shown_search is None or self._shown_search[0] is not self._found:
             self._shown_search = self._found, self._summary_of(self._found)
         return self._shown_search[1]
 
     def search_now(self) -> SearchNow:
-        """How the current choices stand to the search."""
+        """Return how the current choices relate to the search."""
         return SearchNow(self._not_searchable(), self.is_searching, self._old_search(), self._used())
 
     # -- inside --------------------------------------------------------------------------------------------------------
@@ -156,7 +155,7 @@ class Searching(Measuring):
 
     @property
     def _search_metric(self) -> Metric | None:
-        """The metric of a search; None for the SQNR, which also stands for what is generated."""
+        """Return the metric of a search; None for the SQNR, which is also used for generating models."""
         return None if isinstance(self.data, Generation) else self.metric
 
     def _not_searchable(self) -> str:
@@ -209,7 +208,7 @@ class Searching(Measuring):
         return result
 
     def _candidates(self, state: BenchState, explained: tuple[ExplainedLayer, ...]) -> WithEqualised:
-        """What is planned for some layer, and what all targets take."""
+        """Return the settings that are planned for some layer and supported by all targets."""
         kinds = dict.fromkeys(s for several in wanted_settings(explained, state).values() for s in several)
         placements = [target_for(each).placement for each in state.targets]
         taken = [settings for settings in kinds if not any(unsupported(settings, one) for one in placements)]
@@ -221,7 +220,7 @@ class Searching(Measuring):
         return WithEqualised({name_of_settings(settings): settings for settings in taken})
 
     def _with(self, candidate: SearchCandidate) -> BenchState:
-        """The current choices with the settings of a candidate."""
+        """Return the current choices with the settings of a candidate."""
         given = dict(candidate.settings)
         rules = given.get("layer_quantization_settings", {}) if "quantization_settings" in given else None
         return replace(
@@ -240,7 +239,7 @@ class Searching(Measuring):
         return -1
 
     def _old_search(self) -> str:
-        """In what the search is old; the settings of layers are what it looked for."""
+        """Return what changed since the search ran; settings of layers do not count, because they are its result."""
         if self._searched is None:
             return ""
         state, values = self._searched

@@ -1,4 +1,4 @@
-"""What a page shows of a bench where there is no Python: its summary as text, tables and a chart."""
+"""A bench as a page shows it without Python: text, tables and a chart."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CHART = 500  # runs in the chart; the newest
 
 
 class Showable(Protocol):
-    """What a page needs of a bench."""
+    """The interface of a bench that a page can show."""
 
     @property
     def state(self) -> BenchState:
@@ -44,18 +44,18 @@ class Showable(Protocol):
 
     @property
     def float_name(self) -> str:
-        """What the float model is called."""
+        """The float model's name."""
 
     @property
     def collection(self) -> GraphCollection:
         """The graphs of the model."""
 
     def summary(self) -> BenchSummary:
-        """What a front end shows."""
+        """Return the summary that front ends show."""
 
 
 def shown(bench: Showable) -> ShownBench:
-    """Everything that a page shows of the bench as it stands."""
+    """Return the page's content for the current bench."""
     summary = bench.summary()
     found = ShownBench(
         title=summary.title,
@@ -73,12 +73,14 @@ def shown(bench: Showable) -> ShownBench:
 
 
 def still(bench: Showable) -> dict[str, Any]:
-    """What an output keeps beside the widget for when there is no kernel; without versions, so that outputs compare."""
+    """Return the static fallback of a notebook output without a kernel; it has no versions, so that outputs can be
+    compared.
+    """
     return bench_bundle(replace(shown(bench), environment=()), graph_of(bench))
 
 
 def graph_of(bench: Showable) -> DiagramDocument:
-    """What the diagram draws: the module graph, coloured by what was done to layers, or by what is planned."""
+    """Return the diagram: the module graph, coloured by each layer's outcome or else its plan."""
     document = bench.collection.document()
     summary = bench.summary()
     planned = {layer.fqn: summary.decisions[i].label for layer, i in zip(summary.layers, summary.planned, strict=True)}
@@ -188,7 +190,7 @@ def _runs(summary: BenchSummary) -> Table:
 
 
 def _written(summary: BenchSummary) -> tuple[Table, ...]:
-    """What candidates generated: for each prompt, what is as the float model has it, and what follows."""
+    """Return the generated texts: for each prompt, the part that equals the float model's, and the rest."""
     if not summary.written:
         return ()
     base = summary.written[0].name
@@ -204,7 +206,7 @@ def _written(summary: BenchSummary) -> tuple[Table, ...]:
 
 
 def _chart(runs: Sequence[Run], base: str) -> Chart:
-    """Times are as each run measured them; the float model's are those of the last one."""
+    """Return the chart of runs with their times as measured; those of the float model are the latest."""
     scored = [run for run in runs if run.score is not None and run.p50_ms is not None and not run.error]
     if not scored:
         return Chart()
@@ -240,7 +242,7 @@ def _point(run: Run, last: Run) -> ChartRun:
 
 
 def _reference(run: Run, base: str) -> ChartRun | None:
-    """The float model that a run was compared with; its size is not known."""
+    """Return the float model that a run was compared with; its size is unknown."""
     latency = float_ms(run)
     if latency is None or run.score is None:
         return None
@@ -264,7 +266,7 @@ def _version(package: str) -> str:
 
 
 def _cleaned(value: Any) -> Any:
-    """The value with texts that a page may show: names of a user's model may hold anything."""
+    """Return the value with sanitized texts: names in a user's model may contain anything."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, tuple):

@@ -1,4 +1,4 @@
-"""The choices made on the bench: one frozen value, so that undo only has to keep the old one."""
+"""The choices made on the bench as one frozen value, so that undo only keeps the old one."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ DISPLAY_NAMES: dict[str, str] = {target.name: target.display_name for target in 
 
 
 def display_name(settings: DeploymentSettings) -> str:
-    """How the target of these settings is called where people read it."""
+    """Return the target's display name."""
     return target_for(settings).display_name
 
 
 def layer_settings_of(precision: Precision) -> LayerQuantizationSettings:
-    """The settings that a precision stands for."""
+    """Return the settings that a precision stands for."""
     if precision == "float32":
         return FLOAT
     bits = 4 if precision == "int4 weights" else 8
@@ -70,7 +70,7 @@ def layer_settings_of(precision: Precision) -> LayerQuantizationSettings:
 
 
 def precision_of(settings: QuantizationSettings | None) -> Precision:
-    """The nearest precision to what applies to a layer; bits that are to be chosen count as the smallest."""
+    """Return the nearest precision for the settings of a layer; bits to be chosen count as the smallest."""
     if settings is None:
         return "float32"
     if not settings.prefer_weights_only_quantization:
@@ -127,7 +127,7 @@ class BenchState:
         )
 
     def __eq__(self, other: object) -> bool:
-        """Whether all choices are the same; the order of rules counts, because the last of two globs decides."""
+        """Return whether all choices are equal; the order of rules counts, because the last matching glob decides."""
         if not isinstance(other, BenchState):
             return NotImplemented
         return self._values == other._values
@@ -142,12 +142,15 @@ class BenchState:
         return tuple({**values, **ordered}.values())
 
     def for_target(self, settings: DeploymentSettings) -> BenchState:
-        """The same choices for one target."""
+        """Return the same choices for one target."""
         return replace(self, targets=(settings,))
 
     def to_json(self) -> dict[str, Any]:
-        """The choices as plain values; the axes without their samples, and without what is neither pruned nor trained,
-        so that they equal what was written before there was either."""
+        """Return the choices as plain values.
+
+        Axes go without their samples. Choices of pruning and training are omitted at their defaults, so that the
+        values equal those of older files.
+        """
         found = {
             "axes": [{each.name: _plain(getattr(axis, each.name)) for each in fields(Axis)} for axis in self.axes.axes],
             "quantization": _plain(self.quantization.to_dict()),
@@ -200,7 +203,7 @@ class BenchState:
             raise SettingsError(f"These are no choices of a bench: {error}. Save the bench again.") from error
 
     def differences(self, other: BenchState, changed: int = 0) -> tuple[str, ...]:
-        """In what other choices differ from these, in words.
+        """Return the differences between other choices and these, in words.
 
         Args:
             other: the other choices.
@@ -239,7 +242,7 @@ def _other_recovery(one: BenchState, other: BenchState) -> str:
 
 
 def check_steps(states: Any, position: Any) -> None:
-    """Raise ``SettingsError`` unless these are choices, and which of them are the current ones."""
+    """Raise ``SettingsError`` unless these are states, and an index of one of them."""
     check_all_of("states", states, BenchState, "Give what the steps of a bench were.")
     check_count("position", position)
     if position >= len(states):
@@ -250,12 +253,14 @@ def check_steps(states: Any, position: Any) -> None:
 
 
 def label_of(state: BenchState, explained: Sequence[ExplainedLayer], target: DeploymentSettings, base: str) -> str:
-    """A short name for a result, e.g. ``"int8 ONNX Runtime"`` or ``"mixed int4 weights pruned recovered OpenVINO"``."""
+    """Return a short name for a result, e.g. ``"int8 ONNX Runtime"`` or ``"mixed int4 weights pruned recovered
+    OpenVINO"``.
+    """
     return f"{plan_label(state, explained, base)} {display_name(target)}"
 
 
 def plan_label(state: BenchState, explained: Sequence[ExplainedLayer], base: str) -> str:
-    """The precision of most layers, and what else is done to the model, e.g. ``"int8 pruned recovered"``."""
+    """Return the precision of most layers and the other changes, e.g. ``"int8 pruned recovered"``."""
     said = [precision_label(explained, base)]
     said += ["pruned"] if state.pruning is not None else []
     said += ["recovered"] if state.recovery is not None else []
@@ -263,7 +268,7 @@ def plan_label(state: BenchState, explained: Sequence[ExplainedLayer], base: str
 
 
 def precision_label(explained: Sequence[ExplainedLayer], base: str) -> str:
-    """The precision of most layers, e.g. ``"int8"``; ``"mixed int8"`` where others have another one.
+    """Return the precision of most layers, e.g. ``"int8"``; ``"mixed int8"`` where others differ.
 
     Args:
         explained: what is planned for each layer.
@@ -276,21 +281,21 @@ def precision_label(explained: Sequence[ExplainedLayer], base: str) -> str:
 
 
 def _word(settings: QuantizationSettings | None) -> str:
-    """The precision in names; weights of 4 bits with activations are no choice of a button, but have a name."""
+    """Return the precision as part of a name; 4-bit weights with quantized activations have a name but no button."""
     precision = precision_of(settings)
     few = precision == "int8" and settings is not None and settings.weights_num_bits == 4
     return _FEW if few else precision
 
 
 def precision_words(explained: Sequence[ExplainedLayer]) -> str:
-    """How many layers have which precision, e.g. ``"41 int8 · 3 float"``."""
+    """Return how many layers have which precision, e.g. ``"41 int8 · 3 float"``."""
     counts = Counter(_word(layer.settings) for layer in explained)
     words = {"float32": "float"}
     return " · ".join(f"{count} {words.get(kind, kind)}" for kind, count in counts.most_common()) or "no layers"
 
 
 def axes_words(axes: DynamicAxes) -> str:
-    """Which sizes are dynamic, e.g. ``"batch, seq dynamic"``."""
+    """Return which sizes are dynamic, e.g. ``"batch, seq dynamic"``."""
     names = list(dict.fromkeys(axis.symbol for axis in axes.dynamic))
     return f"{', '.join(names)} dynamic" if names else "all sizes static"
 

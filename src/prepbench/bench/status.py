@@ -1,4 +1,4 @@
-"""What goes on in the background, as its front ends show it."""
+"""The status of background work, as front ends show it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOTHING = Card()
 
 @dataclass(frozen=True)
 class RunStatus:
-    """Whether something runs in the background, how far it is, and what the last action had to say.
+    """Whether something runs in the background, its progress, and the message of the last action.
 
     Attributes:
         running: whether it runs.
@@ -55,7 +55,7 @@ class RunStatus:
 
 
 class StatusOfRuns:
-    """Follows the runs of a bench, and tells those who listen."""
+    """Follows the runs of a bench and notifies listeners."""
 
     def __init__(self) -> None:
         self.status = RunStatus()
@@ -76,7 +76,7 @@ class StatusOfRuns:
         seconds: Mapping[str, float],
         stages: Mapping[str, float] | None = None,
     ) -> None:
-        """A run begins.
+        """Begin a run.
 
         Args:
             name: what it is, for the log where one run follows another.
@@ -94,7 +94,7 @@ class StatusOfRuns:
             self._tell(RunStatus(running=True, stage="starting", training=before.training))
 
     def step(self, step: Progress) -> None:
-        """The run has made a step."""
+        """Record a step of the run."""
         run, before = self._run, self._run.step
         if step.stage == TARGET:
             run.begin(step.done, step.message)
@@ -120,16 +120,16 @@ class StatusOfRuns:
         )
 
     def write(self, writing: tuple[WrittenBy, ...]) -> None:
-        """Candidates have generated more."""
+        """Publish the generated text so far."""
         if self.status.running:
             self._tell(replace(self.status, writing=writing))
 
     def train(self, training: TrainingCurve) -> None:
-        """A training has gone on, or ended."""
+        """Publish the progress or the end of a training."""
         self._tell(replace(self.status, training=training))
 
     def end(self, message: Card, *notes: str, goes_on: bool) -> None:
-        """The run has ended.
+        """End the run.
 
         Args:
             message: what is to be said of it.

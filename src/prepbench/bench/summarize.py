@@ -1,4 +1,4 @@
-"""From a bench to what its front ends show."""
+"""Compute the summary that front ends show from a bench."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from prepbench.measure.generation import Generation
 
 
 def summarize(bench: Searching, captures: Captures, facts: tuple[LayerFacts, ...], code: str) -> BenchSummary:
-    """Everything that a front end shows.
+    """Return everything that a front end shows.
 
     Args:
         bench: the choices and the runs.
@@ -182,7 +182,9 @@ def _steps(
 
 
 def _sentence(bench: Searching, failures: tuple[FailureSummary, ...]) -> str:
-    """Where the work stands, e.g. ``"2 modules cannot be captured · batch dynamic · 41 int8, 3 float · ..."``."""
+    """Describe the progress in one sentence, e.g. ``"2 modules cannot be captured · batch dynamic · 41 int8, 3 float
+    · ..."``.
+    """
     failing = _open_failures(failures)
     said = [f"{failing} module{'s' * (failing != 1)} cannot be captured" if failing else "all modules captured"]
     said.append(axes_words(bench.axes))
@@ -204,7 +206,7 @@ def failure_summaries(
     fixed: Collection[str],
     leaves: Collection[str],
 ) -> tuple[FailureSummary, ...]:
-    """A card for each failure; those of one class with one reason at one line are one card."""
+    """Return a card for each failure; failures of one class with one reason at one line share a card."""
     alike: dict[object, list[Failure]] = {}
     for failure in failures:
         place = failure.source or failure.message
@@ -253,12 +255,12 @@ def _headline(failure: Failure) -> str:
 
 
 def _remedy(text: str) -> str:
-    """The remedy without the clause about arguments, which the buttons stand for."""
+    """Return the remedy without the clause about arguments, which the buttons replace."""
     return re.sub(r"[;,] or [^;]*leaf_modules=.*$", ".", text, flags=re.DOTALL)
 
 
 def axis_summaries(axes: DynamicAxes, verified: AxesReport | None = None) -> tuple[AxisSummary, ...]:
-    """A summary of each axis, in their order; inputs of one argument that agree in all dims are one."""
+    """Return a summary of each axis, in their order; inputs of one argument that agree in all dims share one."""
     tensors: dict[str, list[Axis]] = {}
     for axis in axes.axes:
         tensors.setdefault(axis.path, []).append(axis)
@@ -289,7 +291,7 @@ def _key(axis: Axis) -> object:
 
 
 def _linked(axes: DynamicAxes, texts: Mapping[str, str]) -> dict[object, list[str]]:
-    """The dims of each size that varies or is dynamic, in words; ``texts`` are the names of inputs by their paths."""
+    """Return the dims of each size that varies or is dynamic, in words; ``texts`` maps paths to names of inputs."""
     found: dict[object, list[str]] = {}
     for axis in axes.axes:
         if _key(axis) is not None:
@@ -314,7 +316,7 @@ def _summary(axis: Axis, group: InputGroup) -> AxisSummary:
 
 
 def _problem(axis: Axis, path: str) -> str:
-    """What contradicts the choice: a static dim takes one size only."""
+    """Return the contradiction with the choice: a static dim accepts one size only."""
     others = [i for i, size in enumerate(axis.sizes) if size != axis.sizes[0]]
     if axis.dynamic or not others:
         return ""
@@ -325,7 +327,7 @@ def _problem(axis: Axis, path: str) -> str:
 
 
 def _verified(results: Sequence[AxisResult]) -> str:
-    """What verification found, in words; a tick where the graph is equal at other sizes. The worst one counts."""
+    """Return the verification in words, the worst result first; a tick where the graph is equal at other sizes."""
     failed = [result for result in results if result.status not in ("holds", "untried")]
     result = next(iter([*failed, *results]), None)
     if result is None:

@@ -1,4 +1,6 @@
-"""What a front end of the bench shows, as plain values; ``extension/generate.py`` makes TypeScript types from them."""
+"""The summary that a front end of the bench shows, as plain values; ``extension/generate.py`` derives TypeScript
+types.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ Control = Literal["choice", "switch", "number"]
 
 @dataclass(frozen=True)
 class StepSummary:
-    """One step of the rail: its title, and its status in a few characters."""
+    """One step of the rail: its title, and its status as a short text."""
 
     name: StepName
     title: str
@@ -109,7 +111,7 @@ class AxisSummary:
 
 @dataclass(frozen=True)
 class LayerFacts:
-    """What never changes of a quantizable layer."""
+    """The fixed facts of a quantizable layer."""
 
     fqn: str
     type: str
@@ -118,7 +120,7 @@ class LayerFacts:
 
 @dataclass(frozen=True)
 class Decision:
-    """What is planned for layers.
+    """The plan for layers.
 
     Attributes:
         label: in short, e.g. ``"int8"`` or ``"int4 weights, 32"``.
@@ -155,7 +157,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run made of layers: in short, why it is not what was planned, and what was pruned."""
+    """The outcome of layers in a run: in short, why it differs from the plan, and what was pruned."""
 
     label: str
     why: str
@@ -164,7 +166,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class LayerColumn:
-    """A number for each layer, e.g. its SQNR; None where it is unknown.
+    """A number for each layer, e.g. its SQNR; None where unknown.
 
     Attributes:
         key: names it.
@@ -191,7 +193,9 @@ class LayerColumn:
 
 @dataclass(frozen=True)
 class RuleSummary:
-    """A rule: its key, what it sets in short, for how many layers it decides, and whether it is one of pruning."""
+    """A rule: its key, a short text of its settings, the number of layers it decides, and whether it is about
+    pruning.
+    """
 
     pattern: str
     label: str
@@ -222,7 +226,7 @@ class SettingField:
 
 @dataclass(frozen=True)
 class PrecisionChoice:
-    """A precision that layers can have; not ``enabled`` where the calibration inputs that it needs are missing."""
+    """A precision for layers; not ``enabled`` where it needs calibration inputs and there are none."""
 
     name: Precision
     label: str
@@ -244,7 +248,7 @@ class OptionField:
 
 @dataclass(frozen=True)
 class TargetSummary:
-    """A target; ``unavailable`` says what it needs that is missing, ``problem`` what it does not support."""
+    """A target; ``unavailable`` names a missing requirement, ``problem`` an unsupported setting."""
 
     name: str
     chosen: bool
@@ -255,14 +259,14 @@ class TargetSummary:
 
 @dataclass(frozen=True)
 class Staleness:
-    """How the choices behind runs differ from the current ones, in words; nothing where they do not."""
+    """The differences between a run's choices and the current ones, in words; empty where there are none."""
 
     texts: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class QueuedSummary:
-    """A run that waits: its name, its targets and its settings in words."""
+    """A waiting run: its name, its targets and its settings in words."""
 
     id: str
     name: str
@@ -272,7 +276,7 @@ class QueuedSummary:
 
 @dataclass(frozen=True)
 class DifferenceRow:
-    """One thing in which two runs differ."""
+    """One difference between two runs."""
 
     what: str
     first: str
@@ -281,7 +285,7 @@ class DifferenceRow:
 
 @dataclass(frozen=True)
 class RunDifference:
-    """In what two runs differ; names are empty where none are compared."""
+    """The differences between two runs; names are empty where none are compared."""
 
     first: str = ""
     second: str = ""

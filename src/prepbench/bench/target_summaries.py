@@ -1,4 +1,4 @@
-"""The targets that can be chosen, with their options; all of it is read from the classes of their settings."""
+"""The available targets with their options, read from the classes of their settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from prepbench.targets.capabilities import check_settings
 def target_summaries(
     chosen: Sequence[DeploymentSettings], explained: Sequence[ExplainedLayer]
 ) -> tuple[TargetSummary, ...]:
-    """All targets; of those that are chosen, what they do not support of the settings."""
+    """Return all targets; for the chosen ones also the unsupported settings."""
     by_name = {display_name(settings): settings for settings in chosen}
     return tuple(_summary(name, by_name.get(name), kind, explained) for name, kind in TARGETS.items())
 
@@ -33,7 +33,7 @@ def _summary(
 
 
 def problem_of(settings: DeploymentSettings, explained: Sequence[ExplainedLayer]) -> str:
-    """What the target does not support of the settings of layers; "" if it supports all."""
+    """Return the settings of layers that the target does not support; "" if it supports all."""
     try:
         check_settings(target_for(settings), settings, explained)
     except PrepbenchError as error:
@@ -65,7 +65,7 @@ def option_fields(settings: DeploymentSettings) -> tuple[OptionField, ...]:
 
 
 def with_option(settings: DeploymentSettings, name: str, value: str) -> DeploymentSettings:
-    """The settings with one option as the page sends it; "" is the target's own choice.
+    """Return the settings with one option as the page sends it; "" is the target's default.
 
     Raises:
         SettingsError: no such option, or a value that is not allowed.
@@ -84,7 +84,7 @@ def with_option(settings: DeploymentSettings, name: str, value: str) -> Deployme
 
 
 def _helps(kind: type) -> dict[str, str]:
-    """What the docstring of a class says of each attribute."""
+    """Return the description of each attribute in the docstring of a class."""
     text = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")[2]
     helps: dict[str, str] = {}
     for entry in re.split(r"\n(?=    \w+:)", text.partition("\n\n")[0]):

@@ -1,4 +1,4 @@
-"""What a bench trains on between preparing and compiling, and what comes of it."""
+"""The recovery training of a bench: its data and its outcome."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class TrainingBack(Runs):
         super().__init__(model, axes, calibrated=calibrated)
 
     def stop_training(self) -> None:
-        """End the training that goes on as if its steps were over: its best weights are compiled and compared."""
+        """End the running training early: its best weights are compiled and compared."""
         self._watch.stop()
 
     def recovery_summary(self) -> RecoverySummary:
-        """What a front end shows of the training between preparing and compiling."""
+        """Return the training between preparing and compiling as front ends show it."""
         settings, training = self.state.recovery or RecoverySettings(), self._training_data()
         name = "" if training.metric is None else metric_name(training.metric)
         labelled = training.loss is not None
@@ -71,7 +71,7 @@ class TrainingBack(Runs):
         return "" if found is None else found.summary
 
     def _training_done(self) -> str:
-        """How a training with the current settings ended before its steps were over; "" where none did."""
+        """Return how a training with the current settings ended early; "" where none did."""
         found = None if self.trained is None else self.trained.recovery
         if self.trained is None or found is None or self.trained.settings != self.state.recovery:
             return ""
@@ -81,7 +81,7 @@ class TrainingBack(Runs):
         return f"ended here after {done} of {steps} steps ({found.stopped}), with the weights after {found.best_step}"
 
     def _training_data(self) -> TrainingData:
-        """What is trained on: the data for it, or else the samples, whose results in float are learned."""
+        """Return the training data, or else the samples, on which the model learns its float outputs."""
         if self.training_data is None:
             return TrainingData(self.calibration_inputs or self.tracing_inputs)
         metric = None if isinstance(self.data, Generation) or self.loss is None else self.metric
@@ -94,7 +94,7 @@ class TrainingBack(Runs):
         self._training_data().check(settings)
 
     def _not_trainable(self, state: BenchState) -> str:
-        """Why there is nothing to train with these choices; "" where there is."""
+        """Return why these choices cannot be trained; "" where they can."""
         explained = self.layer_rules.explained(state.quantization, state.rules)
         if state.pruning is None and all(layer.settings is None for layer in explained):
             return "Nothing is quantized or pruned, so there is nothing to bring back. Choose what is, in Precision."

@@ -1,4 +1,4 @@
-"""The curve of a training, while it goes on and afterwards."""
+"""The curve of a running or finished training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PAUSE = 0.25  # seconds between two drawings of the curve
 
 @dataclass(frozen=True)
 class TrainingCurve:
-    """A training while it goes on and afterwards.
+    """A running or finished training.
 
     Attributes:
         total: how many steps there are at most; 0 before the first training.
@@ -48,7 +48,7 @@ NO_CURVE = TrainingCurve()
 
 
 class Watch:
-    """Follows a training: it draws the curve, and ends the training early where somebody asks for that."""
+    """Follows a training: draws the curve, and ends the training early on request."""
 
     def __init__(self) -> None:
         self._tell: Callable[[TrainingCurve], None] = lambda curve: None
@@ -63,18 +63,18 @@ class Watch:
         self._tell = tell
 
     def begin(self, settings: RecoverySettings, metric: Any) -> None:
-        """A training begins."""
+        """Begin a training."""
         self._losses, self._scores, self._told = [], {}, 0.0
         self._stop.clear()
         name = "loss in evaluation" if metric is None else metric_name(metric)
         self._show(TrainingCurve(total=settings.steps, metric=name))
 
     def stop(self) -> None:
-        """End the training that goes on as if its steps were over."""
+        """End the running training early."""
         self._stop.set()
 
     def step(self, step: int, loss: float | None, score: float | None) -> None:
-        """A step is done, or a score was taken.
+        """Record a finished step or a new score.
 
         Raises:
             KeyboardInterrupt: somebody asked to stop, which ends the training with its best weights.
@@ -91,7 +91,7 @@ class Watch:
             raise KeyboardInterrupt
 
     def end(self, found: Recovery | None, error: BaseException | None = None) -> None:
-        """It has ended, with what it found or an error."""
+        """End the curve with the result or an error."""
         if found is not None:
             self._scores = dict(found.scores)  # also what was scored after it was stopped
         last = self._now()

@@ -1,7 +1,7 @@
-"""What the variables of a notebook offer to a bench: its models, and what may be samples for them.
+"""Find the models and possible samples among the variables of a notebook.
 
-A front end asks for it in the kernel of somebody's notebook. Nothing of theirs is called: models do not run, data are
-not read, and only plain containers are looked into.
+A front end asks for them in a user's kernel. No user code is called: models do not run, data is not read, and only
+plain containers are inspected.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class SampleVariable:
 
 @dataclass(frozen=True)
 class KernelVariables:
-    """What a bench can be made of.
+    """The variables from which a bench can be made.
 
     Attributes:
         models: those with parameters first.
@@ -81,7 +81,7 @@ class KernelVariables:
 
 
 def variables(namespace: Mapping[str, Any] | None = None) -> KernelVariables:
-    """Look through the variables of the notebook, or through ``namespace``.
+    """Inspect the variables of the notebook, or of ``namespace``.
 
     Example:
         >>> found = variables({"net": nn.Linear(4, 2), "batches": [torch.ones(2, 4)]})
@@ -143,7 +143,7 @@ def _samples(named: Iterable[tuple[str, Any]], models: Mapping[str, nn.Module]) 
 
 
 def _text_of(value: Any) -> str | None:
-    """What a value holds, in words; None for what is no sample."""
+    """Describe a value that may hold samples; None for any other."""
     leaves = list(islice(_leaves(value), _ITEMS))
     tensors = [leaf for leaf in leaves if _is(leaf, torch.Tensor)]
     if not tensors or not all(leaf is None or _is(leaf, (torch.Tensor, bool, int, float, str)) for leaf in leaves):
@@ -177,7 +177,7 @@ def _leaves(value: Any, depth: int = 0) -> Iterator[Any]:
 
 
 def _fits(model: nn.Module, value: Any) -> bool:
-    """Whether the signature of ``forward`` takes the first sample."""
+    """Return whether the signature of ``forward`` accepts the first sample."""
     first = value[0] if _is(value, list) else value
     try:
         return bool(normalize_samples(model, [first]))

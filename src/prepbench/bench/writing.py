@@ -1,4 +1,4 @@
-"""Generation while somebody looks: tokens are told as they come, and each of them is a place to cancel."""
+"""Live generation: each token is shown as it comes, and is a place to cancel."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PAUSE = 0.1  # seconds between two texts
 
 
 class Writing:
-    """Lets candidates generate one after the other; the first is the one that the others are compared with.
+    """Lets candidates generate one after the other; the others are compared with the first.
 
     Args:
         workload: what to generate.
@@ -46,7 +46,7 @@ class Writing:
         self._last = 0.0
 
     def write(self, name: str, candidate: Any) -> None:
-        """Let a candidate generate after the prompts that are shown.
+        """Let a candidate continue the shown prompts.
 
         Raises:
             InputError: it does not generate; the message says what it lacks.
@@ -97,7 +97,7 @@ class Writing:
 
 
 def _shown(batches: Sequence[Prompt]) -> list[Prompt]:
-    """The batches that hold the prompts that are shown."""
+    """Return the batches that hold the shown prompts."""
     found, count = [], 0
     for batch in batches:
         if count < SHOWN:
@@ -107,7 +107,7 @@ def _shown(batches: Sequence[Prompt]) -> list[Prompt]:
 
 
 class _HeardSteps(CompiledSteps):
-    """The steps of a compiled model, with somebody who hears each token."""
+    """The steps of a compiled model, with a callback for each token."""
 
     def __init__(self, compiled: CompiledModel, hear: _Heard) -> None:
         super().__init__(compiled)
@@ -124,7 +124,7 @@ class _HeardSteps(CompiledSteps):
 def _heard_steps(
     name: str, candidate: Any, hear: _Heard, enter: Callable[[AbstractContextManager[Any]], Any]
 ) -> CompiledSteps | ModelSteps:
-    """Steps of a candidate that tell each token; ``enter`` gets what is to be undone afterwards."""
+    """Return a candidate's steps with a callback for each token; ``enter`` receives the cleanup."""
     if isinstance(candidate, CompiledModel):
         try:
             return _HeardSteps(candidate, hear)

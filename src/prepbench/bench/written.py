@@ -1,4 +1,4 @@
-"""What candidates wrote, as text beside what the float model wrote."""
+"""The generated text of candidates, beside the float model's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CHARACTERS = 4_000  # of one text
 
 @dataclass(frozen=True)
 class WrittenBy:
-    """What one candidate wrote.
+    """The generated text of one candidate.
 
     Attributes:
         name: of the candidate.
@@ -35,7 +35,7 @@ class WrittenBy:
 
 
 def text_of(tokens: Sequence[int], decode: Decode | None) -> str:
-    """Token numbers as text; the numbers themselves without a function for it.
+    """Return token numbers as text; as numbers without a function for it.
 
     Raises:
         InputError: the function fails, or returns no text.
@@ -53,7 +53,7 @@ def text_of(tokens: Sequence[int], decode: Decode | None) -> str:
 
 
 def compared_text(tokens: Sequence[int], expected: Sequence[int], decode: Decode | None) -> WrittenText:
-    """The text of tokens, parted at the first that differs from those that were expected.
+    """Return the text of tokens, split at the first one that differs from the expected ones.
 
     Example:
         >>> compared_text([4, 9, 7], [4, 9, 8], None)
@@ -75,13 +75,13 @@ def _shared_start(one: str, other: str) -> str:
 
 
 def rows_of(candidate: CandidateResult) -> list[tuple[int, ...]]:
-    """The new tokens of each prompt that is shown."""
+    """Return the new tokens of each shown prompt."""
     found = candidate.generation
     return [] if found is None else [row for batch in found.tokens for row in batch][:SHOWN]
 
 
 def prompt_texts(workload: Generation, decode: Decode | None) -> tuple[str, ...]:
-    """The prompts that are shown, without their padding."""
+    """Return the shown prompts, without their padding."""
     rows = [
         [token for token, counts in zip(ids, mask, strict=True) if counts]
         for batch in workload.batches
@@ -91,14 +91,14 @@ def prompt_texts(workload: Generation, decode: Decode | None) -> tuple[str, ...]
 
 
 def compared_texts(rows: Rows, expected: Rows, decode: Decode | None) -> tuple[WrittenText, ...]:
-    """The texts of a candidate beside the tokens of the float model."""
+    """Return the texts of a candidate, compared with the tokens of the float model."""
     return tuple(compared_text(one, other, decode) for one, other in zip(rows, expected, strict=True))
 
 
 def run_generation(
     row: CandidateResult, first: CandidateResult, workload: Generation, decode: Decode | None
 ) -> RunGeneration | None:
-    """What is kept of a candidate that generated; None where it did not.
+    """Return the generation of a candidate as part of its run; None where it did not generate.
 
     Args:
         row: the candidate.
@@ -123,7 +123,7 @@ def run_generation(
 
 
 def workload_words(workload: Generation) -> str:
-    """What a generation does, e.g. ``"16 tokens after each of 2 prompts"``."""
+    """Describe a generation, e.g. ``"16 tokens after each of 2 prompts"``."""
     count = sum(len(batch.ids) for batch in workload.batches)
     which = f"a prompt of {workload.batches[0].ids.shape[1]} tokens" if count == 1 else f"each of {count} prompts"
     tokens = f"{workload.new_tokens} token{'s' * (workload.new_tokens != 1)}"
