@@ -1,4 +1,4 @@
-"""Accuracy against latency over all runs of a bench: placed once, and drawn as a static picture here."""
+"""Accuracy against latency over all runs of a bench: computes the layout once, and draws it as a static picture."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOG_FROM_RATIO = 25.0
 
 @dataclass(frozen=True)
 class ChartRun:
-    """What the chart needs of a run.
+    """The values of a run in the chart.
 
     Attributes:
         name: of the run.
@@ -51,7 +51,9 @@ class ChartRun:
 def bench_chart(
     runs: Sequence[ChartRun], metric: str, unit: str, higher_is_better: bool, *, per: str = "call"
 ) -> Chart:
-    """The runs, placed; runs without a number for either axis must be left out. ``per`` is what the latency is of."""
+    """Return the laid-out chart; each run must have a number for both axes. ``per`` names the unit of work of the
+    latency.
+    """
     runs = [run for run in runs if run.p50_ms > 0 and math.isfinite(run.p50_ms) and not math.isnan(run.score)]
     if not runs:
         return Chart()
@@ -96,7 +98,7 @@ def _latency(runs: Sequence[ChartRun], per: str) -> Axis:
 
 
 def _scores(runs: Sequence[ChartRun], title: str) -> Axis:
-    """Infinite scores have a place of their own beyond the others."""
+    """Return the axis of scores; infinite ones are drawn beyond the others."""
     ends = [end for run in runs for end in (run.score, *(run.spread or ())) if math.isfinite(end)]
     low, high = (min(ends), max(ends)) if ends else (0.0, 1.0)
     span = max(high - low, 1e-3 * max(abs(low), abs(high)), 1e-6)
@@ -141,7 +143,9 @@ def _beyond(y: Axis, score: float) -> float:
 
 
 def _front(runs: Sequence[ChartRun], higher_is_better: bool) -> list[int]:
-    """The runs of this machine that no other is both as fast and as good as, and better in one."""
+    """Return the Pareto front of this machine's runs: those that no other run beats in speed or score without being
+    worse in the other.
+    """
     sign = 1.0 if higher_is_better else -1.0
     here = [i for i, run in enumerate(runs) if run.kind != "elsewhere"]
     front: list[int] = []
@@ -156,7 +160,7 @@ def _front(runs: Sequence[ChartRun], higher_is_better: bool) -> list[int]:
 def _labelled(
     points: list[ChartPoint], runs: Sequence[ChartRun], front: list[int], higher_is_better: bool
 ) -> tuple[ChartPoint, ...]:
-    """Names for the float model, pinned runs, the front, and then the newest, as many as find a place."""
+    """Label the float model, pinned runs, the front, and then the newest, as many as fit."""
     first = [i for i, run in enumerate(runs) if run.kind == "float" or run.pinned]
     order = list(dict.fromkeys([*first, *front, *reversed(range(len(runs)))]))[:_LABELS]
     marks = [_label_of(points[i]) for i in order]
@@ -186,7 +190,7 @@ def _short(name: str) -> str:
 
 
 def chart_svg(chart: Chart) -> str:
-    """The chart as SVG with both themes inside; "" where there are no runs."""
+    """Return the chart as SVG with both themes inside; "" without runs."""
     if not chart.points:
         return ""
     area = f'x="{chart.left}" y="{chart.top}" width="{chart.right - chart.left}" height="{chart.bottom - chart.top}"'

@@ -42,10 +42,10 @@ body[data-jp-theme-light="true"] .pb-still img{color-scheme:light}
 
 
 def bench_bundle(shown: ShownBench, graph: DiagramDocument) -> dict[str, Any]:
-    """What a notebook saves of a bench beside the widget: HTML, and our own type for the live diagram without a kernel.
+    """Return the saved output of a bench beside its widget: HTML, and our own MIME type for the live diagram.
 
-    Both together stay below the limit of one output: where they do not fit, the picture is left out first, then the
-    graph, then rows.
+    Both together stay below the size limit of one output: where they do not fit, the picture is left out first, then
+    the graph, then rows.
     """
     page = bench_html(shown, graph)
     data = shown_to_json(shortened(shown), None)
@@ -55,7 +55,7 @@ def bench_bundle(shown: ShownBench, graph: DiagramDocument) -> dict[str, Any]:
 
 
 def bench_html(shown: ShownBench, graph: DiagramDocument, note: str = NO_KERNEL) -> str:
-    """A bench as HTML that takes fonts and colours from the page around it; of bounded size.
+    """Return a bench as HTML of bounded size, with the fonts and colours of the page around it.
 
     Args:
         shown: what is shown.
@@ -82,7 +82,7 @@ def _bytes(data: Any) -> int:
 
 
 def sections_html(shown: ShownBench) -> str:
-    """Everything but the diagram, section by section."""
+    """Return everything but the diagram as HTML, section by section."""
     tables = {table.title: table_html(table) for table in shown.tables}
     parts = [
         _section("Settings", facts_html(shown.settings)),
@@ -97,7 +97,7 @@ def sections_html(shown: ShownBench) -> str:
 
 
 def picture_html(graph: DiagramDocument) -> str:
-    """The first graph as an image; as text where it cannot be laid out or is too large."""
+    """Return the first graph as an image; as text where it is too large or cannot be laid out."""
     document = graph.documents[0]
     view = scene(document)
     svg = render(view)
@@ -108,13 +108,13 @@ def picture_html(graph: DiagramDocument) -> str:
 
 
 def chart_html(chart: Chart) -> str:
-    """The chart as an image, which keeps its text from being read as markup; empty without runs."""
+    """Return the chart as an image, so that its text is never parsed as markup; empty without runs."""
     svg = chart_svg(chart)
     return _image(svg, chart.title) if svg else ""
 
 
 def table_html(table: Table) -> str:
-    """A table; empty without rows."""
+    """Return a table as HTML; empty without rows."""
     if not table.rows:
         return ""
     kinds = [' class="pb-number"' if i in table.numbers else "" for i in range(len(table.columns))]
@@ -129,7 +129,7 @@ def table_html(table: Table) -> str:
 
 
 def facts_html(facts: tuple[Fact, ...]) -> str:
-    """Names and values."""
+    """Return names and values as HTML."""
     return table_html(Table("", ("", ""), tuple((fact.name, fact.value) for fact in facts)))
 
 
@@ -158,7 +158,7 @@ def _image(svg: str, about: str) -> str:
 
 
 def shortened(shown: ShownBench) -> ShownBench:
-    """The same with as many rows and letters as an output may keep."""
+    """Return a copy with as many rows and letters as an output may keep."""
     tables = tuple(
         replace(table, rows=table.rows[:_ROWS], more=table.more + max(len(table.rows) - _ROWS, 0))
         for table in shown.tables
@@ -180,7 +180,7 @@ def shortened(shown: ShownBench) -> ShownBench:
 
 
 def _cut(value: Any) -> Any:
-    """The value with the ends of long texts left out."""
+    """Return the value with long texts truncated."""
     if isinstance(value, str):
         return value if len(value) <= _CELL else value[: _CELL - 1] + "…"
     if isinstance(value, tuple):

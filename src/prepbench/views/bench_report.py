@@ -1,4 +1,4 @@
-"""One HTML page with all of a bench: the live diagram, choices, runs, chart, layers and code. It needs no network."""
+"""One HTML page of a bench: the live diagram, choices, runs, chart, layers and code. It needs no network."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _PAGE = """<!doctype html>
 
 
 def report_page(shown: ShownBench, graph: DiagramDocument, made: str) -> str:
-    """The HTML of the report.
+    """Return the HTML of the report.
 
     Args:
         shown: what is shown.
@@ -84,7 +84,7 @@ def report_page(shown: ShownBench, graph: DiagramDocument, made: str) -> str:
 
 
 def write_report(shown: ShownBench, graph: DiagramDocument, made: str, path: str | os.PathLike[str]) -> Path:
-    """Write :func:`report_page` to a file, whole or not at all.
+    """Write :func:`report_page` to a file atomically.
 
     Raises:
         StorageError: it cannot be written; an older file is still there.

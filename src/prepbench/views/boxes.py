@@ -1,4 +1,4 @@
-"""What is visible, as data: the view that a person chose, and the boxes, clusters and edges that it gives."""
+"""The visible part of a diagram as data: a user's view, and the boxes, clusters and edges in it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class View:
-    """What a person has chosen to see.
+    """A user's view of a diagram: its root, its open groups, and the neighbourhood that it is limited to.
 
     Attributes:
         open: ids of the open groups; None lets the diagram choose.
@@ -58,7 +58,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Cluster:
-    """An open group: its boxes and the open groups in it, in the order in which they run."""
+    """An open group: its boxes and the open groups in it, in execution order."""
 
     id: str
     fqn: str
@@ -69,9 +69,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Scene:
-    """All that is visible: the root cluster, edges between box ids, the counts for the legend, and which groups
-    are open.
-    """
+    """The visible part: the root cluster, edges between box ids, the counts for the legend, and the open groups."""
 
     root: Cluster
     edges: tuple[tuple[str, str], ...]
@@ -81,7 +79,7 @@ class Scene:
 
 
 def all_boxes(cluster: Cluster) -> Iterator[Box]:
-    """The boxes of a cluster and of all in it."""
+    """Yield the boxes of a cluster and of all clusters in it."""
     for member in cluster.members:
         if isinstance(member, Cluster):
             yield from all_boxes(member)

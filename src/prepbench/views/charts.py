@@ -1,4 +1,6 @@
-"""Charts of results, as plotly figures: legible on light and dark pages, as only the data has a background."""
+"""Charts of results as plotly figures; the background is transparent, so that they are legible on light and dark
+pages.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ _SIZES = (7.4, 6.0, 36.0)  # pixels: a letter of the name, a letter of the numbe
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis: positions of the points on it, its range, and ticks where they are not plotly's own."""
+    """An axis: positions of its points, its range, and its ticks where they are not plotly's."""
 
     title: str
     values: tuple[float, ...]
@@ -50,13 +52,13 @@ class Axis:
     ticks: tuple[tuple[float, str], ...] = ()
 
     def share(self, value: float) -> float:
-        """Where ``value`` lies between the ends, 0 to 1."""
+        """Return the position of ``value`` between the ends, 0 to 1."""
         if self.log:
             return math.log(value / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
 
     def layout(self) -> dict[str, Any]:
-        """The axis as plotly takes it."""
+        """Return the axis in plotly's form."""
         ends = [math.log10(self.low), math.log10(self.high)] if self.log else [self.low, self.high]
         own: dict[str, Any] = {"nticks": 8}
         if self.ticks:
@@ -78,9 +80,9 @@ class Axis:
 
 
 def comparison_figure(comparison: Comparison) -> go.Figure:
-    """The metric against the median latency, a whisker to the 90th percentile, marker area by size.
+    """Draw the metric against the median latency, with a whisker to the 90th percentile and the size as marker area.
 
-    Without latency the metric is drawn against the size. Candidates of which neither is known are left out.
+    Without latency the metric is drawn against the size. Candidates without either are left out.
     """
     import plotly.graph_objects as go
 
@@ -103,7 +105,7 @@ def comparison_figure(comparison: Comparison) -> go.Figure:
 
 
 def comparison_html(comparison: Comparison) -> str:
-    """The table as HTML that takes its fonts and colours from the page."""
+    """Return the table as HTML with the fonts and colours of the page."""
     header, *body = comparison.cells()
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
     rows = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
@@ -115,7 +117,7 @@ def comparison_html(comparison: Comparison) -> str:
 
 
 def comparison_bundle(comparison: Comparison) -> dict[str, Any]:
-    """What a notebook shows: the chart where plotly's renderer is installed, else the table, else text."""
+    """Return the notebook output: the chart if plotly's renderer is installed, else the table, else text."""
     chart = json.loads(comparison_figure(comparison).to_json())
     return {
         "application/vnd.plotly.v1+json": {**chart, "config": CONFIG},
@@ -161,7 +163,7 @@ def _title(comparison: Comparison, timed: bool, sized: bool) -> str:
 
 
 def _direction(higher_is_better: bool) -> dict[str, Any]:
-    """The words that tell which corner is the good one."""
+    """Return the annotation that names the better corner."""
     up = {"text": "↖ better", "y": 1, "yanchor": "top", "yshift": -4}
     down = {"text": "↙ better", "y": 0, "yanchor": "bottom", "yshift": 4}
     corner = up if higher_is_better else down
@@ -206,7 +208,7 @@ def _y_axis(comparison: Comparison, rows: list[CandidateResult]) -> Axis:
 
 
 def round_ticks(low: float, high: float) -> list[float]:
-    """About four round numbers between ``low`` and ``high``."""
+    """Return about four round numbers between ``low`` and ``high``."""
     rough = (high - low) / 4
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
@@ -246,7 +248,7 @@ def _marker(
 
 
 def _error_y(row: CandidateResult, color: str) -> dict[str, Any] | None:
-    """A whisker over the scores that other draws of the data would give."""
+    """Return a whisker over the scores on other draws of the data."""
     if row.spread is None or not math.isfinite(row.metric):
         return None
     low, high = row.spread
@@ -262,7 +264,7 @@ def _hover(comparison: Comparison, row: CandidateResult) -> str:
 
 
 def _add_guide(figure: go.Figure, comparison: Comparison, x: Axis, y: Axis) -> None:
-    """Shade where the first candidate is beaten in both; a reference that nothing can beat gets a line instead."""
+    """Shade the region that beats the first candidate in both; for an SQNR, which nothing can beat, draw a line."""
     if comparison.unit == "dB":
         figure.add_hline(y=y.values[0], line={"color": LINE, "width": 1, "dash": "dot"}, layer="below")
         return

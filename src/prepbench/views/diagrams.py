@@ -1,4 +1,4 @@
-"""Results become the documents that a diagram shows: one, several levels, or two side by side."""
+"""Turn results into the documents of a diagram: one, several levels, or two side by side."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prepbench.errors import InputError
 
 
 def combined(*things: Any, compare: bool = False, titles: tuple[str, ...] = ()) -> DiagramDocument:
-    """What is given as one document.
+    """Combine results into one document.
 
     Args:
         things: results with a ``document()``, such as a ``GraphCollection`` or a ``Captured``, or documents.
@@ -38,7 +38,8 @@ def combined(*things: Any, compare: bool = False, titles: tuple[str, ...] = ()) 
 
 
 def diagram(*things: Any, compare: bool = False, titles: tuple[str, ...] = ()) -> Any:
-    """The live diagram of one or several results: an anywidget with the traits ``selected``, ``view``, ``overlay``.
+    """Return the live diagram of one or several results: an anywidget with the traits ``selected``, ``view``,
+    ``overlay``.
 
     Args:
         things: results with a ``document()``: a ``GraphCollection``, ``Captured`` or ``CompiledModel``; or documents.

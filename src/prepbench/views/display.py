@@ -1,4 +1,4 @@
-"""What a notebook shows for results: a headline, a picture that survives without a kernel or trust, and a table."""
+"""Notebook outputs of results: a headline, a picture that needs neither kernel nor trust, and a table."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _FIXES_STYLE = """<style>
 
 
 def fixed_bundle(fixed: Any) -> dict[str, Any]:
-    """A headline, a card for each fix, and one for each failure that stays."""
+    """Return a headline, a card for each fix, and one for each remaining failure."""
     count, left = len(fixed.applied), len(fixed.remaining)
     verdict = "can be captured as one graph" if fixed.passed else "still fails"
     headline = f"<b>{html.escape(type(fixed.model).__name__)}</b> {verdict}: {count} fixed, {left} left"
@@ -49,7 +49,7 @@ def fixed_bundle(fixed: Any) -> dict[str, Any]:
 
 
 def fix_cards(fixes: Iterable[Any]) -> str:
-    """A card for each fix; empty where there are none."""
+    """Return a card for each fix; empty without any."""
     cards = "".join(_fix_card(fix) for fix in fixes)
     return f"{_FIXES_STYLE}\n<p>Fixes, which <code>pb.fix(model, samples)</code> applies:</p>{cards}" if cards else ""
 
@@ -80,7 +80,7 @@ def _name(fqn: str) -> str:
 
 
 def _change(diff: str) -> str:
-    """The lines before and after, beside each other."""
+    """Return the lines before and after, side by side."""
     lines = [line for line in diff.splitlines() if not line.startswith(("---", "+++"))]
     sides = (("before", " -"), ("after", " +"))
     parts = []
@@ -114,18 +114,18 @@ table.pb-failures tr pre{margin:0;white-space:pre;overflow-x:auto;max-width:36em
 
 
 def collection_bundle(collection: Any) -> dict[str, Any]:
-    """The module graphs of a model, with a row for each failure."""
+    """Return the module graphs of a model, with a row for each failure."""
     document = collection.document()
     return _bundle(document, collection.failures, repr(collection), "module graph")
 
 
 def captured_bundle(captured: Any) -> dict[str, Any]:
-    """A captured ATen graph, with a row for each leaf."""
+    """Return a captured ATen graph, with a row for each leaf."""
     return _bundle(captured.document(), captured.leaves, repr(captured), "ATen graph")
 
 
 def traceability_bundle(report: Any) -> dict[str, Any]:
-    """One line for each check, a row for each failure, and a card for each fix."""
+    """Return one line for each check, a row for each failure, and a card for each fix."""
     lines = []
     for check in report.checks:
         mark = "✓" if check.passed else "✕"
@@ -139,7 +139,7 @@ def traceability_bundle(report: Any) -> dict[str, Any]:
 
 
 def preparation_bundle(report: Any) -> dict[str, Any]:
-    """What was changed, what was kept and why, and how far outputs are apart."""
+    """Return the changes, the operations that were kept with their reason, and the difference of outputs."""
     headline, _, rest = repr(report).partition("\n")
     summary = "".join(f"<li>{html.escape(line.strip())}</li>" for line in rest.splitlines())
     changes = [(c.module, c.module_type, c.was, c.why, c.source) for c in report.changes]
@@ -153,7 +153,7 @@ def preparation_bundle(report: Any) -> dict[str, Any]:
 
 
 def validation_bundle(report: Any) -> dict[str, Any]:
-    """What breaks the guidelines."""
+    """Return the violations of the guidelines."""
     rows = [(v.fqn or "(model)", v.kind, v.operation, v.why, v.source) for v in report.violations]
     verdict = "keeps all guidelines" if report.passed else f"breaks guidelines in {len(rows)} places"
     page = f"{_STYLE}\n<p><b>{html.escape(report.model_type)}</b> {verdict}</p>"
@@ -162,7 +162,7 @@ def validation_bundle(report: Any) -> dict[str, Any]:
 
 
 def before_after_bundle(pair: Any) -> dict[str, Any]:
-    """Two module graphs side by side."""
+    """Return two module graphs side by side."""
     both = combined(pair.before, pair.after, compare=True)
     parts = []
     for i, (title, collection) in enumerate((("before", pair.before), ("after", pair.after))):
@@ -179,7 +179,7 @@ _SHOWN_ROWS = 200
 
 
 def _folded(title: str, head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
-    """A table that opens with a click, also where nothing runs."""
+    """Return a collapsed table that opens with a click, also without a kernel."""
     if not rows:
         return ""
     return f"<details><summary>{html.escape(title)}</summary>{_rows_html(head, rows)}</details>"
@@ -203,7 +203,7 @@ def _where(source: Any) -> str:
 
 
 def axes_bundle(axes: Any) -> dict[str, Any]:
-    """The table of all dims of all inputs; those that are alike but for indices are one row."""
+    """Return the table of all dims of all inputs; those that differ only in indices share a row."""
     table = axes_table(axes, alike=True)
     return {"text/plain": repr(axes), "text/html": table.to_html(index=False, border=0)}
 
@@ -218,8 +218,8 @@ def _bundle(document: GraphCollectionDocument, failures: tuple[Failure, ...], te
 
 
 def _with_document(bundle: dict[str, Any], document: GraphCollectionDocument | DiagramDocument) -> dict[str, Any]:
-    """The bundle with the document for the live diagram. What would make a saved notebook heavy is left out, with a
-    word on how to see it.
+    """Add the document of the live diagram to the output. A document that would bloat the notebook is left out, with
+    a hint how to see it.
     """
     room = LIMIT - sum(len(str(value).encode()) for value in bundle.values())
     data = document_data(document, room)
@@ -229,7 +229,7 @@ def _with_document(bundle: dict[str, Any], document: GraphCollectionDocument | D
 
 
 def document_data(document: GraphCollectionDocument | DiagramDocument, room: int = LIMIT) -> dict[str, Any] | None:
-    """What a saved output holds of a document: readable when small, packed when larger, None beyond ``room`` bytes."""
+    """Return the saved form of a document: readable when small, compressed when larger, None beyond ``room`` bytes."""
     text = to_json(document)
     if len(text.encode()) <= min(_READABLE, room):
         data: dict[str, Any] = json.loads(text)
@@ -256,7 +256,7 @@ def _page(
 
 
 def _picture(document: GraphCollectionDocument, view: Scene, svg: str | None) -> str:
-    """The diagram as an image; an indented tree where it cannot be laid out."""
+    """Return the diagram as an image; an indented tree where it cannot be laid out."""
     if svg is None:
         return f"<pre>{html.escape(to_text(document, view.expanded))}</pre><p>{html.escape(HINT)}</p>"
     data = base64.b64encode(svg.encode()).decode()
@@ -265,7 +265,7 @@ def _picture(document: GraphCollectionDocument, view: Scene, svg: str | None) ->
 
 
 def failures_html(failures: tuple[Failure, ...]) -> str:
-    """A table of failures: module, reason, place, line of code, remedy; empty when there are none."""
+    """Return a table of failures: module, reason, place, line of code, remedy; empty without any."""
     if not failures:
         return ""
     rows = "".join(_failure_row(failure) for failure in alike_failures(failures))
@@ -274,7 +274,7 @@ def failures_html(failures: tuple[Failure, ...]) -> str:
 
 
 def findings_html(findings: tuple[Finding, ...]) -> str:
-    """A list of what the graph assumes; empty when it assumes nothing."""
+    """Return a list of the graph's assumptions; empty without any."""
     if not findings:
         return ""
     items = "".join(

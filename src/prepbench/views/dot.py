@@ -1,4 +1,4 @@
-"""Scene to DOT: boxes with a bold name, a quiet type and shapes; modules as clusters. All text is escaped."""
+"""Scene to DOT: boxes with a bold name, a grey type and shapes; modules as clusters. All text is escaped."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _EDGE = {"color": EDGE.light, "arrowsize": "0.55", "penwidth": "1"}
 
 
 def to_dot(view: Scene, *, compact: bool = False) -> str:
-    """DOT source of a scene.
+    """Return the DOT source of a scene.
 
     Args:
         view: what is visible.
@@ -68,7 +68,7 @@ def to_dot(view: Scene, *, compact: bool = False) -> str:
 
 
 def document_to_graphviz(document: GraphCollectionDocument, expanded: Any = None) -> graphviz.Digraph:
-    """The diagram as a ``graphviz.Digraph`` to style or render further."""
+    """Return the diagram as a ``graphviz.Digraph`` to style or render further."""
     import graphviz
 
     digraph = graphviz.Digraph(document.model_type)
@@ -140,7 +140,7 @@ def _box_attributes(box: Box) -> str:
 
 
 def _look(box: Box) -> Mark:
-    """Outline and width: trouble comes before a change, and that before being reused."""
+    """Return outline and width: a failure outranks a change, and a change outranks reuse."""
     if box.status in STATUS and box.status != "traced":
         return STATUS[box.status]
     if box.change:
@@ -170,7 +170,7 @@ def _dim(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    """A user's text inside an HTML-like label: shortened, without control characters, escaped."""
+    """Return a user's text for an HTML-like label: shortened, without control characters, escaped."""
     plain = "".join(c if c.isprintable() else " " for c in text) or " "
     short = plain if len(plain) <= _LONGEST else plain[: _LONGEST // 2] + "…" + plain[-_LONGEST // 2 + 1 :]
     return html.escape(short)

@@ -1,7 +1,7 @@
-"""Where the labels of a few points go, so that none covers another label, a point or a whisker.
+"""Place the labels of a few points so that none covers another label, a point or a whisker.
 
 Works in pixels with y pointing down, on an area of a known size. Each label tries a fixed list of places around its
-point, nearest first, and takes the one that covers least; so the same points always give the same picture.
+point, nearest first, and takes the one with the least overlap; so the same points always give the same picture.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ class Box:
 
     @classmethod
     def around(cls, x: float, y: float, width: float, height: float) -> Box:
-        """The rectangle with its centre at ``(x, y)``."""
+        """Return the rectangle with its centre at ``(x, y)``."""
         return cls(x - width / 2, y - height / 2, x + width / 2, y + height / 2)
 
     def overlap(self, other: Box) -> float:
-        """Common area in square pixels."""
+        """Return the common area in square pixels."""
         width = min(self.right, other.right) - max(self.left, other.left)
         height = min(self.bottom, other.bottom) - max(self.top, other.top)
         return width * height if width > 0 and height > 0 else 0.0
 
     def holds(self, point: Point) -> bool:
-        """Whether the point's centre lies inside."""
+        """Return whether the point's centre lies inside."""
         return self.left <= point.x <= self.right and self.top <= point.y <= self.bottom
 
     def outside(self, area: Box) -> float:
-        """By how many pixels it sticks out of ``area``."""
+        """Return by how many pixels it exceeds ``area``."""
         return (
             max(0.0, area.left - self.left)
             + max(0.0, self.right - area.right)
@@ -49,7 +49,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Point:
-    """A marker at ``(x, y)``, its radius, where its whisker ends, and the size of its label; all in pixels."""
+    """A marker at ``(x, y)``, its radius, the end of its whisker, and the size of its label; all in pixels."""
 
     x: float
     y: float
@@ -74,7 +74,7 @@ class Place:
 
 
 def place_labels(points: Sequence[Point], area: Box, reserved: Sequence[Box] = ()) -> list[Place]:
-    """One place for each point's label, off the ``reserved`` boxes.
+    """Return a place for each point's label, off the ``reserved`` boxes.
 
     Example:
         >>> place_labels([Point(100, 100, 8, 100, 60, 20)], Box(0, 0, 200, 200))
@@ -119,7 +119,7 @@ def _cost(point: Point, place: Place, others: Sequence[Box], area: Box) -> float
 
 
 def _leader(point: Point, place: Place) -> list[Box]:
-    """The leader line as a row of small boxes, from the marker's edge to the label's."""
+    """Return the leader line as a row of small boxes, from the marker's edge to the label's."""
     if place.near:
         return []
     length = math.hypot(place.dx, place.dy)

@@ -15,14 +15,14 @@ _NAME = 40
 
 
 def short_name(name: str) -> str:
-    """A name that fits beside a bar; its end says most."""
+    """Return a name that fits beside a bar; its start is cut, since its end says most."""
     return (name if len(name) <= _NAME else "…" + name[1 - _NAME :]) or "(the model itself)"
 
 
 def bars(
     title: str, names: list[str], values: list[float], texts: list[str], colours: list[str], hovers: list[str]
 ) -> dict[str, Any]:
-    """One bar for each name."""
+    """Return one bar for each name."""
     return {
         "type": "bar",
         "orientation": "h",
@@ -48,7 +48,7 @@ def bar_figure(
     axis: str = "ms per call",
     from_zero: bool = True,
 ) -> go.Figure:
-    """Bars of layers with a heading, the worst or slowest at the top; for light and dark themes.
+    """Return bars of layers with a heading, the worst or slowest at the top; for light and dark themes.
 
     Args:
         heading: in bold.
@@ -99,12 +99,12 @@ def bar_figure(
 
 
 def _least(shortest: float, longest: float) -> float:
-    """Where an axis begins so that the number of a negative bar stands beside it."""
+    """Return the start of an axis that leaves room for the number of a negative bar."""
     return shortest - 0.1 * max(longest - shortest, -3 * shortest)
 
 
 def aligned(header: list[str], body: list[list[str]], more: int, caption: str) -> str:
-    """A table as text, and how many rows it leaves out."""
+    """Return a table as aligned text, and the number of rows that it leaves out."""
     rows = [header, *body]
     widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
     lines = [

@@ -1,4 +1,4 @@
-"""Tables become overlays: values by module that colour a diagram."""
+"""Turn tables into overlays: values by module that colour a diagram."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def make_overlay(
     combine: str = "",
     diverging: bool | None = None,
 ) -> Overlay:
-    """An overlay from a table by layer.
+    """Make an overlay from a table by layer.
 
     Args:
         table: a mapping from FQN to value, a pandas ``Series`` by FQN, or a ``DataFrame`` with the FQNs in a column
@@ -126,7 +126,7 @@ def _is_precision(title: str, values: Mapping[str, Any]) -> bool:
 
 
 def _precision(value: Any) -> str:
-    """``"int8"``, or with what is said further, ``"int8 weights"``."""
+    """Return ``"int8"``, or with a qualifier, ``"int8 weights"``."""
     word, space, further = _plain(value).partition(" ")
     return _PRECISIONS[word] + space + further
 

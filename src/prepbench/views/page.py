@@ -1,4 +1,4 @@
-"""A diagram as one HTML file that needs no network, and the scripts that pages and widgets run."""
+"""A diagram as one HTML file that needs no network, and the scripts of pages and widgets."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ STATIC = Path(__file__).parents[1] / "static"
 
 
 def script(name: str) -> str:
-    """The text of a file of the built front end."""
+    """Return the text of a file of the built front end."""
     return (STATIC / name).read_text(encoding="utf-8")
 
 
 def packed(text: str) -> bytes:
-    """Gzipped text; equal texts give equal bytes."""
+    """Return gzipped text; equal texts give equal bytes."""
     return gzip.compress(text.encode(), compresslevel=9, mtime=0)
 
 
 def page(document: GraphCollectionDocument | DiagramDocument) -> str:
-    """The HTML of a page with the interactive diagram; where scripts do not run, it shows the text of the diagram."""
+    """Return the HTML of a page with the interactive diagram; without scripts it shows the diagram as text."""
     first = document.documents[0] if isinstance(document, DiagramDocument) else document
     parts = {
         "title": html.escape(first.model_type),
@@ -44,7 +44,7 @@ def page(document: GraphCollectionDocument | DiagramDocument) -> str:
 
 
 def write_page(document: GraphCollectionDocument | DiagramDocument, path: str | os.PathLike[str]) -> Path:
-    """Write :func:`page` to a file, whole or not at all.
+    """Write :func:`page` to a file atomically.
 
     Returns:
         The path, for a link.
@@ -56,7 +56,7 @@ def write_page(document: GraphCollectionDocument | DiagramDocument, path: str | 
 
 
 def write_document(document: GraphCollectionDocument | DiagramDocument, path: str | os.PathLike[str]) -> Path:
-    """Write a document as JSON, whole or not at all.
+    """Write a document as JSON atomically.
 
     Returns:
         The path.
@@ -68,5 +68,5 @@ def write_document(document: GraphCollectionDocument | DiagramDocument, path: st
 
 
 def packed_text(text: str) -> str:
-    """Gzipped text as base64, for a page."""
+    """Return gzipped text as base64, for a page."""
     return base64.b64encode(packed(text)).decode()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Shade:
-    """One meaning's colour on light and on dark pages."""
+    """A colour for one meaning, on light and on dark pages."""
 
     light: str
     dark: str
@@ -67,7 +67,7 @@ CHANGES = {
 
 @dataclass(frozen=True)
 class Fill:
-    """A background and the text on it, for light and dark pages, and the badge that says the same."""
+    """A background and its text, for light and dark pages, and the badge with the same meaning."""
 
     ground: Shade
     text: Shade
@@ -112,7 +112,7 @@ CATEGORIES = tuple(
 
 
 def controls() -> dict[str, Shade]:
-    """The colours of the controls around diagrams, of the bench and of the panel, by CSS variable."""
+    """Return the colours of the controls around diagrams, of the bench and of the panel, by CSS variable."""
     fills = {f"precision-{name}": fill for name, fill in PRECISION.items()}
     return {
         "page": PAGE,
@@ -136,7 +136,7 @@ def controls() -> dict[str, Shade]:
 
 
 def variables() -> dict[str, Shade]:
-    """Every colour of a diagram by the name of its CSS variable (without ``--pb-``)."""
+    """Return every colour of a diagram by the name of its CSS variable (without ``--pb-``)."""
     fills = {
         **{f"precision-{name}": fill for name, fill in PRECISION.items()},
         **{f"ramp-{i}": fill for i, fill in enumerate(RAMP)},

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def profile_table(profile: Profile) -> pandas.DataFrame:
-    """One row for each layer and named part of the rest, numbers as numbers."""
+    """Return one row for each layer and named part of the rest, numbers as numbers."""
     import pandas
 
     columns: dict[str, list[Any]] = {
@@ -34,7 +34,7 @@ def profile_table(profile: Profile) -> pandas.DataFrame:
 
 
 def difference_table(difference: ProfileDifference) -> pandas.DataFrame:
-    """One row for each layer, with both times and the memory of its weights; None where it had none of its own."""
+    """Return one row for each layer, with both times and the memory of its weights; None without weights of its own."""
     import pandas
 
     first, second = ({row.name: row.ms for row in each.rows} for each in (difference.first, difference.second))
@@ -52,7 +52,7 @@ def difference_table(difference: ProfileDifference) -> pandas.DataFrame:
 
 
 def profile_figure(profile: Profile) -> go.Figure:
-    """The slowest rows as bars, what is in no layer in grey, and all others as one."""
+    """Draw the slowest rows as bars, time outside of layers in grey, and all others as one bar."""
     shown, others = profile.rows[:BARS], profile.rows[BARS:]
     names = [short_name(row.name) for row in shown]
     lengths = [row.ms for row in shown]
@@ -69,7 +69,7 @@ def profile_figure(profile: Profile) -> go.Figure:
 
 
 def difference_figure(difference: ProfileDifference) -> go.Figure:
-    """Both times of the layers that changed most."""
+    """Draw both times of the layers that changed most."""
     names = list(difference.saved_ms)[:BARS]
     traces = []
     for profile, title, colour in zip(
@@ -84,7 +84,7 @@ def difference_figure(difference: ProfileDifference) -> go.Figure:
 
 
 def profile_text(profile: Profile) -> str:
-    """The slowest rows as aligned text."""
+    """Return the slowest rows as aligned text."""
     header = ["layer", "ms", "share", "weights MB", "results MB"]
     body = [
         [
@@ -99,7 +99,7 @@ def profile_text(profile: Profile) -> str:
 
 
 def difference_text(difference: ProfileDifference) -> str:
-    """The rows that changed most as aligned text."""
+    """Return the rows that changed most as aligned text."""
     rows = difference.table().iloc[:, :4].itertuples(index=False)
     body = [
         [short_name(row[0]), *("–" if each != each else f"{each:.3g}".replace("-", "−") for each in row[1:])]
@@ -110,7 +110,7 @@ def difference_text(difference: ProfileDifference) -> str:
 
 
 def bundle(result: Profile | ProfileDifference) -> dict[str, Any]:
-    """What a notebook shows: the chart where plotly's renderer is installed, else the table, else text."""
+    """Return the notebook output: the chart if plotly's renderer is installed, else the table, else text."""
     chart = json.loads(result.figure().to_json())
     shown = result.table().iloc[:, :4] if isinstance(result, ProfileDifference) else result.table()
     table = shown.head(BARS).to_html(index=False, na_rep="–", float_format=lambda value: f"{value:.3g}")

@@ -1,4 +1,4 @@
-"""What training brought back, as a table and curves."""
+"""The course of a recovery training as a table and curves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SCORE = "#D08A2E"
 
 
 def recovery_table(found: Recovery) -> pandas.DataFrame:
-    """One row for each step, numbers as numbers; the first row is before any."""
+    """Return one row for each step, numbers as numbers; the first row is before any step."""
     import pandas
 
     steps = range(len(found.losses) + 1)
@@ -30,7 +30,7 @@ def recovery_table(found: Recovery) -> pandas.DataFrame:
 
 
 def recovery_figure(found: Recovery) -> go.Figure:
-    """The loss of each step, and scores on an axis of their own, with a mark where the best was."""
+    """Draw the loss of each step, and scores on an axis of their own, with a mark at the best."""
     import plotly.graph_objects as go
 
     name = html.escape(found.metric)
@@ -64,7 +64,9 @@ def recovery_figure(found: Recovery) -> go.Figure:
 
 
 def bundle(found: Recovery) -> dict[str, Any]:
-    """What a notebook shows: the chart where plotly's renderer is installed, else the scores as a table, else text."""
+    """Return the notebook output: the chart if plotly's renderer is installed, else the scores as a table, else
+    text.
+    """
     chart = json.loads(found.figure().to_json())
     table = (
         found.table()

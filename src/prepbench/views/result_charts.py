@@ -26,7 +26,7 @@ _NUMBERS = ("score", "change", "p50 ms", "p90 ms", "speed-up", "size MB")
 
 
 def results_table(rows: Sequence[Result]) -> pandas.DataFrame:
-    """One row for each result; what failed has its error in the last column and no numbers."""
+    """Return one row for each result; a failed one has its error in the last column and no numbers."""
     import pandas
 
     columns: dict[str, list[Any]] = {
@@ -50,10 +50,11 @@ def results_table(rows: Sequence[Result]) -> pandas.DataFrame:
 
 
 def results_figure(rows: Sequence[Result]) -> go.Figure:
-    """Scores against latency: a panel for each metric, a colour for each machine and target, a symbol for each model.
+    """Draw scores against latency: a panel for each metric, a colour for each machine and target, a symbol for each
+    model.
 
-    Latencies stand as they were measured, in milliseconds. No ratio is taken between two machines: the speed-ups that
-    a point tells are those over the float model in the same rounds. Results without a score or a latency are left out.
+    Latencies are in milliseconds as measured, and never compared between machines: the speed-up of a point is that
+    over the float model in the same rounds. Results without a score or a latency are left out.
     """
     import plotly.graph_objects as go
     from plotly.subplots import make_subplots
@@ -86,7 +87,7 @@ def results_figure(rows: Sequence[Result]) -> go.Figure:
 
 
 def results_text(rows: Sequence[Result]) -> str:
-    """The results for people, one line each; of many the last ones."""
+    """Return the results as text, one line each; of many the last ones."""
     header, *body = _cells(rows[-_TEXT_ROWS:])
     widths = [max(len(row[i]) for row in (header, *body)) for i in range(len(header))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -96,7 +97,9 @@ def results_text(rows: Sequence[Result]) -> str:
 
 
 def results_bundle(results: Any) -> dict[str, Any]:
-    """What a notebook shows of something with ``rows``: the chart where plotly's renderer is, else the table."""
+    """Return the notebook output of an object with ``rows``: the chart if plotly's renderer is installed, else the
+    table.
+    """
     bundle = {"text/html": _results_html(results.rows), "text/plain": repr(results)}
     if any(row.score is not None and row.p50_ms for row in results.rows):
         chart = json.loads(results_figure(results.rows).to_json())
@@ -105,12 +108,12 @@ def results_bundle(results: Any) -> dict[str, Any]:
 
 
 def model_of(row: Result) -> str:
-    """What a result's model is called."""
+    """Return the name of a result's model."""
     return row.model_name or row.model[:12]
 
 
 def metric_of(row: Result) -> str:
-    """The metric of a result with its unit; "" where it was not scored."""
+    """Return the metric of a result with its unit; "" without a score."""
     return f"{row.metric} ({row.unit})" if row.unit else row.metric
 
 
@@ -161,7 +164,7 @@ def _layout(panels: int, left_out: int) -> dict[str, Any]:
 
 
 def _beyond(rows: Sequence[Result]) -> tuple[float, float]:
-    """Where scores of minus and plus infinity are drawn: past all others."""
+    """Return where scores of minus and plus infinity are drawn: beyond all others."""
     finite = [row.score for row in rows if row.score is not None and math.isfinite(row.score)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
     step = max(0.25 * (high - low), 0.02 * max(abs(low), abs(high)), 1e-3)

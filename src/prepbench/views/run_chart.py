@@ -1,4 +1,4 @@
-"""The chart of all runs: accuracy against latency, with the front of those that no other run beats in both."""
+"""The chart of all runs: accuracy against latency, with the Pareto front."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _NAMED = 12  # runs with a label
 
 
 def front_of(comparison: Comparison) -> list[CandidateResult]:
-    """The candidates that no other beats in both score and latency (Pareto's front), fastest first.
+    """Return the Pareto front of score and latency, fastest first.
 
-    Those with an unknown score or latency are left out.
+    Candidates without a score or a latency are left out.
     """
     known = [row for row in comparison.rows if row.p50_ms is not None and not math.isnan(row.metric)]
     sign = 1 if comparison.higher_is_better else -1
@@ -33,7 +33,8 @@ def front_of(comparison: Comparison) -> list[CandidateResult]:
 
 
 def runs_figure(comparison: Comparison, ids: Mapping[str, str], far: Collection[str] = ()) -> go.Figure:
-    """All runs; the front, the float model and the newest have labels, and a click on a point tells the run's id.
+    """Draw all runs; the front, the float model and the newest have labels, and a click on a point returns the run's
+    id.
 
     Args:
         comparison: the runs as candidates, the float model first.
@@ -55,7 +56,7 @@ def runs_figure(comparison: Comparison, ids: Mapping[str, str], far: Collection[
 
 
 def runs_bundle(comparison: Comparison, ids: Mapping[str, str], far: Collection[str] = ()) -> dict[str, Any]:
-    """What the bench shows: the chart where plotly's renderer is installed, else the table, else text."""
+    """Return the output of the bench: the chart if plotly's renderer is installed, else the table, else text."""
     chart = json.loads(runs_figure(comparison, ids, far).to_json())
     return {
         "application/vnd.plotly.v1+json": {**chart, "config": CONFIG},
@@ -65,7 +66,7 @@ def runs_bundle(comparison: Comparison, ids: Mapping[str, str], far: Collection[
 
 
 def _named(runs: Sequence[CandidateResult], front: Sequence[CandidateResult]) -> list[CandidateResult]:
-    """The runs with a label: those on the front and the newest, in their order."""
+    """Return the runs with a label: those on the front and the newest, in their order."""
     wanted = [*(row for row in front if row in runs), *reversed(runs)]
     chosen = {row.name for row in list(dict.fromkeys(wanted))[:_NAMED]}
     return [row for row in runs if row.name in chosen]
@@ -87,7 +88,7 @@ def _draw_front(figure: go.Figure, comparison: Comparison, front: Sequence[Candi
 
 
 def _draw_others(figure: go.Figure, others: Sequence[CandidateResult], ids: Mapping[str, str]) -> None:
-    """Runs without a label, as small hollow points; the axes grow to hold them."""
+    """Add runs without a label as small hollow points; the axes grow to hold them."""
     shown = [row for row in others if row.p50_ms is not None and math.isfinite(row.metric)]
     if not shown:
         return

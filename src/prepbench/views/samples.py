@@ -1,4 +1,4 @@
-"""What a notebook shows of single samples: images as images, text as text; and which classes are confused."""
+"""Notebook outputs of single samples: images as images, text as text, and confused classes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ table.pb-samples img{image-rendering:pixelated;border:1px solid #8888;max-width:
 
 
 def worst_bundle(worst: WorstSamples) -> dict[str, Any]:
-    """A row for each sample with its inputs, both outputs and the target."""
+    """Return a row for each sample with its inputs, both outputs and the target."""
     text = repr(worst)
     notes = "".join(f"<br>{html.escape(note)}" for note in worst.notes)
     small = f"<small>{html.escape(worst.caption)}{notes}</small>"
@@ -79,7 +79,7 @@ def _text(text: str) -> str:
 
 
 def confusion_figure(confusion: Confusion) -> go.Figure:
-    """Counts by class of the target and predicted class. Of very many classes those that are confused most."""
+    """Draw the counts by target class and predicted class; with very many classes, those that are confused most."""
     import plotly.graph_objects as go
 
     counts, chosen = confusion.counts, list(range(len(confusion.counts)))
@@ -131,7 +131,7 @@ def confusion_figure(confusion: Confusion) -> go.Figure:
 
 
 def confusion_bundle(confusion: Confusion) -> dict[str, Any]:
-    """What a notebook shows: the chart where plotly's renderer is installed, else the confused pairs, else text."""
+    """Return the notebook output: the chart if plotly's renderer is installed, else the confused pairs, else text."""
     chart = json.loads(confusion_figure(confusion).to_json())
     table = confusion.pairs().to_html(index=False, border=0)
     return {
@@ -149,7 +149,7 @@ _DARKEST, _BRIGHTEST = 0, 255
 
 
 def is_image(values: torch.Tensor | None) -> bool:
-    """Whether a row looks like an image: 1 or 3 channels before or after height and width, in float or bytes."""
+    """Return whether a row looks like an image: 1 or 3 channels before or after height and width, floats or bytes."""
     if values is None or values.dim() != 3 or values.numel() == 0:
         return False
     if not (values.is_floating_point() or values.dtype == torch.uint8):
@@ -158,10 +158,10 @@ def is_image(values: torch.Tensor | None) -> bool:
 
 
 def picture(values: torch.Tensor, side: int) -> str:
-    """An image as a ``data:`` address.
+    """Return an image as a ``data:`` address.
 
-    Bytes are shown as they are, and so are floats between 0 and 1; other ranges are stretched to black and white.
-    What is no number is black.
+    Bytes and floats between 0 and 1 are shown unchanged; other ranges are stretched to black and white. NaN is
+    black.
 
     Args:
         values: of shape (channels, height, width) or (height, width, channels).
@@ -178,7 +178,7 @@ def picture(values: torch.Tensor, side: int) -> str:
 
 
 def png(pixels: torch.Tensor) -> bytes:
-    """A PNG file.
+    """Encode a PNG file.
 
     Args:
         pixels: uint8 of shape (height, width, 1 or 3).

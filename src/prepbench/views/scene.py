@@ -1,4 +1,4 @@
-"""Document and view in, visible boxes and edges out: what a diagram shows, before any layout.
+"""Turn a document and a view into visible boxes and edges: the diagram before its layout.
 
 The live diagram computes the same in the page; golden files hold both to it.
 """
@@ -28,7 +28,7 @@ def scene(
     view: View | None = None,
     marks: Mapping[str, str] | None = None,
 ) -> Scene:
-    """The visible part of ``document``.
+    """Return the visible part of ``document``.
 
     Args:
         document: what was captured.
@@ -70,7 +70,7 @@ class _Builder:
     # -- which groups are open
 
     def _default_expansion(self) -> frozenset[str]:
-        """Open level by level while the diagram stays readable; the ways to failures come first and go deeper."""
+        """Open groups level by level while the diagram stays readable; paths to failures open first and go deeper."""
         depth, wanted = self._view.depth, self._ways_to_failures()
         opened, visible, level = {self._root}, len(self._runs(self._root)), [self._root]
         ends = sum(self._is_end(run[0]) for run in self._runs(self._root))
@@ -94,24 +94,24 @@ class _Builder:
         return frozenset(opened)
 
     def _more(self, run: list[Item]) -> int:
-        """How many boxes more there are when the first group of a run is opened."""
+        """Return the number of additional boxes when the first group of a run is opened."""
         return len(self._runs(run[0].id)) - 1 + (len(run) > 1)
 
     def _is_end(self, item: Item) -> bool:
-        """Whether it is an input, an output, or a group of inputs."""
+        """Return whether it is an input, an output, or a group of inputs."""
         if item.is_group:
             return not self._index.operations[item.id]
         return self._index.nodes[item.id].op in ENDS
 
     def _ways_to_failures(self) -> set[str]:
-        """The groups around what failed or is a leaf, and the groups of failed modules themselves."""
+        """Return the groups around failures and leaves, and the groups of failed modules themselves."""
         groups = [group for group in self._index.groups.values() if not group.label]
         inside = [self._index.parents(g.id)[1:] for g in groups if self._status(g.fqn) in ("failed", "leaf") and g.id]
         around = [self._index.parents(n.group) for n in self._index.nodes.values() if n.status in ("failed", "leaf")]
         return {g.id for g in groups if self._status(g.fqn) == "failed"}.union(*inside, *around)
 
     def _runs(self, group: str) -> list[list[Item]]:
-        """The members of a group; closed groups that are alike and follow each other are one run."""
+        """Return the members of a group; consecutive closed groups that are alike form one run."""
         runs: list[list[Item]] = []
         last: object = None
         for item in self._index.items[group]:
@@ -219,7 +219,7 @@ class _Builder:
         return found.label or self._relative(found.fqn, found.parent)
 
     def _unvisited(self, group: str) -> list[Box]:
-        """Modules right here that were never called; at most a few, the others as a number."""
+        """Return the modules of this group that were never called; at most a few, the others as a number."""
         if self._index.groups[group].call > 1 or self._index.groups[group].label:
             return []
         here = self._index.groups[group].fqn
@@ -242,7 +242,7 @@ class _Builder:
         return boxes
 
     def _relative(self, fqn: str, around: str | None) -> str:
-        """A module's name inside the group that it is drawn in."""
+        """Return a module's name relative to the group that it is drawn in."""
         outer = self._index.groups[around].fqn if around is not None else ""
         return fqn.removeprefix(f"{outer}.") if outer else fqn
 
@@ -257,8 +257,9 @@ class _Builder:
     # -- edges
 
     def _edges(self) -> tuple[list[tuple[str, str]], list[Box]]:
-        """Edges between what is visible, each once, and a box for each value that comes from or goes to what lies
-        outside. Sizes and other numbers are no data flow: what they are read from is not drawn.
+        """Return the distinct edges between visible boxes, and a box for each value that crosses the boundary.
+
+        Sizes and other numbers are no data flow: edges from their sources are not drawn.
         """
         where: dict[str, str] = {}
         shown = {group: self._representative(group) for group in self._index.groups}
@@ -287,7 +288,7 @@ class _Builder:
         return ends.setdefault(name, Box(name, "reference", title, fqn=node.fqn))
 
     def _representative(self, group: str) -> str:
-        """The box that stands for what lies directly in a group; "" where that is drawn itself."""
+        """Return the box that stands for the direct content of a group; "" where that is drawn itself."""
         around = self._index.parents(group)
         if self._root not in around:
             return _OUTSIDE
@@ -328,7 +329,7 @@ class Item:
 
 
 class Index:
-    """Look-ups in one document; all orders are orders of execution."""
+    """Look-ups in one document; all orders are execution orders."""
 
     def __init__(self, document: GraphCollectionDocument) -> None:
         self.document = document if document.groups else grouped(document)
@@ -343,7 +344,7 @@ class Index:
         self._count_troubles()
 
     def parents(self, group: str | None) -> list[str]:
-        """The group and those around it, from the inside out."""
+        """Return the group and its ancestors, from the inside out."""
         found = []
         while group is not None:
             found.append(group)
@@ -388,7 +389,7 @@ SPAN = 12  # and one that is used so many ranks further on
 def neighbourhood(
     root: Cluster, edges: list[tuple[str, str]], centre: str, hops: int
 ) -> tuple[Cluster, list[tuple[str, str]]]:
-    """Only what is at most ``hops`` edges away."""
+    """Return only what is at most ``hops`` edges away."""
     near: dict[str, set[str]] = defaultdict(set)
     for source, target in edges:
         near[source].add(target)
@@ -408,8 +409,8 @@ def _filter(cluster: Cluster, keep: Callable[[Box], bool]) -> Cluster:
 
 
 def with_references(root: Cluster, edges: list[tuple[str, str]]) -> tuple[Cluster, list[tuple[str, str]]]:
-    """Replace a value that is used often and far away by a reference at each use: long edges are what makes layouts
-    slow and unreadable.
+    """Replace a value that is used often and far away by a reference at each use: long edges make layouts slow and
+    unreadable.
     """
     uses = Counter(source for source, _ in edges)
     ranks = _ranks(edges)
@@ -428,7 +429,7 @@ def with_references(root: Cluster, edges: list[tuple[str, str]]) -> tuple[Cluste
 
 
 def _ranks(edges: list[tuple[str, str]]) -> dict[str, int]:
-    """The longest way to each box, without the edges that close a circle (found depth first)."""
+    """Return the length of the longest path to each box, ignoring back edges (found depth first)."""
     inputs: dict[str, list[str]] = defaultdict(list)
     for source, target in edges:
         inputs[target].append(source)

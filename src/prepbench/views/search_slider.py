@@ -1,4 +1,4 @@
-"""A slider over budgets in the chart of a search: the best within each, without a kernel."""
+"""A slider over budgets in the chart of a search: it shows the best within each, without a kernel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _ROOM = 84
 
 
 def slider_figure(result: SearchResult, budgets: Sequence[Budget]) -> go.Figure:
-    """The chart of a search with a slider; the candidates of all budgets are shown, and the best of one.
+    """Draw the chart of a search with a slider; the candidates of all budgets are shown, with the best of one
+    marked.
 
     Args:
         result: what was searched.
@@ -62,7 +63,7 @@ def _with_best(known: dict[str, Any], one: SearchResult) -> tuple[Any, ...]:
 
 
 def _label(budget: Budget) -> str:
-    """What a budget bounds, in a few words."""
+    """Return a short text of a budget's bounds."""
     bounds = (budget.max_drop, ""), (budget.min_metric, ""), (budget.max_latency_ms, " ms"), (budget.max_size_mb, " MB")
     return ", ".join(f"{value:g}{unit}" for value, unit in bounds if value is not None)
 
@@ -91,7 +92,7 @@ _HEIGHT = 440
 
 
 def search_table(result: SearchResult) -> pandas.DataFrame:
-    """One row for each candidate, the best first, numbers as numbers."""
+    """Return one row for each candidate, the best first, numbers as numbers."""
     import pandas
 
     rows = _ordered(result)
@@ -115,7 +116,7 @@ def search_table(result: SearchResult) -> pandas.DataFrame:
 
 
 def search_text(result: SearchResult) -> str:
-    """The best rows as aligned text, with how the search ended."""
+    """Return the best rows as aligned text, with how the search ended."""
     header, *body = _cells(result)
     widths = [max(len(row[i]) for row in (header, *body)) for i in range(len(header))]
     lines = [
@@ -127,7 +128,7 @@ def search_text(result: SearchResult) -> str:
 
 
 def search_html(result: SearchResult) -> str:
-    """The best rows as a table that takes its fonts and colours from the page."""
+    """Return the best rows as an HTML table with the fonts and colours of the page."""
     header, *body = _cells(result)
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
     rows = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
@@ -136,7 +137,7 @@ def search_html(result: SearchResult) -> str:
 
 
 def search_bundle(result: SearchResult) -> dict[str, Any]:
-    """What a notebook shows: the chart where plotly's renderer is installed, else the table, else text."""
+    """Return the notebook output: the chart if plotly's renderer is installed, else the table, else text."""
     chart = json.loads(search_figure(result).to_json())
     return {
         "application/vnd.plotly.v1+json": {**chart, "config": CONFIG},
@@ -146,7 +147,7 @@ def search_bundle(result: SearchResult) -> dict[str, Any]:
 
 
 def search_figure(result: SearchResult) -> go.Figure:
-    """The metric against latency or size, with the front as a step line and the bounds of the budget as lines."""
+    """Draw the metric against latency or size, with the front as a step line and the bounds of the budget as lines."""
     import plotly.graph_objects as go
 
     shown = [row for row in result.candidates if math.isfinite(_x(result, row)) and _y(row) is not None]
@@ -201,7 +202,7 @@ def _points(
 
 
 def _add_budget(figure: go.Figure, result: SearchResult) -> None:
-    """A line for each bound that the chart has an axis for."""
+    """Add a line for each bound whose quantity is on an axis."""
     budget, line = result.budget, {"color": TEXT, "width": 1.5, "dash": "dash"}
     worst = budget.min_metric
     if budget.max_drop is not None:
@@ -304,5 +305,5 @@ def _y(row: SearchCandidate) -> float | None:
 
 
 def _finite(value: float | None, highest: float) -> float:
-    """A metric of infinity has its place above all others."""
+    """Return a drawable value: an infinite metric is placed above all others."""
     return highest * 1.1 if value is None or math.isinf(value) else value

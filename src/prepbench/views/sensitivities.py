@@ -1,4 +1,4 @@
-"""What each layer costs the model, as a table, bars and text."""
+"""The sensitivity of layers as a table, bars and text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PALE = 0.45
 
 
 def sensitivity_table(found: Sensitivity, candidate: str | None = None) -> pandas.DataFrame:
-    """One row for each layer, numbers as numbers; of one candidate, all that is known of it."""
+    """Return one row for each layer, numbers as numbers; for a single candidate, with all its columns."""
     import pandas
 
     first = next(iter(found.candidates))
@@ -50,7 +50,7 @@ def sensitivity_table(found: Sensitivity, candidate: str | None = None) -> panda
 
 
 def sensitivity_figure(found: Sensitivity) -> go.Figure:
-    """The layers that cost most, a bar for each candidate, paler where it was only estimated."""
+    """Draw the layers with the highest cost, a bar for each candidate, paler where only estimated."""
     layers = _worst_layers(found)[:BARS]
     is_drop = any(row.drop is not None for row in found.rows)
     traces = []
@@ -81,7 +81,7 @@ def sensitivity_figure(found: Sensitivity) -> go.Figure:
 
 
 def sensitivity_text(found: Sensitivity) -> str:
-    """The layers that cost most as aligned text; ``~`` stands before what was estimated."""
+    """Return the layers with the highest cost as aligned text; ``~`` marks an estimate."""
     is_drop = any(row.drop is not None for row in found.rows)
     layers = _worst_layers(found)
     by_pair = {(row.fqn, row.candidate): row for row in found.rows}
@@ -94,7 +94,7 @@ def sensitivity_text(found: Sensitivity) -> str:
 
 
 def bundle(found: Sensitivity) -> dict[str, Any]:
-    """What a notebook shows: the chart where plotly's renderer is installed, else the table, else text."""
+    """Return the notebook output: the chart if plotly's renderer is installed, else the table, else text."""
     chart = json.loads(found.figure().to_json())
     by_layer = found.table().set_index("layer", drop=False)
     table = by_layer.loc[_worst_layers(found)[:BARS]].to_html(
@@ -108,7 +108,7 @@ def bundle(found: Sensitivity) -> dict[str, Any]:
 
 
 def _worst_layers(found: Sensitivity) -> list[str]:
-    """All layers, those first that cost most with one of the candidates."""
+    """Return all layers, sorted by their highest cost with any candidate."""
     ordered = [row.fqn for row in found.worst(max(1, len(found.rows)))]
     return list(dict.fromkeys([*ordered, *(row.fqn for row in found.rows)]))
 

@@ -1,4 +1,4 @@
-"""Scene to SVG through Graphviz's ``dot``, with colours that follow light and dark pages."""
+"""Scene to SVG through Graphviz's ``dot``, with colours for light and dark pages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LINK = "{http://www.w3.org/1999/xlink}"
 
 
 def render(view: Scene, *, seconds: float = SECONDS) -> str | None:
-    """The scene as SVG text, or None when ``dot`` is not installed or takes too long.
+    """Return the scene as SVG text, or None when ``dot`` is not installed or takes too long.
 
     Args:
         view: what is visible.
@@ -40,13 +40,13 @@ def _layout(dot: str, seconds: float) -> bytes | None:
 
 
 def description(view: Scene) -> str:
-    """One sentence for screen readers: the model and what became of its modules."""
+    """Return one sentence for screen readers: the model and the status of its modules."""
     counts = ", ".join(f"{count} {STATUS[status].word}" for status, count in view.counts)
     return f"Graph of {view.title}: {counts or 'no modules'}."
 
 
 def _finish(raw: bytes, view: Scene) -> str:
-    """Colours as CSS, a title, a label for each box; links and foreign markup are left out."""
+    """Add CSS colours, a title and a label for each box; remove links and foreign markup."""
     ElementTree.register_namespace("", _SVG)
     root = ElementTree.fromstring(raw)
     for parent in list(root.iter()):

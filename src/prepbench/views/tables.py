@@ -17,7 +17,7 @@ _FAILURE_COLUMNS = ["module", "type", "reason", "message", "file", "line", "code
 
 
 def failures_table(failures: Iterable[Failure]) -> pandas.DataFrame:
-    """One row for each module that could not be captured: why, where, and what to change."""
+    """Return one row for each module that could not be captured: why, where, and how to change it."""
     import pandas
 
     rows = []
@@ -31,7 +31,7 @@ def failures_table(failures: Iterable[Failure]) -> pandas.DataFrame:
 
 
 def traceability_table(report: Any) -> pandas.DataFrame:
-    """One row for each check that passed and for each reason why another did not."""
+    """Return one row for each passed check and for each reason why another failed."""
     import pandas
 
     rows: list[list[Any]] = []
@@ -43,7 +43,7 @@ def traceability_table(report: Any) -> pandas.DataFrame:
 
 
 def axes_table(axes: Any, *, alike: bool = False) -> pandas.DataFrame:
-    """One row for each dim of each tensor input: its sizes in the samples, whether it is dynamic, its symbol.
+    """Return one row for each dim of each tensor input: its sizes in the samples, whether it is dynamic, its symbol.
 
     Args:
         axes: the axes.
@@ -63,9 +63,9 @@ def axes_table(axes: Any, *, alike: bool = False) -> pandas.DataFrame:
 
 
 def generated_table(rows: Any, decode: Any) -> pandas.DataFrame:
-    """One row for each prompt, and a column for each candidate with the text that it wrote, or the token numbers.
+    """Return one row for each prompt, and a column for each candidate with its generated text or token numbers.
 
-    A notebook shows texts as a whole, side by side and with their line breaks.
+    A notebook shows texts in full, side by side and with their line breaks.
     """
     import pandas
 
@@ -83,7 +83,7 @@ def generated_table(rows: Any, decode: Any) -> pandas.DataFrame:
 
 
 def texts_html(names: list[str], rows: list[list[str]]) -> str:
-    """Texts in columns that share the width, with their line breaks."""
+    """Return texts in columns of equal width, with their line breaks."""
     style = "text-align:left;vertical-align:top;white-space:pre-wrap;overflow-wrap:anywhere"
     head = "".join(f'<th style="text-align:left">{html.escape(str(name))}</th>' for name in ("prompt", *names))
     body = "".join(
@@ -96,7 +96,7 @@ def texts_html(names: list[str], rows: list[list[str]]) -> str:
 
 
 def layers_table(report: Any) -> pandas.DataFrame:
-    """One row for each layer of a compile report: what was done to it, or why not, and what was pruned."""
+    """Return one row for each layer of a compile report: how it was quantized, or why not, and what was pruned."""
     import pandas
 
     from prepbench.quantize import LayerReport
@@ -115,14 +115,14 @@ def layers_table(report: Any) -> pandas.DataFrame:
 
 
 def tensors_table(report: Any) -> pandas.DataFrame:
-    """One row for each parameter, buffer and constant of the model: what became of it."""
+    """Return one row for each parameter, buffer and constant of the model, with its outcome."""
     from prepbench.quantize import TensorReport
 
     return records_table(report.tensors, TensorReport)
 
 
 def report_html(report: Any) -> str:
-    """A compile report for a notebook: what is the same for all layers is said once and has no column."""
+    """Return a compile report for a notebook: values that all layers share are stated once and have no column."""
     import pandas
 
     table = report.table()
@@ -157,7 +157,7 @@ def _cell(value: Any) -> str:
 
 
 def explanation_table(layers: Any) -> pandas.DataFrame:
-    """One row for each quantizable layer: what applies to it, and which rule decided against which others."""
+    """Return one row for each quantizable layer: its settings, the deciding rule, and the rules that it overrides."""
     import pandas
 
     rows = [(row.fqn, row.type, row.summary, row.rule, ", ".join(row.overruled)) for row in layers]
@@ -165,7 +165,9 @@ def explanation_table(layers: Any) -> pandas.DataFrame:
 
 
 def records_table(records: Iterable[Any], kind: type) -> pandas.DataFrame:
-    """One row for each record of a dataclass, one column for each field; a source line becomes file, line and code."""
+    """Return one row for each record of a dataclass, one column for each field; a source line becomes file, line and
+    code.
+    """
     import pandas
 
     names = [field.name for field in fields(kind)]

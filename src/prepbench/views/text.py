@@ -1,4 +1,4 @@
-"""The same as the diagram in plain text: an indented tree with the same glyphs."""
+"""The diagram in plain text: an indented tree with the same glyphs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from prepbench.views.scene import scene
 
 
 def to_text(document: GraphCollectionDocument, expanded: frozenset[str] | None = None) -> str:
-    """An indented tree of what the diagram shows."""
+    """Return the diagram as an indented tree."""
     view = scene(document, expanded)
     sizes = sizes_text(document, view)
     return "\n".join(
@@ -20,12 +20,12 @@ def to_text(document: GraphCollectionDocument, expanded: frozenset[str] | None =
 
 
 def sizes_text(document: GraphCollectionDocument, view: Scene) -> str:
-    """What the names in the visible shapes stand for, e.g. ``"H = x.shape[2] · H1 = (H - 1)//2 + 1"``."""
+    """Return the meaning of the names in the visible shapes, e.g. ``"H = x.shape[2] · H1 = (H - 1)//2 + 1"``."""
     return " · ".join(f"{size.name} = {size.meaning}" for size in visible_sizes(document, view))
 
 
 def visible_sizes(document: GraphCollectionDocument, view: Scene) -> tuple[Size, ...]:
-    """The sizes that are named in visible boxes, and in the formulas of these, in the order of the document."""
+    """Return the sizes that are named in visible boxes, and in their formulas, in the order of the document."""
     meanings = {size.name: size.meaning for size in document.sizes}
     found: set[str] = set()
     waiting = [box.detail for box in all_boxes(view.root)]
@@ -37,7 +37,7 @@ def visible_sizes(document: GraphCollectionDocument, view: Scene) -> tuple[Size,
 
 
 def legend(view: Scene) -> str:
-    """Glyphs, words and counts of the states that occur, e.g. ``"✕ 1 failed · ● 12 traced"``."""
+    """Return glyphs, words and counts of the statuses that occur, e.g. ``"✕ 1 failed · ● 12 traced"``."""
     return " · ".join(f"{STATUS[status].glyph} {count} {STATUS[status].word}" for status, count in view.counts)
 
 
