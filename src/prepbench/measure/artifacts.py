@@ -1,4 +1,4 @@
-"""Each candidate saved to a folder: its size is that of the folder, and its timing process loads it from there."""
+"""Save each candidate to a folder: the folder's size is its size, and its timing process loads it from there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PARAMETERS = "parameters and buffers"
 
 @runtime_checkable
 class Compiled(Protocol):
-    """What a compiled model can do. A protocol, so that comparing does not import the compiler."""
+    """The interface of a compiled model: a protocol, so that comparing does not import the compiler."""
 
     @property
     def target(self) -> Any: ...
@@ -34,7 +34,7 @@ class Compiled(Protocol):
 
 @dataclass(frozen=True)
 class Artifact:
-    """One candidate, saved or not.
+    """A candidate on disk, or the reason why it could not be saved.
 
     Attributes:
         folder: where it was saved; None when that was not possible, or when another process cannot load it.
@@ -55,7 +55,7 @@ class Artifact:
 
 
 def is_compiled(candidate: Any) -> bool:
-    """Whether the candidate is compiled already and can save itself."""
+    """Return whether the candidate is compiled and can save itself."""
     return isinstance(candidate, Compiled)
 
 
@@ -64,7 +64,7 @@ def save_candidate(
 ) -> Artifact:
     """Save ``candidate`` to ``folder``; a float module is captured first, to be run operator by operator.
 
-    It is not an error if a candidate cannot be captured or saved: it is timed in this process, and ``note`` says why.
+    A candidate that cannot be captured or saved is no error: it is timed in this process, and ``note`` says why.
 
     Raises:
         StorageError: the disk is full, or cannot be written to.

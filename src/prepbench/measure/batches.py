@@ -49,7 +49,7 @@ def read_batches(candidates: Iterable[Callable[..., Any]], data: Any, *, with_ta
 
 
 def batch_size(sample: Sample) -> int:
-    """Size of the first dimension of the first tensor that has one; 1 when there is none."""
+    """Return the size of the first dimension of the first tensor that has one; 1 if none has."""
     for leaf in pytree.tree_leaves((sample.args, sample.kwargs)):
         if isinstance(leaf, torch.Tensor) and leaf.dim() > 0:
             return int(leaf.shape[0])
@@ -87,7 +87,7 @@ def _as_sample(caller: Callable[..., Any], given: Any, index: int, with_targets:
 
 
 def _most_specific(candidates: list[Callable[..., Any]]) -> Callable[..., Any]:
-    """The first candidate whose ``forward`` names its parameters. Any input would fit ``*args, **kwargs``."""
+    """Return the first candidate whose ``forward`` names its parameters; any input would fit ``*args, **kwargs``."""
     for candidate in candidates:
         signature = _signature(candidate)
         variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

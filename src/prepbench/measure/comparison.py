@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CandidateResult:
-    """What was measured for one candidate.
+    """The measurements of one candidate.
 
     Attributes:
         name: the candidate's key.
@@ -65,7 +65,7 @@ class CandidateResult:
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """Accuracy, latency and size of several candidates; what :func:`prepbench.compare` returns.
+    """Accuracy, latency and size of several candidates: the result of :func:`prepbench.compare`.
 
     Attributes:
         rows: one result for each candidate, in the order given; the first one is what the others are compared with.
@@ -100,7 +100,7 @@ class Comparison:
     kept: KeptSamples = field(default_factory=KeptSamples, repr=False, compare=False)
 
     def __getitem__(self, name: str) -> CandidateResult:
-        """The result of the candidate called ``name``."""
+        """Return the result of the candidate called ``name``."""
         for row in self.rows:
             if row.name == name:
                 return row
@@ -114,7 +114,7 @@ class Comparison:
 
     @property
     def caption(self) -> str:
-        """Under which conditions the numbers hold, in one sentence."""
+        """Describe the conditions of the measurement in one sentence."""
         scored = f"{self.metric} over {_count(self.samples, 'sample')}" + (
             f" against {self.rows[0].name}" if self.unit else ""
         )
@@ -140,7 +140,7 @@ class Comparison:
         return (*legend, *(f"{row.name}: {row.note}" for row in self.rows if row.note))
 
     def table(self) -> pandas.DataFrame:
-        """One row for each candidate, numbers as numbers; sizes in MB (10**6 bytes)."""
+        """Return one row for each candidate, numbers as numbers; sizes in MB (10**6 bytes)."""
         import pandas
 
         columns = {
@@ -168,7 +168,7 @@ class Comparison:
         return pandas.DataFrame(columns).astype(dict.fromkeys(numeric, float))
 
     def generated(self, decode: Callable[[list[int]], str] | None = None) -> pandas.DataFrame:
-        """What the candidates wrote, side by side: one row for each prompt, one column for each candidate.
+        """Return the generated texts side by side: one row for each prompt, one column for each candidate.
 
         Args:
             decode: makes text of token numbers, such as ``tokenizer.decode``; the numbers themselves when omitted.
@@ -193,11 +193,12 @@ class Comparison:
     def worst(
         self, n: int = 5, candidate: str | None = None, *, decode: Callable[[list[int]], str] | None = None
     ) -> WorstSamples:
-        """The inputs on which a candidate differs most from the first one, the farthest first.
+        """Return the inputs on which a candidate differs most from the first one, the largest distance first.
 
-        How far is the SQNR of each row, the divergence of its predictions where the metric is one of predictions, or
-        the number of equal tokens before two generated texts differ. NaN where the first candidate has none is the
-        farthest. Up to 16 rows are kept of each candidate while it is scored. A notebook shows images as images.
+        The distance is the SQNR of each row, the divergence of its predictions where the metric is one of
+        predictions, or the number of equal tokens before two generated texts differ. NaN where the first candidate
+        has none is the largest distance. Up to 16 rows are kept of each candidate while it is scored. A notebook
+        shows images as images.
 
         Args:
             n: how many rows.
@@ -227,7 +228,7 @@ class Comparison:
         return WorstSamples(self.rows[0].name, name, self.kept.measure, self.samples, rows, decode)
 
     def confusion(self, candidate: str | None = None) -> Confusion:
-        """How often each class was taken for each other one, where the metric is accuracy.
+        """Return how often each class was predicted for each other one, where the metric is accuracy.
 
         Args:
             candidate: whose; None for the one with the worst score.
@@ -273,7 +274,7 @@ class Comparison:
         return (min if self.higher_is_better else max)(rows, key=lambda row: row.metric)
 
     def figure(self) -> plotly.graph_objects.Figure:
-        """The metric against latency, with the size as marker area."""
+        """Draw the metric against latency, with the size as marker area."""
         return view("views.charts", "comparison_figure", self)
 
     def __repr__(self) -> str:
@@ -289,7 +290,7 @@ class Comparison:
         return "\n".join([*(line.rstrip() for line in lines), self.caption, *self.notes])
 
     def cells(self) -> list[list[str]]:
-        """Header and rows as written for people: a name first, two words last, numbers in between."""
+        """Return header and rows as text: a name first, two texts last, numbers in between."""
         header = [
             "candidate",
             self.metric_label,
@@ -332,7 +333,7 @@ def _generated_cells(result: GenerationResult | None) -> list[str]:
 
 
 def number(value: float, unit: str = "", *, signed: bool = False) -> str:
-    """A score for people: one decimal in dB, four elsewhere or four significant digits; ``∞`` for infinity."""
+    """Format a score: one decimal in dB, four elsewhere or four significant digits; ``∞`` for infinity."""
     sign = "+" if signed else ""
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
@@ -345,7 +346,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def milliseconds(value: float | None) -> str:
-    """Three significant digits; ``–`` when not measured."""
+    """Format milliseconds with three significant digits; ``–`` when not measured."""
     if value is None:
         return "–"
     return (
@@ -360,5 +361,5 @@ def milliseconds(value: float | None) -> str:
 
 
 def megabytes(size: int | None) -> str:
-    """Bytes as MB (10**6); ``–`` when unknown."""
+    """Format bytes as MB (10**6); ``–`` when unknown."""
     return "–" if size is None else f"{size / 1e6:.2g}" if size < 10_000 else milliseconds(size / 1e6)

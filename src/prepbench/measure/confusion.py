@@ -1,4 +1,4 @@
-"""Which classes a candidate takes for which others, as values, text, table and chart."""
+"""The confusion matrix of a candidate, as values, text, table and chart."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PAIRS = 10
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Confusion:
-    """How often each class was taken for each other; what :meth:`Comparison.confusion` returns.
+    """How often each class was predicted for each other: the result of :meth:`Comparison.confusion`.
 
     Attributes:
         candidate: whose predictions these are.
@@ -39,17 +39,17 @@ class Confusion:
 
     @property
     def accuracy(self) -> float:
-        """Share of predictions that are the target's class."""
+        """The share of predictions that are the target's class."""
         return float(self.counts.diagonal().sum()) / max(int(self.counts.sum()), 1)
 
     @property
     def caption(self) -> str:
-        """What was counted, in one sentence."""
+        """Describe the counts in one sentence."""
         total, wrong = int(self.counts.sum()), int(self.counts.sum() - self.counts.diagonal().sum())
         return f"{self.candidate}: {wrong} of {total} predictions are another class than the target's."
 
     def table(self) -> pandas.DataFrame:
-        """One row for each class of the targets, one column for each predicted class."""
+        """Return one row for each target class, one column for each predicted class."""
         import pandas
 
         names = range(len(self.counts))
@@ -58,7 +58,7 @@ class Confusion:
         return table
 
     def pairs(self, n: int = _PAIRS) -> pandas.DataFrame:
-        """The pairs of classes that are confused most often, with how often the first candidate confuses them.
+        """Return the pairs of classes that are confused most often, with the counts of the first candidate.
 
         Args:
             n: how many pairs.
@@ -78,7 +78,7 @@ class Confusion:
         return table
 
     def figure(self) -> plotly.graph_objects.Figure:
-        """A heat map of the counts; pairs that never occur are left empty."""
+        """Draw a heat map of the counts; pairs that never occur are left empty."""
         return view("views.samples", "confusion_figure", self)
 
     def __repr__(self) -> str:

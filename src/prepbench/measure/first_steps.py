@@ -1,4 +1,6 @@
-"""Generation whose first step runs in the caller's PyTorch model, because it is another graph than the later ones."""
+"""Generation whose first step runs in the caller's PyTorch model, because its graph differs from that of later
+steps.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,10 @@ NOTE = "its first step runs in PyTorch, in this process"
 
 
 class PyTorchFirst:
-    """Generation by ``model.generate``, whose first step is the model's own, and all others run compiled, if they can.
+    """Generation by ``model.generate``: its first step is the model's own, and all further ones run compiled where
+    possible.
 
-    What the model's generation_config suppresses is not generated, nor is a token that would end the text.
+    Tokens that the model's generation_config suppresses are not generated, nor is an end-of-text token.
 
     Args:
         name: of the candidate.
@@ -86,7 +89,7 @@ class PyTorchFirst:
         return made
 
     def samples(self, workload: Generation) -> list[Sample]:
-        """Later steps of the model itself, from which it can be captured, one of each form."""
+        """Return later steps of the model itself, one of each form, from which it can be captured."""
         found: list[Sample] = []
         for prompt in workload.batches:
             with record_inputs(self._model) as recorded:
@@ -95,7 +98,7 @@ class PyTorchFirst:
         return found
 
     def save_begun(self, workload: Generation, artifact: Path, folder: Path) -> None:
-        """Write what the later steps after each prompt begin with, for the process that runs them."""
+        """Write the state after each prompt for the process that runs the later steps."""
         compiled = load_candidate(artifact) if self._compiled is None else self._compiled
         steps = LaterSteps(compiled)
         save_sample(Sample(()), folder)
@@ -105,7 +108,7 @@ class PyTorchFirst:
 
 
 def load_begun(inputs: Path, prompt: int) -> Begun | None:
-    """What :meth:`PyTorchFirst.save_begun` wrote for a prompt; None where nothing was written."""
+    """Read the state after a prompt that :meth:`PyTorchFirst.save_begun` wrote; None where nothing was written."""
     folder = inputs / str(prompt)
     if not folder.exists():
         return None
@@ -114,7 +117,7 @@ def load_begun(inputs: Path, prompt: int) -> Begun | None:
 
 
 def needs_first_step(candidate: Any, workload: Generation) -> bool:
-    """Whether the first step of a candidate is another graph than the others."""
+    """Return whether a candidate's first step needs another graph than the others."""
     if workload.has_further:
         return True
     if isinstance(candidate, CompiledModel):
@@ -125,7 +128,7 @@ def needs_first_step(candidate: Any, workload: Generation) -> bool:
 
 
 def loops_with_first_step(candidates: Mapping[str, Any]) -> dict[str, PyTorchFirst]:
-    """A loop for each candidate; compiled ones get the first PyTorch model among them for the first step.
+    """Return a loop for each candidate; compiled ones take the first step from the first PyTorch model among them.
 
     Raises:
         InputError: there is none.

@@ -1,7 +1,7 @@
-"""Timing processes that are there at once: copies of one that has loaded PyTorch already.
+"""Start timing processes quickly by forking one that has loaded PyTorch.
 
-Loading takes seconds of a core for each candidate; see :mod:`prepbench.measure.forked`. Where processes are not
-copied well (other systems than Linux), and where the one to copy cannot be had, they are started in the usual way.
+Loading takes seconds of a core for each candidate. Where forking is unsafe (other systems than Linux), and where the
+template process fails, processes are started afresh.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HEARTBEAT_S = 0.2
 
 
 class Process(Protocol):
-    """What of ``subprocess.Popen`` is needed here."""
+    """The part of ``subprocess.Popen`` that is needed here."""
 
     @property
     def pid(self) -> int:
@@ -39,14 +39,14 @@ class Process(Protocol):
 
     @property
     def stdin(self) -> IO[str] | None:
-        """The process reads this."""
+        """The process's standard input."""
 
     @property
     def stdout(self) -> IO[str] | None:
-        """The process writes this."""
+        """The process's standard output."""
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code, or minus the number of the signal that ended it."""
+        """Return the exit code, or minus the number of the signal that ended it."""
 
     def terminate(self) -> None:
         """Ask it to end."""
@@ -84,7 +84,7 @@ def start(
 
 
 def begin(command: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Have the process to copy start, without waiting for it; False where ``command`` will not be such a copy."""
+    """Start the template process without waiting for it; return False where ``command`` cannot be forked from it."""
     if not _is_copied(command):
         return False
     with contextlib.suppress(TemplateError):
@@ -98,7 +98,7 @@ def _is_copied(command: Sequence[str]) -> bool:
 
 
 class TemplateError(Exception):
-    """The process to copy cannot be had."""
+    """The template process could not be started."""
 
 
 WORKER = (sys.executable, "-P", "-m", "prepbench.measure.worker")
@@ -106,7 +106,7 @@ WORKER = (sys.executable, "-P", "-m", "prepbench.measure.worker")
 
 
 class ForkedProcess:
-    """A copy of the template. See :class:`Process`."""
+    """A fork of the template. See :class:`Process`."""
 
     def __init__(self, stdin: TextIO, stdout: TextIO, told: IO[bytes]) -> None:
         self.stdin, self.stdout = stdin, stdout
@@ -153,7 +153,7 @@ class ForkedProcess:
                 signal.pidfd_send_signal(self._handle, number)
 
     def _line(self, timeout: float | None) -> bytes | None:
-        """The next line, b"" if none will come, None if none came in time."""
+        """Return the next line, b"" at the end of input, None at the timeout."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while b"\n" not in self._rest:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -168,7 +168,7 @@ class ForkedProcess:
 
 
 class Template:
-    """A process to copy."""
+    """The process that is forked for each timing process."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -185,7 +185,7 @@ class Template:
         self._reading = threading.Lock()
 
     def wait_until_ready(self, heartbeat: Callable[[], None]) -> None:
-        """Wait until it has loaded PyTorch.
+        """Wait until the template has loaded PyTorch.
 
         Raises:
             TemplateError: it ended, or takes too long.
@@ -208,7 +208,7 @@ class Template:
             return b""
 
     def copy(self, arguments: list[str], errors: IO[bytes]) -> ForkedProcess:
-        """A timing process with these arguments.
+        """Return a timing process with these arguments.
 
         Raises:
             TemplateError: this one has ended, or does not answer; or the arguments are too long for a message.
@@ -235,11 +235,11 @@ class Template:
         return process
 
     def ended(self) -> bool:
-        """Whether it is gone."""
+        """Return whether the template has ended."""
         return self._process.poll() is not None
 
     def close(self) -> None:
-        """Let it end once its copies have ended."""
+        """Let the template end when its forks have ended."""
         self._requests.close()
         _CLOSED.append(self._process)
 
@@ -250,7 +250,7 @@ _CLOSED: list[subprocess.Popen[bytes]] = []
 
 
 def _template(environment: Mapping[str, str]) -> Template:
-    """The one of this process for what a process takes over from it; a new one where there is none or another."""
+    """Return this process's template for these inherited settings; a new one if there is none or another."""
     with contextlib.suppress(OSError):
         folder = os.getcwd()
         taken_over = dict(environment), folder, os.sched_getaffinity(0)
@@ -297,7 +297,7 @@ READY = b"ready"
 
 
 def main(number: int) -> None:
-    """Copy this process for each message on the socket with that file number."""
+    """Fork this process for each message on the socket with that file number."""
     import torch  # noqa: F401
 
     from prepbench.compile import load_compiled  # noqa: F401
@@ -349,7 +349,7 @@ def _serve(requests: socket.socket, woken: int, wake: int, run: Callable[[list[s
 
 
 def _tell_of_ended(told: dict[int, int]) -> None:
-    """Tell of every copy that has ended: its exit code, or minus the number of the signal that ended it."""
+    """Report the exit code of every fork that has ended, or minus the number of the signal that ended it."""
     while told:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
@@ -361,7 +361,7 @@ def _tell_of_ended(told: dict[int, int]) -> None:
 
 
 def _become(run: Callable[[list[str]], None], arguments: list[str], files: list[int]) -> NoReturn:
-    """Go on as a process of its own, with the given standard files."""
+    """Become a process of its own, with the given standard files."""
     code = 1
     try:
         signal.set_wakeup_fd(-1)

@@ -1,4 +1,4 @@
-"""A generation as what is measured: prompts and the number of new tokens, and what came out for a candidate."""
+"""Generation as a workload: prompts and the number of new tokens, and the result for a candidate."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Prompt:
 
     @property
     def given(self) -> dict[str, torch.Tensor]:
-        """What ``model.generate`` is given."""
+        """Return the arguments of ``model.generate``."""
         text = {"input_ids": self.ids, "attention_mask": self.mask} if self.ids.numel() else {}
         return {**text, **self.further}
 
@@ -40,12 +40,12 @@ class Prompt:
 class Generation:
     """A workload for :func:`prepbench.compare`: greedy generation after each prompt.
 
-    The prompt is read in one step (prefill), and each further step reads the token before. An end-of-text token does
-    not end it, so that all candidates do the same work.
+    The prompt is read in one step (prefill), and each further step reads the previous token. An end-of-text token
+    does not end it, so that all candidates do the same work.
 
-    Models with an encoder (T5, Whisper), with states (Mamba) or with images (LLaVA) compute other things in the first
-    step. It then runs in the PyTorch model, which must be among the candidates, by ``model.generate``, and the time of
-    the first token is PyTorch's; further tokens are made by each candidate in a process of its own.
+    Models with an encoder (T5, Whisper), with states (Mamba) or with images (LLaVA) need another graph for the first
+    step. It then runs in the PyTorch model by ``model.generate``, so that model must be among the candidates and the
+    time of the first token is PyTorch's; further tokens are made by each candidate in a process of its own.
 
     Args:
         prompts: token numbers of shape (batch, tokens), or what a tokenizer or processor returns with
@@ -78,7 +78,7 @@ class Generation:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What spoils the generation whatever runs it: padding after the prompt."""
+        """Return warnings about the workload itself: padding after the prompt."""
         right = [index for index, prompt in enumerate(self.batches) if bool((prompt.mask[:, -1:] == 0).any())]
         if not right:
             return ()
@@ -100,7 +100,7 @@ class Generation:
 
 @dataclass(frozen=True)
 class GenerationResult:
-    """What generating cost a candidate.
+    """The cost of generating with a candidate.
 
     Attributes:
         first_token_ms: median time from a prompt to its first token, in milliseconds; that of PyTorch in the calling

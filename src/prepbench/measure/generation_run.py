@@ -1,4 +1,4 @@
-"""Generation by several candidates, in turns: what ``compare`` does with a :class:`Generation`."""
+"""Generate with several candidates in turns: ``compare`` for a :class:`Generation`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Loop = CompiledSteps | ModelSteps | PyTorchFirst
 
 @dataclass(frozen=True)
 class _Timed:
-    """Times of each token, by prompt and round, and the memory of the process; nothing where it was not timed."""
+    """Times of each token, by prompt and round, and the memory of the process; empty without timing."""
 
     times_ns: list[list[int]]
     peak_bytes: int | None
@@ -105,7 +105,7 @@ def _saved(
     folder: Path,
     progress: ProgressCallback,
 ) -> Artifact:
-    """The candidate in a folder, and beside it what its later steps begin with where the first one is PyTorch's."""
+    """Save the candidate in a folder, with the state after the first step where PyTorch runs that step."""
     if not isinstance(loop, PyTorchFirst):
         return save_candidate(candidate, _samples(called, loop, workload.batches[0]), folder, progress)
     samples = [] if isinstance(candidate, CompiledModel) else loop.samples(workload)
@@ -157,7 +157,7 @@ _FIRST_REMEDY = (
 
 
 def _samples(candidate: Candidate, loop: Loop, prompt: Prompt) -> list[Sample]:
-    """Calls from which a float model can be captured for generation; none are needed of a compiled one."""
+    """Return calls from which a float model can be captured for generation; none for a compiled one."""
     if isinstance(loop, CompiledSteps):
         return []
     ids = prompt.ids[:1].repeat(1, 11)
@@ -196,7 +196,7 @@ def _times(
     timeout: float | None,
     progress: ProgressCallback,
 ) -> dict[str, _Timed]:
-    """Each candidate generates after all prompts in each round, in a process of its own where it could be saved."""
+    """Let each candidate generate after all prompts in each round, in a process of its own where it could be saved."""
     if not rounds:
         return {name: _Timed([], None, NOT_TIMED) for name in loops}
     steps = Steps(progress)
@@ -228,7 +228,7 @@ def _maker(name: str, loop: Loop, worker: WorkerProcess | None, workload: Genera
 
 
 def _with_first_step(loop: PyTorchFirst, worker: WorkerProcess, workload: Generation, index: int) -> Any:
-    """The times of a first step here, and of the later ones there."""
+    """Return the times of the first step in this process, and of the later ones in the worker."""
     first = loop.generate(workload.batches[index], 1).times_ns
     later, peak = worker.generated(workload.new_tokens, index)
     return [*first, *later], peak
@@ -284,7 +284,7 @@ def _comparison(
 
 
 def _per_token(times_ns: list[list[int]]) -> tuple[float, ...]:
-    """Milliseconds of each token but the first; of the first where there is no other."""
+    """Return milliseconds of each token but the first; of the first where there is no other."""
     return tuple(time / 1e6 for times in times_ns for time in times[min(1, len(times) - 1) :])
 
 

@@ -1,6 +1,6 @@
-"""What is kept of the data while candidates are scored: for each the rows on which it is farthest from the first one.
+"""Keep the rows of the data on which a candidate differs most from the first one, during scoring.
 
-Of all data only some rows stay, and of these no more than a megabyte each, so that the data may be larger than memory.
+Only a few rows are kept, of at most a megabyte each, so that the data may be larger than memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _VALUES = 6
 
 @dataclass(frozen=True)
 class Measure:
-    """One way to say how far rows are apart.
+    """A distance between rows.
 
     Attributes:
         label: its name and unit, as a heading.
@@ -50,7 +50,7 @@ class Measure:
 
 
 def measure_for(metric: Any, output: Any, target: Any) -> Measure:
-    """How rows are compared where candidates are scored by ``metric``."""
+    """Return the distance of rows for candidates that are scored by ``metric``."""
     totals = totals_of(metric)
     if metric is metrics.token_agreement:
         return OTHERS
@@ -61,10 +61,11 @@ def measure_for(metric: Any, output: Any, target: Any) -> Measure:
 
 
 def rows_in(first_input: torch.Tensor | None, output: Any, target: Any) -> int | None:
-    """How many rows a batch has: a size of the first input that results have, too; None where there is none.
+    """Return the number of rows of a batch: a size of the first input that results have, too; None where there is
+    none.
 
-    Where several sizes do, it is the one that most results and the target have, and of these the first: batches whose
-    first dimension is time are told by their states.
+    Where several sizes qualify, it is the one that most results and the target have, and of these the first: batches
+    whose first dimension is time are recognised by their states.
     """
     if first_input is None:
         return None
@@ -78,19 +79,19 @@ def rows_in(first_input: torch.Tensor | None, output: Any, target: Any) -> int |
 
 
 def row_dim(tensor: torch.Tensor, rows: int) -> int | None:
-    """The dimension along which rows lie: the first of this size, if it is dimension 0 or the only one."""
+    """Return the dimension of rows: the first of this size, if it is dimension 0 or the only one."""
     dims = [dim for dim, size in enumerate(tensor.shape) if size == rows]
     return dims[0] if dims and (dims[0] == 0 or len(dims) == 1) else None
 
 
 def row_of(tensor: torch.Tensor, rows: int | None, row: int | None) -> torch.Tensor:
-    """One row of a tensor; all of it where it has no rows."""
+    """Return one row of a tensor; all of it where it has no rows."""
     dim = None if rows is None or row is None else row_dim(tensor, rows)
     return tensor if dim is None or row is None else tensor.select(dim, row)
 
 
 def output_text(output: Any, target: Any, measure: Measure, rows: int | None, row: int | None) -> str:
-    """An output's row in short: its likeliest classes, its tokens, or its first numbers."""
+    """Return an output's row as a short text: its likeliest classes, its tokens, or its first numbers."""
     if measure.predicts:
         return _classes_text(row_of(_scores(output, target), rows, row).float())
     tensors = [x for x in pytree.tree_leaves(output) if isinstance(x, torch.Tensor)]
@@ -98,13 +99,13 @@ def output_text(output: Any, target: Any, measure: Measure, rows: int | None, ro
 
 
 def predicted_tokens(output: Any, target: Any, rows: int | None, row: int | None) -> tuple[int, ...]:
-    """The first tokens that a row predicts; none where it has scores of other things."""
+    """Return the first predicted tokens of a row; none where its scores are not of tokens."""
     scores = row_of(_scores(output, target), rows, row)
     return tuple(scores[:TOKENS].argmax(-1).tolist()) if scores.dim() == 2 else ()
 
 
 def numbers_text(tensor: torch.Tensor) -> str:
-    """The first numbers of a tensor, and how many there are."""
+    """Return the first numbers of a tensor, and how many there are, as text."""
     flat = tensor.detach().flatten()
     more = f", … ({flat.numel()} numbers)" if flat.numel() > _VALUES else ""
     return ", ".join(_number(value) for value in flat[:_VALUES].tolist()) + more
@@ -129,7 +130,7 @@ def _counts_classes(metric: Any) -> bool:
 
 
 def _scores(output: Any, target: Any) -> torch.Tensor:
-    """Scores with the classes in the last dimension."""
+    """Return scores with the classes in the last dimension."""
     if target is None:
         return logits_of(output).detach()
     try:
@@ -139,7 +140,7 @@ def _scores(output: Any, target: Any) -> torch.Tensor:
 
 
 def _per_row(values: torch.Tensor, rows: int | None) -> torch.Tensor:
-    """``values`` with the shape (rows, numbers of a row)."""
+    """Return ``values`` with the shape (rows, numbers of a row)."""
     dim = None if rows is None else row_dim(values, rows)
     if rows is None:
         return values.reshape(1, -1)
@@ -248,7 +249,7 @@ class SampleInput:
 
     @property
     def text(self) -> str:
-        """What it is, in short."""
+        """A short text of the input."""
         if self.values is None:
             return self.described
         dtype = str(self.values.dtype).removeprefix("torch.")
@@ -257,7 +258,7 @@ class SampleInput:
 
 @dataclass(frozen=True)
 class WorstSample:
-    """A row of the data, and what two candidates made of it.
+    """A row of the data, with the outputs of two candidates.
 
     Attributes:
         batch: index of the batch in the data.
@@ -282,7 +283,7 @@ class WorstSample:
 
 @dataclass(frozen=True)
 class KeptSamples:
-    """What a comparison knows about single samples.
+    """The single samples that a comparison kept.
 
     Attributes:
         measure: what the distances are, with their unit.
@@ -301,7 +302,7 @@ class KeptSamples:
 
 
 class Keeper:
-    """Keeps the farthest rows of each candidate, batch after batch.
+    """Keeps the rows with the largest distance of each candidate, batch after batch.
 
     Args:
         metric: what the candidates are scored with; it decides how rows are compared.
@@ -321,7 +322,7 @@ class Keeper:
         self._batch = -1
 
     def add(self, name: str, output: Any, reference: Any, batch: Batch) -> None:
-        """Look at the output of a candidate; the first one's is the reference."""
+        """Examine a candidate's output; the first candidate's is the reference."""
         if not self._no_counts:
             self._count(name, output, batch.target)
         if output is reference or name in self._reasons:
@@ -335,7 +336,7 @@ class Keeper:
             self._reasons[name] = str(error).strip().rstrip(".") or type(error).__name__
 
     def kept(self) -> KeptSamples:
-        """What was found so far."""
+        """Return the samples kept so far."""
         shown = self._measure.shown if self._measure else float
         worst = {
             name: tuple(replace(row, distance=shown(distance)) for distance, row in rows)
@@ -442,7 +443,7 @@ def _input(name: str, leaf: Any, rows: int | None, row: int | None) -> SampleInp
 
 
 def _thinned(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself where it is small enough, else every so many entries of an image, or its first entries."""
+    """Return the tensor where it is small enough, else every n-th entry of an image, or its first entries."""
     room = max(_LIMIT // tensor.element_size(), 1)
     if tensor.numel() <= room:
         return tensor
@@ -457,7 +458,8 @@ def _thinned(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def kept_prompts(workload: Generation, tokens: Mapping[str, list[torch.Tensor]]) -> KeptSamples:
-    """The prompts after which candidates write other tokens than the first one, the earliest difference first.
+    """Return the prompts after which candidates generate other tokens than the first one, the earliest difference
+    first.
 
     Args:
         workload: the prompts.

@@ -1,4 +1,4 @@
-"""Timing processes that stay between one timing and the next: starting one takes longer than timing does."""
+"""Timing processes that are reused: starting one takes longer than timing does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STAY = 2
 
 
 class KeptWorkers:
-    """Processes that load one saved model after the other; each has one at a time, so no two share a process.
+    """Processes that load one saved model after another; each holds one model at a time, so no two share a process.
 
     Args:
         folder: an existing folder for their logs.
@@ -47,9 +47,9 @@ class KeptWorkers:
         self.close(at_once=kind is not None)  # who cancels does not wait for a process that is still starting
 
     def begin(self, count: int) -> None:
-        """Have so many processes start, unless there are some, without waiting for them.
+        """Start this many processes without waiting for them, unless some exist.
 
-        Where they are copies of another one, that one starts: they are there at once when it has.
+        On Linux only the template starts, from which they are forked at once when needed.
         """
         threads = torch.get_num_threads()
         if forked.begin(worker_command("", "", threads), environment(threads)):
@@ -62,9 +62,9 @@ class KeptWorkers:
     def serving(
         self, artifacts: Mapping[str, Artifact], folder: Path, steps: Steps
     ) -> Iterator[dict[str, WorkerProcess]]:
-        """A process for every candidate that was saved, with the model loaded; what is loaded already stays.
+        """Yield a process for every saved candidate, with its model loaded; models that are loaded already stay.
 
-        A process that has had a model loads another one of the same target only: runtimes disturb each other.
+        A process that has held a model loads further ones of the same target only: runtimes disturb each other.
 
         Args:
             artifacts: saved models, by name of the candidate.

@@ -1,6 +1,7 @@
-"""Metrics of models that predict tokens. They are taken over all the data: a mean over batches would be another number.
+"""Metrics of models that predict tokens, taken over all the data: a mean over batches would be another number.
 
-Two of them compare with the first candidate, as SQNR does: :func:`prepbench.compare` gives them its output as target.
+Two of them compare with the first candidate, as SQNR does: :func:`prepbench.compare` gives them its output as
+target.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _NO_TOKEN = torch.iinfo(torch.int64).min
 
 @dataclass(frozen=True)
 class Totals:
-    """How a metric is taken over all the data.
+    """Accumulators of a metric over all the data.
 
     Attributes:
         sums: the two sums of one batch, from its output and its target.
@@ -39,13 +40,14 @@ class Totals:
 
 
 def totals_of(metric: Any) -> Totals | None:
-    """How this metric is taken over all the data; None for the mean over batches."""
+    """Return the accumulators of a metric; None for a metric that is averaged over batches."""
     found = getattr(metric, TOTALS, None)
     return found if isinstance(found, Totals) else None
 
 
 def perplexity(output: Any, target: Any) -> float:
-    """How many tokens the model takes for equally likely, on average: ``exp`` of the mean cross-entropy; 1 at best.
+    """``exp`` of the mean cross-entropy: the number of tokens among which the model is undecided on average; 1 at
+    best.
 
     As the ``metric`` of :func:`prepbench.compare` it is taken over all tokens of the data.
 
@@ -69,7 +71,7 @@ def perplexity(output: Any, target: Any) -> float:
 
 
 def kl_divergence(output: Any, target: Any) -> float:
-    """How far the predicted distributions are from the reference's: Kullback-Leibler divergence, the mean in nats.
+    """Kullback-Leibler divergence of the predicted distributions from the reference's, the mean in nats.
 
     As the ``metric`` of :func:`prepbench.compare` the reference is the first candidate, and data holds inputs alone.
 
@@ -94,7 +96,7 @@ def token_agreement(output: Any, target: Any) -> float:
     """Share of positions at which the likeliest token is the reference's, between 0 and 1.
 
     As the ``metric`` of :func:`prepbench.compare` the reference is the first candidate, and data holds inputs alone.
-    Where logits hold NaN there is no likeliest token, and nothing agrees.
+    Logits with NaN have no likeliest token, so nothing agrees.
 
     Args:
         output: logits ``(..., vocabulary)``, an object, dict or tuple with them, or token numbers.
@@ -114,7 +116,7 @@ def token_agreement(output: Any, target: Any) -> float:
 
 
 def bits_per_byte(bytes_per_token: float | Sequence[float] | torch.Tensor = 1.0) -> Callable[[Any, Any], float]:
-    """A metric: cross-entropy in bits for each byte of text, which models with different vocabularies share.
+    """Return a metric: cross-entropy in bits per byte of text, which is comparable between vocabularies.
 
     Args:
         bytes_per_token: bytes of text that a token stands for: one number, or one for each token of the vocabulary.
@@ -171,7 +173,7 @@ def _taken(totals: Totals, output: Any, target: Any) -> float:
 
 
 def _entropies(output: Any, target: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """The cross-entropy in nats of each target that counts, and these targets."""
+    """Return the cross-entropy in nats of each target that counts, and these targets."""
     scores = logits_of(output).detach()
     length = target.shape[1] if isinstance(target, torch.Tensor) and target.dim() == 2 else None
     if length is not None and scores.dim() == 3 and scores.shape[1] == length + 1:
@@ -224,7 +226,7 @@ def _agreement_sums(output: Any, target: Any) -> tuple[float, float]:
 
 
 def _tokens(value: torch.Tensor, none: int) -> torch.Tensor:
-    """The likeliest tokens; ``none`` where there is none."""
+    """Return the likeliest tokens; ``none`` where there is none."""
     return value.argmax(-1).where(~value.isnan().any(-1), none) if value.is_floating_point() else value
 
 

@@ -48,7 +48,7 @@ class Timer(Protocol):
     """Times calls of one candidate."""
 
     def times_ns(self, settle: int, calls: int) -> list[int]:
-        """Nanoseconds of ``calls`` calls after ``settle`` untimed ones."""
+        """Return the nanoseconds of ``calls`` calls after ``settle`` untimed ones."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def measure_latency(
 def started_workers(
     folders: Mapping[str, Path | None], folder: Path, timeout: float | None, steps: Steps
 ) -> Iterator[dict[str, WorkerProcess]]:
-    """A worker for every candidate that has a folder, with the model loaded. All of them end after the block."""
+    """Start a worker for every candidate that has a folder, with the model loaded. All of them end after the block."""
     saved = {name: path for name, path in folders.items() if path is not None}
     workers: dict[str, WorkerProcess] = {}
     # an interrupt between a process and the note of it, or while they end, would leave one running
@@ -175,11 +175,12 @@ def _worker(name: str, path: Path, folder: Path, position: int, timeout: float |
 def interleaved(
     timers: Mapping[str, Timer], rounds: int, progress: ProgressCallback, exact: float | None = None
 ) -> tuple[dict[str, list[int]], int]:
-    """Nanoseconds of every timed call, and the rounds: all warm up, then in each round each timer has one turn.
+    """Return the nanoseconds of every timed call, and the number of rounds: after a warm-up, each timer has one turn
+    per round.
 
-    There are ``rounds`` rounds, or fewer where times are as exact as is asked for before. Every turn starts with one
-    untimed call. All timers make the same number of calls: as many as the slowest one makes in about 0.1 s. Turns are
-    short, so that all candidates meet the same state of the machine.
+    There are ``rounds`` rounds, or fewer once times are as exact as requested. Every turn starts with one untimed
+    call. All timers make the same number of calls: as many as the slowest one makes in about 0.1 s. Turns are short,
+    so that all candidates meet the same state of the machine.
     """
     slowest = 1
     for position, (name, timer) in enumerate(timers.items()):
@@ -197,10 +198,10 @@ def interleaved(
 
 
 def uncertainty(times: Mapping[str, Sequence[float]], rounds: int) -> float:
-    """The standard error of the candidates' medians relative to the first candidate's, the largest of them.
+    """Return the largest standard error of the candidates' medians relative to the first candidate's.
 
-    It is told from how much the ratios to the first candidate differ from round to round: by their median deviation,
-    which one disturbed round does not change. Alone, the first candidate is compared with itself.
+    It is computed from the spread of the ratios to the first candidate between rounds: by their median deviation,
+    which one disturbed round does not change. A single candidate is compared with itself.
 
     Args:
         times: of each candidate, rounds in order, the same number of calls in each.
@@ -218,7 +219,7 @@ def uncertainty(times: Mapping[str, Sequence[float]], rounds: int) -> float:
 
 
 def _warm_up(timer: Timer) -> int:
-    """Call until about 0.3 s have passed; the fastest of the first calls, in nanoseconds."""
+    """Call for about 0.3 s and return the nanoseconds of the fastest of the first calls."""
     fastest = min(timer.times_ns(settle=1, calls=_WARM_UP_CALLS))
     more = min(_MOST_CALLS, int(_WARM_UP_S * 1e9 / max(fastest, 1)))
     if more > _WARM_UP_CALLS:
@@ -227,7 +228,7 @@ def _warm_up(timer: Timer) -> int:
 
 
 def _save_inputs(sample: Sample, artifacts: Mapping[str, Artifact], folder: Path) -> str:
-    """Save the inputs for the workers. Returns why that is impossible, or nothing."""
+    """Save the inputs for the workers; return the reason if that is impossible, else ""."""
     try:
         saved = [artifact for artifact in artifacts.values() if artifact.folder is not None]
         for artifact in saved:

@@ -1,4 +1,4 @@
-"""Where the logits are in what a model returns, and which targets fit them."""
+"""Find the logits in a model's output, and the targets that fit them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ IGNORED_CLASS = -100
 
 
 def logits_of(output: Any) -> torch.Tensor:
-    """The logits in a model's output: itself, its ``logits``, its only tensor, or the first element of a tuple."""
+    """Return the logits in a model's output: itself, its ``logits``, its only tensor, or the first element of a
+    tuple.
+    """
     logits = named_logits(output)
     if logits is not None:
         return logits
@@ -33,13 +35,13 @@ def logits_of(output: Any) -> torch.Tensor:
 
 
 def named_logits(output: Any) -> torch.Tensor | None:
-    """What the output has as ``logits``, if anything."""
+    """Return the ``logits`` of an output, if it has any."""
     value = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
     return value if isinstance(value, torch.Tensor) else None
 
 
 def scores_and_classes(output: Any, target: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scores with the classes in the last dimension (or predictions), and class numbers.
+    """Return scores with the classes in the last dimension (or predictions), and class numbers.
 
     Raises:
         InputError: the shapes do not fit each other.

@@ -50,7 +50,7 @@ def accuracy(output: Any, target: Any) -> float:
 
 
 def top_k(k: int) -> Metric:
-    """A metric: share of samples whose class is among the ``k`` largest logits, between 0 and 1.
+    """Return a metric: the share of samples whose class is among the ``k`` largest logits, between 0 and 1.
 
     Args:
         k: how many logits count; 1 is :func:`accuracy`.
@@ -103,7 +103,7 @@ def sqnr(output: Any, target: Any) -> float:
 
 
 def output_powers(output: Any, target: Any) -> Powers:
-    """The power of the reference output and of the noise.
+    """Return the power of the reference output and of the noise.
 
     Args:
         output: a tensor, or anything that holds tensors.
@@ -124,7 +124,7 @@ def output_powers(output: Any, target: Any) -> Powers:
 
 
 def signal_tensors(output: Any) -> list[torch.Tensor]:
-    """What :func:`sqnr` compares in an output.
+    """Return the tensors of an output that :func:`sqnr` compares.
 
     Args:
         output: a tensor, or anything that holds tensors.

@@ -1,4 +1,4 @@
-"""How busy other programs keep the machine while something is timed."""
+"""Measure how much other programs load the machine during timing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LEAST = 0.5
 
 
 class OtherPrograms:
-    """Notes within a block how many cores other programs kept busy; this process and its children do not count.
+    """Counts the cores that other programs keep busy in a block; this process and its children do not count.
 
     Attributes:
         cores: how many, on average; 0 until the block ends, and where less than half of one was busy.
@@ -44,7 +44,7 @@ class OtherPrograms:
 
 
 def crowded(cores: float, threads: int) -> str:
-    """What is to be said of a machine on which others leave fewer cores than ``threads``; "" for one that has room."""
+    """Return a warning if other programs leave fewer cores than ``threads``; else ""."""
     count = os.cpu_count() or 1
     if cores == 0 or cores + threads <= count:
         return ""

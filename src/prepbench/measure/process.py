@@ -1,4 +1,4 @@
-"""A child process that times one candidate, seen from the parent."""
+"""A child process that times one candidate, as the parent sees it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class WorkerProcess:
         self._reader.start()
 
     def load(self, name: str, artifact: Path, inputs: Path, heartbeat: Callable[[], None]) -> None:
-        """Ask it to drop its model and load another one; :meth:`wait_until_ready` waits for that.
+        """Ask the process to drop its model and load another one; :meth:`wait_until_ready` waits for that.
 
         Args:
             name: the candidate's name, for error messages.
@@ -86,7 +86,7 @@ class WorkerProcess:
         self._answer("ready", "while it loaded the model")
 
     def times_ns(self, settle: int, calls: int) -> list[int]:
-        """Nanoseconds of ``calls`` calls after ``settle`` untimed ones.
+        """Return the nanoseconds of ``calls`` calls after ``settle`` untimed ones.
 
         Raises:
             LatencyError: the process ended or gave an unreadable answer.
@@ -96,7 +96,7 @@ class WorkerProcess:
         return [int(t) for t in self._answer("times_ns", "while it ran the model")]
 
     def generated(self, new_tokens: int, prompt: int) -> tuple[list[int], int]:
-        """Nanoseconds of each token after a prompt of the inputs, and the most bytes that the process held so far.
+        """Return the nanoseconds of each token after a prompt of the inputs, and the process's peak memory in bytes.
 
         Raises:
             LatencyError: the process ended or gave an unreadable answer.
@@ -183,12 +183,12 @@ class WorkerProcess:
 
 
 def worker_command(artifact: Path | str, inputs: Path | str, threads: int) -> list[str]:
-    """The command that times ``artifact``; an empty one is named later."""
+    """Return the command that times ``artifact``; an empty one is set later by :meth:`WorkerProcess.load`."""
     return [*WORKER, str(artifact), str(inputs), str(threads)]
 
 
 def environment(threads: int) -> dict[str, str]:
-    """The parent's environment with this prepbench importable and the number of threads fixed."""
+    """Return the parent's environment, with this prepbench importable and the number of threads fixed."""
     home = str(Path(__file__).resolve().parents[2])
     paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
     count = str(threads)

@@ -1,4 +1,4 @@
-"""``profile``: where the time of one call goes, by layer, as each runtime's own profiler tells it."""
+"""``profile``: the time of one call by layer, from each runtime's own profiler."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from prepbench.targets.kernel_times import BETWEEN, KernelTime, KernelTimes, mea
 
 @tells_internal_errors
 def profile(model: nn.Module, inputs: Any, *, rounds: int = 20) -> Profile:
-    """Say what each layer of a model takes in one call.
+    """Measure the time of each layer of a model in one call.
 
     Compiled models are measured by the profiler of their runtime: ONNX Runtime's profile, OpenVINO's counters,
-    ExecuTorch's events, and PyTorch operator by operator. Its kernels are assigned to the layers that they compute; a
-    kernel that computes several, which the runtime has fused, counts for the first of them. What belongs to no layer
-    has a name: conversions between integers and floats, reordering of memory, time between kernels. Models that are not
-    compiled are measured module by module, each without those inside of it.
+    ExecuTorch's events, and PyTorch operator by operator. Kernels are assigned to the layers that they compute; a
+    fused kernel counts for the first of its layers. Time outside of layers has a name: conversions between integers
+    and floats, reordering of memory, time between kernels. Models that are not compiled are measured module by
+    module, each without its submodules.
 
     The profiler itself takes time, so totals are a little longer than those of :func:`prepbench.compare`. It runs in
     this process: other work on the machine, such as other cells, is measured as well.
@@ -127,7 +127,7 @@ def _bytes(kernels: Sequence[KernelTime]) -> int | None:
 
 
 def module_times(model: nn.Module, samples: Sequence[Sample], rounds: int) -> KernelTimes:
-    """Call a model and note what each of its modules takes itself.
+    """Call a model and return the time of each of its modules without its submodules.
 
     Args:
         model: as it is; nothing is changed, and hooks are gone afterwards.
@@ -146,7 +146,7 @@ def module_times(model: nn.Module, samples: Sequence[Sample], rounds: int) -> Ke
 
 
 class _Clock:
-    """Which module runs, and since when: time counts for the innermost."""
+    """Attributes time to the innermost running module."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}

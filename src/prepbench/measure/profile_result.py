@@ -1,4 +1,4 @@
-"""The result of profiling: what each layer takes, and two of them side by side."""
+"""The result of profiling: the time of each layer, and two profiles side by side."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ProfileRow:
 
 @dataclass(frozen=True, repr=False)
 class Profile:
-    """Where the time of one call goes; what :func:`prepbench.profile` returns.
+    """The time of one call by layer: the result of :func:`prepbench.profile`.
 
     Attributes:
         rows: layers and named parts of the rest, the slowest first.
@@ -63,7 +63,7 @@ class Profile:
     calls: int
 
     def __getitem__(self, name: str) -> ProfileRow:
-        """The row of a layer."""
+        """Return the row of a layer."""
         for row in self.rows:
             if row.name == name:
                 return row
@@ -75,12 +75,12 @@ class Profile:
 
     @property
     def placed(self) -> float:
-        """Share of the time that lies on layers, 0 to 1; the rest has other names."""
+        """The share of the time inside layers, 0 to 1; the rest has other names."""
         return sum(row.share for row in self.rows if row.is_layer)
 
     @property
     def caption(self) -> str:
-        """Under which conditions the numbers hold, in one sentence."""
+        """Describe the conditions of the measurement in one sentence."""
         return (
             f"{self.target}: {self.total_ms:.3g} ms a call under its profiler, median of the quickest quarter of "
             f"{self.calls} calls; "
@@ -88,15 +88,17 @@ class Profile:
         )
 
     def table(self) -> pandas.DataFrame:
-        """One row for each layer and each named part of the rest, the slowest first; sizes in MB (10**6 bytes)."""
+        """Return one row for each layer and each named part of the rest, the slowest first; sizes in MB (10**6
+        bytes).
+        """
         return view("views.profiles", "profile_table", self)  # type: ignore[no-any-return]
 
     def figure(self) -> plotly.graph_objects.Figure:
-        """The slowest layers as bars."""
+        """Draw the slowest layers as bars."""
         return view("views.profiles", "profile_figure", self)
 
     def against(self, other: Profile) -> ProfileDifference:
-        """This profile beside another one of the same model: what got faster there, and what slower.
+        """Compare this profile with another one of the same model, layer by layer.
 
         Args:
             other: of the model compiled otherwise, for instance.
@@ -134,10 +136,10 @@ class ProfileDifference:
 
     @property
     def saved_ms(self) -> Mapping[str, float]:
-        """Milliseconds less in the second, by FQN or part of the rest; negative where it is slower. The largest first.
+        """Milliseconds saved in the second, by FQN or part of the rest; negative where it is slower. The largest
+        first.
 
-        What one runtime computes inside of a layer may be a layer of its own in another: a layer without time of its
-        own was fused with its neighbours.
+        A layer without time of its own was fused with its neighbours; runtimes fuse differently.
         """
         ms = [{row.name: row.ms for row in each.rows} for each in (self.first, self.second)]
         # to the picosecond: below that are errors of adding up
@@ -146,16 +148,16 @@ class ProfileDifference:
 
     @property
     def caption(self) -> str:
-        """Both totals in one sentence."""
+        """Describe both totals in one sentence."""
         first, second = self.first, self.second
         return f"{first.target} {first.total_ms:.3g} ms, {second.target} {second.total_ms:.3g} ms a call."
 
     def table(self) -> pandas.DataFrame:
-        """One row for each layer, those first that changed most."""
+        """Return one row for each layer, those first that changed most."""
         return view("views.profiles", "difference_table", self)  # type: ignore[no-any-return]
 
     def figure(self) -> plotly.graph_objects.Figure:
-        """Both times of the layers that changed most as bars."""
+        """Draw both times of the layers that changed most as bars."""
         return view("views.profiles", "difference_figure", self)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Numbers that sum up times."""
+"""Summary statistics of times."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 
 def speedup(base: Sequence[float], times: Sequence[float], rounds: int) -> float | None:
-    """The median over the rounds of the ratio of the two medians in each round; None without times.
+    """Return the median over rounds of the ratio of both medians in each round; None without times.
 
-    In each round both are timed one after the other. So what slows the machine down for a while slows both, and
+    In each round both are timed one after the other. So a temporary slowdown of the machine affects both, and
     cancels out.
 
     Args:
@@ -29,7 +29,7 @@ def speedup(base: Sequence[float], times: Sequence[float], rounds: int) -> float
 
 
 def percentile(values: tuple[float, ...], percent: int) -> float | None:
-    """Percentile with linear interpolation between the neighbours; None without values.
+    """Return the percentile with linear interpolation between the neighbours; None without values.
 
     Example:
         >>> percentile((1.0, 2.0, 3.0, 4.0, 5.0), 90)

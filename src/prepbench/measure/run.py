@@ -40,14 +40,14 @@ def compare(
 ) -> Comparison:
     """Compare accuracy, latency and size of float modules and compiled models.
 
-    A ``Generation`` as data has every candidate generate text: its score is the share of tokens that agree with the
-    first candidate's, and its times are those of the first and of further tokens (``row.generation``).
+    With a ``Generation`` as data every candidate generates text: its score is the share of tokens that agree with
+    the first candidate's, and its times are those of the first and of further tokens (``row.generation``).
 
     The metric is averaged over the batches, weighted by batch size (the first dimension of the first input tensor).
-    Latency is that of one call on the first batch: each candidate is saved to a temporary folder and timed in a process
-    of its own, all with the same number of threads, in interleaved rounds. A float module is timed as its exported
-    graph, which PyTorch runs operator by operator. A candidate that cannot be saved is timed in this process, and the
-    result says so. Models are left as they were, with their parameters, flags, buffers and attributes. Data is not
+    Latency is that of one call on the first batch: each candidate is saved to a temporary folder and timed in a
+    process of its own, all with the same number of threads, in interleaved rounds. A float module is timed as its
+    exported graph, which PyTorch runs operator by operator. A candidate that cannot be saved is timed in this
+    process, and the result says so. Models keep their parameters, flags, buffers and attributes. Data is not
     changed.
 
     Args:

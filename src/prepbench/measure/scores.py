@@ -1,4 +1,4 @@
-"""Running the candidates on the data, with one score for each. Models and data stay as they are."""
+"""Run the candidates on the data and score each. Models and data are not changed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DRAWS = 1000
 
 
 class Score(Protocol):
-    """Takes batch after batch and gives one number in the end."""
+    """Accumulates batches into one number."""
 
     def add(self, output: Any, target: Any, size: int) -> None: ...
     def value(self) -> float: ...
@@ -37,7 +37,7 @@ class Score(Protocol):
 
 
 class MeanScore:
-    """The mean of a metric over samples: each batch counts by its size."""
+    """The mean of a metric over samples: each batch is weighted by its size."""
 
     def __init__(self, metric: metrics.Metric) -> None:
         self._metric = metric
@@ -54,7 +54,9 @@ class MeanScore:
 
 
 class SqnrScore:
-    """SQNR in dB over all the data. Powers are added first: the mean over batches is infinite if one is perfect."""
+    """SQNR in dB over all the data. Powers are summed first, since a mean over batches is infinite if one is
+    perfect.
+    """
 
     def __init__(self) -> None:
         self._powers = Powers()
@@ -95,10 +97,10 @@ class TotalScore:
 def spread_of(
     batches: Sequence[tuple[float, float]], score: Callable[[torch.Tensor], torch.Tensor]
 ) -> tuple[float, float] | None:
-    """Between which scores 95 % of other draws of as many batches would lie; None for too few batches.
+    """Return the interval that holds the scores of 95 % of other draws of as many batches; None for too few batches.
 
-    The batches are drawn again with replacement (the bootstrap percentile interval of B. Efron, 1979), always the same
-    draws, so that two candidates on the same data are compared fairly.
+    The batches are drawn again with replacement (the bootstrap percentile interval of B. Efron, 1979), always the
+    same draws, so that two candidates on the same data are compared fairly.
 
     Args:
         batches: two sums of each batch.
@@ -152,11 +154,11 @@ class Scores:
         return {name: score.value() for name, score in self._scores.items()}
 
     def spreads(self) -> dict[str, tuple[float, float] | None]:
-        """How far the scores could be off, by candidate."""
+        """The interval of each candidate's score on other draws of the data."""
         return {name: score.spread() for name, score in self._scores.items()}
 
     def kept(self) -> KeptSamples:
-        """The samples on which candidates differ most from the first one, so far."""
+        """Return the samples so far on which candidates differ most from the first one."""
         return self._keeper.kept()
 
     def add(self, batch: Batch) -> None:
@@ -187,13 +189,13 @@ class Scores:
 
 
 def takes_targets(metric: metrics.Metric | None) -> bool:
-    """Whether data holds a target for each batch; else the first candidate's output is the target."""
+    """Return whether data holds a target for each batch; else the first candidate's output is the target."""
     totals = totals_of(metric)
     return metric is not None and not (totals is not None and totals.against_reference)
 
 
 def draws(name: str, candidate: Candidate, batch: Batch) -> bool:
-    """Whether a candidate draws random numbers; a generator that nobody draws from need not be seeded."""
+    """Return whether a candidate draws random numbers; only then a generator has to be seeded."""
     found = Draws()
     with found:
         run(name, candidate, batch)
@@ -201,7 +203,7 @@ def draws(name: str, candidate: Candidate, batch: Batch) -> bool:
 
 
 def run(name: str, candidate: Candidate, batch: Batch, *, is_seeded: bool = False) -> Any:
-    """The candidate's output on a copy of the batch; with ``is_seeded`` all candidates draw the same numbers."""
+    """Return the candidate's output on a copy of the batch; with ``is_seeded`` all candidates draw the same numbers."""
     # a forward that changes its input in place must not change what the next candidate gets
     sample = own_copy(batch.sample)
     try:
@@ -217,7 +219,7 @@ def run(name: str, candidate: Candidate, batch: Batch, *, is_seeded: bool = Fals
 
 
 def finite_number(value: Any) -> float:
-    """``value`` as a float.
+    """Return ``value`` as a finite float.
 
     Raises:
         TypeError: it is not one number.
@@ -239,7 +241,7 @@ def finite_number(value: Any) -> float:
 
 
 def metric_name(metric: Any) -> str:
-    """A readable name of a metric: the function's, through ``functools.partial``, or the class's."""
+    """Return a readable name of a metric: the function's, through ``functools.partial``, or the class's."""
     inner = getattr(metric, "func", metric)
     name = getattr(inner, "__name__", None) or type(inner).__name__
     return "metric" if name == "<lambda>" else str(name)
@@ -247,7 +249,7 @@ def metric_name(metric: Any) -> str:
 
 @contextlib.contextmanager
 def eval_mode(candidates: Iterable[Candidate]) -> Iterator[None]:
-    """Eval mode inside the block. Afterwards training flags, buffers and plain Python objects are as before.
+    """Switch to eval mode inside the block; restore training flags, buffers and plain Python objects afterwards.
 
     Flags are set one by one: ``eval()`` of an exported module raises, and that of others does more than set flags.
     """

@@ -1,4 +1,4 @@
-"""Progress that is reported again while a process is waited for."""
+"""Repeat progress reports during waits for a process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from prepbench.jobs import Progress, ProgressCallback
 
 
 class Steps:
-    """Reports progress, and the last step again while waiting for a worker, so that cancelling works at any time."""
+    """Reports progress, and repeats the last step during waits for a worker, so that cancelling works at any time."""
 
     def __init__(self, progress: ProgressCallback) -> None:
         self._progress = progress

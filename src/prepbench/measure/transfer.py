@@ -1,7 +1,7 @@
-"""One sample in two files, without pickle: its tensors as safetensors, everything else as JSON.
+"""Save one sample in two files, without pickle: its tensors as safetensors, everything else as JSON.
 
-Objects such as caches are no JSON. Of a sample that holds some, the leaves alone are written, for each candidate in
-the order in which it takes them.
+Objects such as caches cannot be JSON. Of a sample with such objects only the leaves are written, for each candidate
+in the order of its arguments.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ def _save(leaves: Sequence[Any], structure: str | None, folder: Path) -> None:
 
 
 def load_sample(folder: Path) -> Sample:
-    """Read what :func:`save_sample` wrote."""
+    """Read a sample that :func:`save_sample` wrote."""
     leaves, structure = _load(folder)
     args, kwargs = pytree.tree_unflatten(leaves, pytree.treespec_loads(structure))
     return Sample(tuple(args), kwargs)
 
 
 def load_call(folder: Path, candidate: Any) -> Callable[[], Any]:
-    """A call of a candidate with what :func:`save_sample` or :func:`save_leaves` wrote for it."""
+    """Return a call of a candidate with the inputs that :func:`save_sample` or :func:`save_leaves` wrote for it."""
     leaves, structure = _load(folder)
     if structure is not None:
         return functools.partial(load_sample(folder).call, candidate)
@@ -110,5 +110,5 @@ def _memory_format(tensor: torch.Tensor) -> str | None:
 
 
 def inputs_of(artifact: Path) -> Path:
-    """Where the inputs of one candidate alone are."""
+    """Return the folder of the inputs that only one candidate uses."""
     return artifact.with_name(f"{artifact.name}-inputs")

@@ -2,9 +2,10 @@
 
 It speaks JSON lines. First it answers ``{"ready": true}``; then each request ``{"settle": 1, "calls": 20}`` gets
 ``{"times_ns": [...]}``, and ``{"prompt": 0, "new_tokens": 16}`` gets ``{"generated": {...}}``. After ``{"load":
-[ARTIFACT, INPUTS]}`` it drops its model, loads another one, and is ready again; with an empty ARTIFACT it begins with
-none, and says nothing until it has loaded one. Between requests it waits for input, so that its threads do not slow
-down the process that is measured next. It ends when its standard input is closed, also when the parent is killed.
+[ARTIFACT, INPUTS]}`` it drops its model, loads another one, and is ready again; with an empty ARTIFACT it begins
+without a model and answers only once it has loaded one. Between requests it waits for input, so that its threads do
+not slow down the process that is measured next. It ends when its standard input is closed, also when the parent is
+killed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from typing import Any, TextIO
 
 
 def timed_calls(call: Callable[[], Any], settle: int, calls: int) -> list[int]:
-    """Nanoseconds of each of ``calls`` calls, after ``settle`` untimed ones that wake threads and fill caches."""
+    """Return the nanoseconds of each of ``calls`` calls, after ``settle`` untimed ones that wake threads and fill
+    caches.
+    """
     import torch
 
     wait = torch.cuda.synchronize if torch.cuda.is_initialized() else _nothing_to_wait_for
@@ -90,7 +93,7 @@ def main(arguments: list[str]) -> None:
 
 
 def generated(model: Any, inputs: Path, prompt: int, new_tokens: int) -> dict[str, Any]:
-    """The times of a generation, and the most memory that this process held.
+    """Return the times of a generation, and the peak memory of this process.
 
     Args:
         model: a compiled one.
@@ -113,9 +116,9 @@ def generated(model: Any, inputs: Path, prompt: int, new_tokens: int) -> dict[st
 
 
 def peak_bytes() -> int:
-    """The most memory that this process held since its program began.
+    """Return the peak memory of this process since its program began.
 
-    What the system counts for a process goes on from the one that started it on Linux, which may be larger.
+    On Linux the system's own counter starts at the peak of the parent process, which may be larger.
     """
     import resource
 
@@ -129,7 +132,7 @@ def peak_bytes() -> int:
 
 
 def _take_stdout() -> TextIO:
-    """A private copy of standard output; whatever else is printed, from Python or C, goes to standard error."""
+    """Return a private copy of standard output; any other output, from Python or C, goes to standard error."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     sys.stdout = sys.stderr
@@ -142,7 +145,7 @@ def _reply(replies: TextIO, message: dict[str, Any]) -> None:
 
 
 def _nothing_to_wait_for() -> None:
-    """Calls on the CPU are done when they return."""
+    """Do nothing: calls on the CPU are finished when they return."""
 
 
 if __name__ == "__main__":

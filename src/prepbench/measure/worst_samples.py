@@ -17,7 +17,7 @@ _TEXT = 60
 
 @dataclass(frozen=True, repr=False)
 class WorstSamples:
-    """The samples on which a candidate differs most from the first one; what :meth:`Comparison.worst` returns.
+    """The samples on which a candidate differs most from the first one: the result of :meth:`Comparison.worst`.
 
     Attributes:
         first: the first candidate's name.
@@ -41,7 +41,7 @@ class WorstSamples:
 
     @property
     def caption(self) -> str:
-        """What the rows are, in one sentence."""
+        """Describe the rows in one sentence."""
         if not self.rows:
             return f"{self.candidate} gives what {self.first} gives on all of {self.samples} samples."
         count = len(self.rows)
@@ -52,11 +52,11 @@ class WorstSamples:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the rows leave out."""
+        """Notes on samples that are not among the rows."""
         return (f"{KEPT} rows are kept for each candidate.",) if len(self.rows) == KEPT < self.samples else ()
 
     def table(self) -> pandas.DataFrame:
-        """One row for each sample: where it is in the data, how far outputs are apart, and both in short."""
+        """Return one row for each sample: its place in the data, the distance of outputs, and a short text of both."""
         import pandas
 
         columns: dict[str, list[Any]] = {
@@ -75,14 +75,14 @@ class WorstSamples:
         return pandas.DataFrame(columns).astype({"row": "Int64", self.measure: float})
 
     def input_text(self, one: SampleInput) -> str:
-        """An input in words: text where tokens can be decoded, else what it is."""
+        """Return a text of an input: decoded tokens where possible, else a summary of the tensor."""
         values = one.values
         if self.decode is None or values is None or values.dim() != 1 or not _holds_tokens(one):
             return f"{one.name} {one.text}"
         return str(self.decode(values.tolist()))
 
     def output_texts(self, row: WorstSample) -> tuple[str, str]:
-        """Both outputs in short, the first candidate's first."""
+        """Return short texts of both outputs, the first candidate's first."""
         if self.decode is None or row.tokens is None:
             return row.expected, row.found
         expected, found = (str(self.decode(list(tokens))) for tokens in row.tokens)
@@ -112,7 +112,7 @@ class WorstSamples:
 
 
 def distance_text(value: float) -> str:
-    """A distance for people: three significant digits.
+    """Format a distance with three significant digits.
 
     Example:
         >>> distance_text(12.345), distance_text(float("-inf"))
