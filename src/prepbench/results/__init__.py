@@ -1,1 +1,1 @@
-"""Measurements that last: what was compiled and measured, and the journal that keeps it for several writers."""
+"""Stored measurements: the results of compiles, and the journal that keeps them for several writers."""

@@ -1,4 +1,4 @@
-"""A journal that can be written to at a path: what is damaged there, or of another version, is kept beside it."""
+"""Open a journal for writing; a damaged file or one of another version is renamed first."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _ENDINGS = (".sqlite", ".sqlite3", ".db")
 
 
 def journal_at(path: str | os.PathLike[str]) -> Journal:
-    """The journal at a path, which can be read as a whole; the file need not exist.
+    """Return the journal at a path; the file need not exist.
 
-    A damaged file, or one of another version, is renamed, and a warning says where it is. Files that look like no
-    database stay where they are, unless they are named like one.
+    A damaged file, or one of another version, is renamed, and a warning gives the new name. A file that does not
+    look like a database is left in place, unless its name is that of one.
 
     Raises:
         SettingsError: this is no path.
@@ -57,7 +57,7 @@ def _set_aside(path: Path, error: DamagedJournalError | OtherVersionError) -> No
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether the file is a database, or was meant to be one; a path of something else was given by mistake."""
+    """Return whether the file is a database, or was meant to be one; other paths were given by mistake."""
     with path.open("rb") as file:
         return file.read(len(_HEADER)) == _HEADER or path.suffix in _ENDINGS
 

@@ -1,4 +1,4 @@
-"""By what a model is known again: its modules and tensors by name, and a digest of what they hold."""
+"""The identity of a model: its modules and tensors by name, and a digest of their values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BLOCK = 2**26  # bytes that are read at a time
 
 
 def modules_of(model: nn.Module) -> tuple[SavedModule, ...]:
-    """The modules of a model with their own parameters and buffers, in ``named_modules()`` order."""
+    """Return the modules of a model with their own parameters and buffers, in ``named_modules()`` order."""
     return tuple(
         SavedModule(printable(fqn), printable(type(module).__name__), tuple(_tensors(module)))
         for fqn, module in model.named_modules()
@@ -23,7 +23,7 @@ def modules_of(model: nn.Module) -> tuple[SavedModule, ...]:
 
 
 def structure_of(modules: Iterable[SavedModule]) -> str:
-    """A digest of the names and shapes."""
+    """Return a digest of the names and shapes."""
     digest = hashlib.sha256()
     for module in modules:
         digest.update(repr(module).encode(errors="surrogatepass"))
@@ -31,7 +31,7 @@ def structure_of(modules: Iterable[SavedModule]) -> str:
 
 
 def fingerprint(model: nn.Module) -> str:
-    """``"<structure>-<values>"``: equal for models with equal modules, names, shapes and values.
+    """Return ``"<structure>-<values>"``: equal for models with equal modules, names, shapes and values.
 
     Tensors without values, as on the meta device, count by their shapes only.
     """
@@ -51,7 +51,7 @@ def _tensors(module: nn.Module) -> Iterable[SavedTensor]:
 
 
 def _is_unmade(tensor: torch.Tensor) -> bool:
-    """Whether a lazy module has not made it yet."""
+    """Return whether it is an uninitialized parameter or buffer of a lazy module."""
     return isinstance(tensor, nn.UninitializedParameter | nn.UninitializedBuffer)
 
 

@@ -1,4 +1,4 @@
-"""The journal of results: written once each, kept in one file that several programs may write to at a time."""
+"""The journal of results: each is written once, to one file that several programs may write to at a time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OWN = ("state", "target_name", "targets", "pruned", "recovered")
 
 @dataclass(frozen=True)
 class Changes:
-    """What happened to the runs of a journal.
+    """The changes to the runs of a journal since a revision.
 
     Attributes:
         revision: of the journal; to be given to :meth:`Journal.since` next time.
@@ -37,10 +37,10 @@ class Changes:
 
 
 class Journal:
-    """Results and the history of runs in one SQLite file. Making this object opens nothing.
+    """Results and the history of runs in one SQLite file. Creating this object opens nothing.
 
-    Each method is one transaction on a connection of its own, so a journal may be used from any thread, and by several
-    processes at a time; a run that was added is on the disk.
+    Each method is one transaction on a connection of its own, so a journal may be used from any thread, and by
+    several processes at a time; an added run is on the disk.
 
     Args:
         path: of the file; made by the first method that writes.
@@ -57,15 +57,15 @@ class Journal:
     def write(self, *runs: Run) -> None:
         """Write runs with their results, all or none.
 
-        A run that is there already gets this name, and a further result if it was measured again. One that was deleted
-        stays deleted.
+        An existing run gets the new name, and a further result if it was measured again. A deleted one stays
+        deleted.
         """
         with writing(self.path) as connection:
             for run in runs:
                 _write(connection, run)
 
     def record(self, result: Result, id: str) -> None:
-        """Write a result that belongs to no run of a bench, such as one of a search.
+        """Write a result that belongs to no run of a bench, such as a search's.
 
         Raises:
             InputError: there is a result of that id; results are written once.
@@ -114,7 +114,7 @@ class Journal:
         return tuple(sorted(self.since(0).runs, key=lambda run: (run.made, run.id)))
 
     def since(self, revision: int) -> Changes:
-        """What was added, changed and deleted after a revision; 0 stands for the beginning."""
+        """Return the runs that were added, changed and deleted after a revision; 0 is the beginning."""
         if not is_there(self.path):
             return Changes(0)
         with reading(self.path) as connection:
@@ -128,7 +128,7 @@ class Journal:
         return Changes(max([revision, *(row[5] for row in rows if type(row[5]) is int)]), runs, deleted)
 
     def results(self, key: str | None = None) -> tuple[Result, ...]:
-        """All results, or those of one :attr:`Result.key`, in the order in which they were made."""
+        """Return all results, or those with one :attr:`Result.key`, in the order of writing."""
         if not is_there(self.path):
             return ()
         with reading(self.path) as connection:

@@ -1,4 +1,4 @@
-"""The file of a journal: SQLite with a schema of our own, which is checked before anything in it is read."""
+"""The file of a journal: SQLite with a schema of our own, which is verified before anything in it is read."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ A deleted run leaves its id behind, so that other readers of the journal hear of
 
 
 class DamagedJournalError(ArtifactError):
-    """The file of a journal cannot be read as one."""
+    """The file of a journal is damaged."""
 
 
 class OtherVersionError(ArtifactError):
-    """A journal of a newer prepbench."""
+    """The journal was written by a newer prepbench."""
 
 
 WAITS_S = 15.0
@@ -56,12 +56,12 @@ _STORAGE = {
 
 
 def files_of_journal(path: Path) -> list[Path]:
-    """The file, and those that SQLite writes beside it."""
+    """Return the file, and those that SQLite writes beside it."""
     return [path.with_name(f"{path.name}{ending}") for ending in ("", "-wal", "-shm", "-journal")]
 
 
 def is_there(path: Path) -> bool:
-    """Whether something was written to a journal; whoever is ended while making one leaves an empty file."""
+    """Return whether a journal has content; a process that is killed while creating one leaves an empty file."""
     try:
         status = path.lstat()
     except OSError:
@@ -71,7 +71,7 @@ def is_there(path: Path) -> bool:
 
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection to a journal that exists; what it reads is one state of the file.
+    """Open a read transaction on an existing journal.
 
     Raises:
         ArtifactError: the file is no journal, is damaged, or is of a newer version.
@@ -87,9 +87,9 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that alone may write; all of the block's changes are kept, or none.
+    """Open an exclusive write transaction; all of the block's changes are kept, or none.
 
-    A missing file is made, and is gone again where nothing was written to it.
+    A missing file is created, and removed again if nothing was written to it.
 
     Raises:
         ArtifactError: the file is no journal, is damaged, or is of a newer version.
@@ -145,7 +145,9 @@ def _connected(path: Path, mode: str) -> Iterator[sqlite3.Connection]:
 
 
 def _mode_of_readers(path: Path) -> str:
-    """Readers write, too: they take part in the log. Where they may not and there is no log, nothing changes."""
+    """Return SQLite's mode for readers. They take part in the log and so need to write; where they cannot and there
+    is no log, they read the file as immutable.
+    """
     if os.access(path, os.W_OK) and os.access(path.absolute().parent, os.W_OK):
         return "rw"
     return "ro" if path.with_name(f"{path.name}-wal").exists() else "ro&immutable=1"

@@ -1,4 +1,4 @@
-"""Where something was measured, in words: latencies of two machines say nothing about each other."""
+"""Describe the machine and the notebook of a measurement: latencies of different machines cannot be compared."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 
 
 def this_machine() -> str:
-    """The kind, the system and the name of this machine.
+    """Return the processor, the system and the name of this machine.
 
     Example:
         >>> this_machine().count(", ")
@@ -20,5 +20,5 @@ def this_machine() -> str:
 
 
 def this_notebook() -> str:
-    """The file name of the notebook that runs here, as Jupyter tells it to kernels; "" where none is known."""
+    """Return the file name of this notebook, as Jupyter passes it to kernels; "" where unknown."""
     return re.split(r"[/\\]", os.environ.get("JPY_SESSION_NAME", ""))[-1]

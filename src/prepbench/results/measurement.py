@@ -1,4 +1,4 @@
-"""What one compile gave, as plain values that go to JSON and back."""
+"""The measurements of one compile, as plain values that go to JSON and back."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NOT_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
 
 def to_columns(rows: Sequence[LayerReport]) -> dict[str, list[Any]]:
-    """The values of each field, as JSON-ready data; fields in which all rows have the default are left out."""
+    """Return the values of each field as JSON-ready data; fields whose values are all defaults are left out."""
     columns = {name: [getattr(row, name) for row in rows] for name in _FIELDS}
     return {
         name: column if _CHECKS[name] in (_are_texts, _are_counts) else list(map(_plain, column))
@@ -109,7 +109,7 @@ _CHECKS: Mapping[str, Callable[[list[Any]], bool]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """What was compiled for a target and measured there.
+    """The measurements of one compile for a target.
 
     Attributes:
         target: the name of the target, e.g. ``"onnxruntime"``.
@@ -169,7 +169,7 @@ class Measurement:
 
     @property
     def deployment(self) -> DeploymentSettings:
-        """The settings of the target.
+        """Return the settings of the target.
 
         Raises:
             SettingsError: this version has no such target, or it has other options.
@@ -181,7 +181,7 @@ class Measurement:
         raise SettingsError(f"This result is for the target {self.target!r}, which is not one of {known}.")
 
     def to_json(self) -> dict[str, Any]:
-        """The values as JSON-ready data; numbers that JSON does not have are written as text."""
+        """Return the values as JSON-ready data; infinite and NaN numbers become text."""
         others = {name: plain(value) for name, value in vars(self).items() if name != "report"}
         return {**others, "report": to_columns(self.report)}
 
@@ -204,7 +204,7 @@ class Measurement:
 
 @dataclass(frozen=True, kw_only=True)
 class Result(Measurement):
-    """A measurement that is found again by what was measured; see :attr:`key`.
+    """A measurement with the identity of its model, target and workload; see :attr:`key`.
 
     Attributes:
         plan: what was decided for each layer, and how it was compiled, as plain data.
@@ -214,7 +214,7 @@ class Result(Measurement):
 
     @property
     def key(self) -> str:
-        """The same for the same plan of the same model on the same target, machine and workload."""
+        """The identity of a measurement: equal for the same plan, model, target, machine and workload."""
         of = (self.model, self.plan, self.target, self.target_options, self.machine, self.workload)
         text = json.dumps(plain(of), sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()

@@ -1,4 +1,4 @@
-"""A digest of what a model computes and on which data, equal in every process and notebook."""
+"""Digests of a program and of data that are equal in every process and notebook."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from prepbench.running.fingerprint import fingerprint
 
 
 def program_form(program: torch.export.ExportedProgram) -> str:
-    """Of the operators of a program, their arguments, and the shapes and types of its inputs and tensors.
+    """Digest a program's operators, their arguments, and the shapes and types of its inputs and tensors.
 
-    Two models with the same modules and weights compute other things where their code, or a setting such as a stride,
-    differs. Then their programs do.
+    Two models with the same modules and weights may compute different functions, by their code or by a setting such
+    as a stride. Then their programs differ.
     """
     digest = hashlib.sha256()
     for row in _rows(program.graph_module):
@@ -27,7 +27,7 @@ def program_form(program: torch.export.ExportedProgram) -> str:
 
 
 def data_digest(data: Iterable[Any]) -> str:
-    """Of the values of all elements, which are read one at a time."""
+    """Digest the values of all elements, which are read one at a time."""
     digest = hashlib.sha256()
     for element in data:
         digest.update(fingerprint(element, by_value=True).digest)
@@ -35,7 +35,7 @@ def data_digest(data: Iterable[Any]) -> str:
 
 
 def function_digest(function: Callable[..., Any] | None) -> str:
-    """Of the name and the code of a function, and of numbers and texts that it was made with; of no other objects."""
+    """Digest the name and the code of a function, and the numbers and texts that it captured; no other objects."""
     if function is None:
         return ""
     inner = getattr(function, "func", function)

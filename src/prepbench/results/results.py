@@ -1,4 +1,4 @@
-"""The results of a journal, to be looked at: a sequence, a table, a figure, and those of one model or machine."""
+"""The results of a journal: a sequence, a table, a figure, and subsets by model or machine."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 class ResultNumberError(PrepbenchError, IndexError):
-    """There are fewer results."""
+    """An index beyond the number of results."""
 
 
 class Results(Sequence[Result]):
-    """What was measured, oldest first; see :func:`prepbench.load_results`.
+    """Stored results, oldest first; see :func:`prepbench.load_results`.
 
     Latencies of different machines are never compared: each result's ``speedup`` is that over the float model in the
     same rounds on the same machine, and tables and figures tell machines apart.
@@ -55,7 +55,7 @@ class Results(Sequence[Result]):
     @overload
     def __getitem__(self, index: slice) -> Results: ...
     def __getitem__(self, index: int | slice) -> Result | Results:
-        """One result by its number, or several as results again."""
+        """Return one result by its index, or a slice as results."""
         if isinstance(index, slice):
             return Results(self.rows[index], self.path)
         if isinstance(index, bool) or not hasattr(index, "__index__"):
@@ -66,23 +66,23 @@ class Results(Sequence[Result]):
 
     @property
     def machines(self) -> tuple[str, ...]:
-        """The machines that something was measured on, in words."""
+        """The machines of the measurements, in words."""
         return tuple(dict.fromkeys(row.machine for row in self.rows))
 
     @property
     def models(self) -> tuple[str, ...]:
-        """What the models are called; those without a name by their fingerprint."""
+        """The names of the models; fingerprints for those without a name."""
         return tuple(dict.fromkeys(row.model_name or row.model for row in self.rows))
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """The targets that were compiled for."""
+        """The targets of the compiles."""
         return tuple(dict.fromkeys(row.target for row in self.rows))
 
     def only(
         self, *, model: nn.Module | str | None = None, target: str | None = None, machine: str | None = None
     ) -> Results:
-        """The results of one model, target or machine.
+        """Return the results of one model, target or machine.
 
         Args:
             model: the model itself, which is known by its modules and values, or its name or fingerprint.
@@ -118,11 +118,11 @@ class Results(Sequence[Result]):
         return Results(rows, self.path)
 
     def table(self) -> pandas.DataFrame:
-        """One row for each result, numbers as numbers: milliseconds, and MB of 10**6 bytes."""
+        """Return one row for each result, numbers as numbers: milliseconds, and MB of 10**6 bytes."""
         return view("views.result_charts", "results_table", self.rows)  # type: ignore[no-any-return]
 
     def figure(self) -> plotly.graph_objects.Figure:
-        """Scores against latency: a chart for each metric, a colour for each machine, a symbol for each model."""
+        """Draw scores against latency: a chart for each metric, a colour for each machine, a symbol for each model."""
         return view("views.result_charts", "results_figure", self.rows)
 
     def __repr__(self) -> str:
@@ -135,10 +135,10 @@ class Results(Sequence[Result]):
 
 
 def load_results(path: str | os.PathLike[str]) -> Results:
-    """The results in a journal, which searches, sweeps and saved benches write; nothing in it is run.
+    """Load the results in a journal, which searches, sweeps and saved benches write; nothing in it is executed.
 
-    A journal that is damaged or of another version is kept under another name, which a warning says; there are no
-    results at the path then, and the next search begins a new journal there.
+    A journal that is damaged or of another version is renamed, with a warning; the result is then empty, and the
+    next search begins a new journal there.
 
     Args:
         path: of the journal, as it was given as ``results=``; beside a saved bench it ends in ``.bench.sqlite``.

@@ -1,4 +1,4 @@
-"""A measurement with a name and the choices behind it, as a history keeps it."""
+"""A measurement with a name and its choices, as a history keeps it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OF_THE_PAGE = ("targets",)  # choices of the bench that say nothing about one c
 
 @dataclass(frozen=True, kw_only=True)
 class Run(Measurement):
-    """One compile of the bench: a measurement with the choices behind it.
+    """One compile of the bench: a measurement with its choices.
 
     Attributes:
         id: names the run; the same in the history, the journal and saved files.
@@ -37,6 +37,6 @@ class Run(Measurement):
 
     @property
     def result(self) -> Result:
-        """The measurement without what belongs to the history."""
+        """Return the measurement without the fields of the history."""
         plan = {name: value for name, value in self.state.items() if name not in _OF_THE_PAGE}
         return Result(plan=plan, **{one.name: getattr(self, one.name) for one in fields(Measurement)})

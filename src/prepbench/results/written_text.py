@@ -1,4 +1,4 @@
-"""What a candidate generated, as it is kept: its texts beside those of the float model, and what they cost."""
+"""The stored generation of a candidate: its texts beside those of the float model, and their cost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class WrittenText:
 
 @dataclass(frozen=True)
 class RunGeneration:
-    """What a run generated, and what the float model did in the same rounds.
+    """The texts of a run, beside those of the float model from the same rounds.
 
     Attributes:
         first_token_ms: median time from a prompt to its first token; None where it was not measured.
