@@ -1,4 +1,6 @@
-"""What a page may ask of a widget: tables of actions, each with a payload that is checked before anything runs."""
+"""The requests that a page may send to a widget: tables of actions, each with a payload that is checked before it
+runs.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ class Action(Generic[W]):
 
 
 def perform(actions: Mapping[str, Action[W]], widget: W, message: Mapping[str, Any]) -> None:
-    """Do what a message from the page asks for.
+    """Run the action that a message from the page requests.
 
     Raises:
         InputError: an action that is not in the table.

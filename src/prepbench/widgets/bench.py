@@ -1,6 +1,6 @@
 """The workbench as a widget: controls, diagram and comparison chart around a :class:`prepbench.Bench`.
 
-It computes nothing: the controls show what the bench says, and every click calls a method.
+It computes nothing: the controls show the bench's summary, and every click calls a method of the bench.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ class BenchControls(anywidget.AnyWidget):
         self._look_at_journal()
 
     def look_at_model(self) -> None:
-        """Show what became old where a cell has written to the model."""
+        """Mark outdated results after a cell has written to the model."""
         now = self.bench.value_mark
         if now != self._values:
             self._values = now
             self.bench.refresh()
 
     def compile(self) -> None:
-        """Compile in the background with the current choices; a second press says nothing new."""
+        """Compile in the background with the current choices; a second click has no effect."""
         if not self.bench.is_queued:
             self.bench.start()
 
@@ -86,7 +86,7 @@ class BenchControls(anywidget.AnyWidget):
         self.bench.in_background(self.bench.capture)
 
     def measure_layers(self) -> None:
-        """Measure single layers in the background; a second press says nothing new."""
+        """Measure single layers in the background; a second click has no effect."""
         if not self.bench.is_measuring:
             self.bench.start_measuring()
 
@@ -98,7 +98,7 @@ class BenchControls(anywidget.AnyWidget):
             self.bench.start_search(budget)
 
     def train_back(self, steps: float | None, distill: bool, by_metric: bool, learning_rate: float | None) -> None:
-        """Train back and compile in the background; a second press says nothing new."""
+        """Train and compile in the background; a second click has no effect."""
         count: Any = int(steps) if steps is not None and steps == int(steps) else steps
         rate: Any = learning_rate
         settings = RecoverySettings(steps=count, distill=distill, by_metric=by_metric, learning_rate=rate)
@@ -106,25 +106,25 @@ class BenchControls(anywidget.AnyWidget):
             self.bench.start_recovery(settings)
 
     def look_for_fixes(self) -> None:
-        """Look for changes that work in the background, while nothing else runs there."""
+        """Search for fixes in the background, unless something else runs there."""
         is_looking = self._search is not None and not self._search.done
         if not (is_looking or self.bench.status.running or self.bench.summary().fixes_known):
             self._search = Job(self.bench.find_fixes)
 
     def still(self) -> dict[str, Any]:
-        """The bench as it stands, for where there is no kernel or no trust; made once per change."""
+        """Return the static form of the bench for outputs without a kernel or trust; computed once per change."""
         summary = replace(self.bench.summary(), selected="", fixes_known=True)  # nothing is looked for there
         if self._still is None or self._still[0] != summary:
             self._still = summary, {**still(self.bench), "text/plain": repr(self.bench)}
         return self._still[1]
 
     def shown(self, shown: bool) -> None:
-        """One more view is seen, or one less: what others write to the journal shows while there is any."""
+        """Count the visible views; changes that others write to the journal are shown while there is any."""
         self._views = max(0, self._views + (1 if shown else -1))
         self._look_at_journal()
 
     def _look_at_journal(self) -> None:
-        """Begin or end to watch the journal."""
+        """Start or stop watching the journal."""
         path = self.bench.journal_path if self._views else None
         with self._lock:
             watch = self._watch
@@ -136,7 +136,7 @@ class BenchControls(anywidget.AnyWidget):
             watch.stop()
 
     def send_still(self) -> None:
-        """Send the bench as it stands, so that the page can keep it in the output."""
+        """Send the static form of the bench, which the page keeps in the output."""
         self.send({"action": "still"}, [packed(json.dumps(self.still(), ensure_ascii=False))])
 
     def close(self) -> None:
@@ -153,7 +153,7 @@ class BenchControls(anywidget.AnyWidget):
             self._search.cancel()
 
     def _show(self, shown: BenchSummary | RunStatus) -> None:
-        """Set the traits of the fields that changed, in one message to the page."""
+        """Set the traits of the changed fields, in one message to the page."""
         with self._lock:
             fields = ((name, value) for name, value in vars(shown).items() if name in self._shown)
             changed = {name: value for name, value in fields if self._shown[name] != value}
@@ -163,7 +163,7 @@ class BenchControls(anywidget.AnyWidget):
                     setattr(self, name, value)
 
     def _follow(self, status: RunStatus) -> None:
-        """Show what goes on in the background; a search for fixes would hold it up, and goes on afterwards."""
+        """Show the status of background work; it interrupts a search for fixes, which resumes afterwards."""
         begins = status.running and not self._shown["running"]
         ends = self._shown["running"] and not status.running
         if begins:
@@ -190,7 +190,7 @@ def _look_at_model(reference: weakref.ref[BenchControls]) -> None:
 
 
 def _update(reference: weakref.ref[Bench]) -> bool:
-    """Take in what others wrote; False where the bench is gone."""
+    """Merge what others wrote; return False if the bench no longer exists."""
     bench = reference()
     if bench is not None:
         bench.update_runs()
@@ -198,7 +198,7 @@ def _update(reference: weakref.ref[Bench]) -> bool:
 
 
 def bench_widget(bench: Bench) -> ipywidgets.VBox:
-    """The workbench of ``bench``: the steps with the code, the diagram, the chart of all runs."""
+    """Return the workbench of ``bench``: the steps with the code, the diagram, the chart of all runs."""
     controls = BenchControls(bench)
     picture = BenchPicture(bench)
     chart = ipywidgets.Output()
@@ -223,7 +223,9 @@ def bench_widget(bench: Bench) -> ipywidgets.VBox:
 
 
 class BenchPicture:
-    """The diagram of the bench: another widget once a fix changes the graph, with what was open and selected."""
+    """The diagram of the bench; when a fix changes the graph, a new widget takes over the open groups and the
+    selection.
+    """
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
@@ -234,7 +236,7 @@ class BenchPicture:
         self.place = ipywidgets.Box([self.widget]).add_class("pbb-picture")
 
     def refresh(self) -> None:
-        """Show the graphs, precisions and selection of now."""
+        """Show the current graphs, precisions and selection."""
         if self._bench.collection is not self._collection:
             before, self._coloured = self.widget, {}
             self.widget = self._made()
@@ -252,7 +254,7 @@ class BenchPicture:
             self.widget.selected = [selected] if selected else []
 
     def _colour_costs(self) -> None:
-        """Offer what was measured of layers as overlays, and leave the one that is shown."""
+        """Offer the measured costs of layers as overlays, and keep the shown one."""
         summary = self._bench.summary()
         fqns, modules = [layer.fqn for layer in summary.layers], {module.fqn for module in self._document.modules}
         costs = cost_overlays(fqns, summary.columns, modules)
@@ -276,7 +278,7 @@ class BenchPicture:
 
 
 def bench_bundle(bench: Bench) -> dict[str, Any]:
-    """What a cell shows: the live widget, and the bench as it stands where there is no kernel or no trust."""
+    """Return the output of a cell: the live widget, and a static form for when there is no kernel or no trust."""
     bench.refresh()  # the notebook may have named it since
     widget = bench_widget(bench)
     controls: BenchControls = widget.children[0]
@@ -291,7 +293,7 @@ def bench_bundle(bench: Bench) -> dict[str, Any]:
 
 
 def after_cells(call: Callable[[], object]) -> Callable[[], None]:
-    """Call something after each cell that runs from now on; nothing is called outside of IPython.
+    """Call a function after each further cell; does nothing outside of IPython.
 
     Returns:
         What ends it; it may be called more than once.
@@ -319,12 +321,12 @@ _TRAITS = {str: traitlets.Unicode, bool: traitlets.Bool, int: traitlets.Int, flo
 
 
 def traits_of(*kinds: type) -> dict[str, Any]:
-    """A synced trait for each field of the dataclasses, by name."""
+    """Return a synced trait for each field of the dataclasses, by name."""
     return {name: _trait(hint).tag(sync=True) for kind in kinds for name, hint in field_types(kind).items()}
 
 
 def plain_fields(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields as JSON can hold them: dataclasses as dicts and tuples as lists, all the way down."""
+    """Return fields as JSON-ready data: dataclasses as dicts and tuples as lists, recursively."""
     return {name: _plain(value) for name, value in values.items()}
 
 

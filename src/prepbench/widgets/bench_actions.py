@@ -1,4 +1,4 @@
-"""What the page may ask of the bench: a table of actions, each with its payload."""
+"""The requests that the page may send to the bench: a table of actions, each with its payload."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class SetTarget:
 
 @dataclass(frozen=True)
 class SetTargetOption:
-    """Set an option of a target; "" is the target's own choice."""
+    """Set an option of a target; "" is the target's default."""
 
     target: str
     name: str
@@ -181,7 +181,7 @@ class OfRun:
 
 @dataclass(frozen=True)
 class CompareRuns:
-    """Show in what two runs differ; nothing for two empty ids."""
+    """Show the differences between two runs; nothing for two empty ids."""
 
     first: str
     second: str
@@ -277,7 +277,7 @@ def _select(controls: Controls) -> Callable[..., object]:
 
 @contextmanager
 def _answering(controls: Controls, action: str) -> Iterator[None]:
-    """Tell the view that asked what went wrong, whatever it was, so that it does not wait."""
+    """Report any error to the view that requested the action, so that it does not wait."""
     try:
         yield
     except Exception as error:
@@ -299,7 +299,7 @@ def _compare_runs(controls: Controls) -> Callable[..., object]:
 
 
 def _writing(method: str) -> Callable[[Controls], Callable[..., object]]:
-    """An action that writes a file by a method of the bench, and tells the page where it is."""
+    """Return an action that writes a file by a method of the bench, and sends its path to the page."""
 
     def write(controls: Controls, path: str) -> None:
         with _answering(controls, "written"):
@@ -319,7 +319,7 @@ def _download(controls: Controls) -> Callable[..., object]:
 
 
 def _send_file(controls: Controls, file: Path) -> None:
-    """Send a file in pieces, so that a large one is never a single message."""
+    """Send a file in pieces, so that no message is too large."""
     parts = max(1, -(-file.stat().st_size // _PIECE))
     with file.open("rb") as content:
         for part in range(1, parts + 1):
@@ -340,7 +340,7 @@ def _written(bench: Bench, what: Download, folder: Path, name: str) -> Path:
 
 
 def _zipped(folder: Path) -> Path:
-    """A zip of a folder, beside it; weights do not get smaller, so nothing is compressed."""
+    """Return a zip of a folder, beside it; uncompressed, because weights do not compress."""
     archive = folder.with_suffix(".zip")
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as written:
         for file in sorted(folder.rglob("*")):

@@ -1,4 +1,4 @@
-"""The live diagram: a document, and what is selected, open and coloured in the page. It computes nothing."""
+"""The live diagram: a document, and the page's selection, open groups and colours. It computes nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from prepbench.widgets.actions import Action, Nothing, perform
 
 
 class _Overlay(str):
-    """The name of the overlay that is shown; called with a table, it adds one."""
+    """The name of the shown overlay; calling it with a table adds one."""
 
     _widget: DiagramWidget
 
@@ -40,7 +40,7 @@ class _OverlayTrait(traitlets.Unicode[Any, Any]):
 class DiagramWidget(anywidget.AnyWidget):
     """An interactive diagram.
 
-    It is drawn in the page: opening and closing modules, search and the rest need no kernel.
+    The page draws it: opening and closing modules, search and the rest need no kernel.
 
     Attributes:
         selected: FQNs of the selected modules; settable, which brings them into view.
@@ -87,7 +87,7 @@ class DiagramWidget(anywidget.AnyWidget):
         diverging: bool | None = None,
         show: bool = True,
     ) -> DiagramWidget:
-        """Colour the boxes by a table, and show that; one of the same name is replaced.
+        """Colour the boxes by a table, and show that; an overlay of the same name is replaced.
 
         Args:
             table: values by FQN: a mapping, a pandas ``Series`` or a ``DataFrame``.
@@ -114,12 +114,12 @@ class DiagramWidget(anywidget.AnyWidget):
 
     @property
     def document(self) -> DiagramDocument:
-        """What is shown, as plain data, with the overlays."""
+        """Return the shown document, with the overlays."""
         return replace(self._document, overlays=tuple(self._made.values()), overlay=str(self.overlay))
 
     @property
     def overlays(self) -> list[dict[str, Any]]:
-        """The overlays as plain data."""
+        """Return the overlays as plain data."""
         return [asdict(each) for each in self._made.values()]
 
     def _add(self, overlay: Overlay, *, show: bool = True) -> None:
@@ -136,11 +136,11 @@ class DiagramWidget(anywidget.AnyWidget):
         return proposal["value"]
 
     def send_layout(self) -> None:
-        """Send the layout engine, packed; the page asks for it once."""
+        """Send the layout engine, compressed; the page asks for it once."""
         self.send({"action": "layout"}, [packed(script("layout.js"))])
 
     def send_page(self, document: str) -> None:
-        """Send the document, which the page gives back as JSON, as one HTML file."""
+        """Send the document, which the page returns as JSON, as one HTML file."""
         self.send({"action": "page"}, [page(from_json(document)).encode()])
 
     def _on_request(self, widget: Any, content: dict[str, Any], buffers: Any) -> None:
@@ -150,7 +150,7 @@ class DiagramWidget(anywidget.AnyWidget):
             self.send({"action": content.get("action"), "error": str(error)})
 
     def _repr_mimebundle_(self, **keywords: Any) -> Any:
-        """The widget; for notebooks that are not trusted or have no kernel, the document and a text too."""
+        """Return the widget; for notebooks without trust or a kernel, also the document and a text."""
         bundle = super()._repr_mimebundle_(**keywords)
         still: dict[str, Any] = {"text/plain": "\n\n".join(map(to_text, self._document.documents))}
         data = document_data(self.document)
@@ -173,5 +173,5 @@ DIAGRAM_ACTIONS: Mapping[str, Action[DiagramWidget]] = {
 
 
 def diagram(document: GraphCollectionDocument | DiagramDocument) -> DiagramWidget:
-    """The live diagram of a document, or of several."""
+    """Return the live diagram of one or several documents."""
     return DiagramWidget(document)
