@@ -1,7 +1,8 @@
-"""The document of a bench, ``*.bench.json``: choices, runs, and what was shown, as plain data (standard library only).
+"""The document of a bench, ``*.bench.json``: choices, runs, and the page's content, as plain data (standard library
+only).
 
-Everything that a page shows of a saved bench is in :class:`ShownBench` as text and numbers, so that it can be shown
-where there is no Python. Every string that comes from a user's model is untrusted text.
+:class:`ShownBench` holds everything that a page shows of a saved bench as text and numbers, so that it needs no
+Python. Every string that comes from a user's model is untrusted text.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ BENCH_MIME_TYPE = "application/vnd.prepbench.bench+json"
 
 @dataclass(frozen=True)
 class Fact:
-    """A name and what it is, e.g. a setting."""
+    """A name and its value, e.g. a setting."""
 
     name: str
     value: str
@@ -27,7 +28,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Table:
-    """A table as people read it.
+    """A table as text.
 
     Attributes:
         title: above it.
@@ -46,7 +47,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Tick:
-    """A mark on an axis of a chart: where, in pixels, and what it says."""
+    """A tick of a chart's axis: its position in pixels, and its label."""
 
     at: float
     text: str
@@ -54,7 +55,7 @@ class Tick:
 
 @dataclass(frozen=True)
 class ChartPoint:
-    """A run in the chart of accuracy against latency; places are in pixels, with y pointing down.
+    """A run in the chart of accuracy against latency; positions are in pixels, with y pointing down.
 
     Attributes:
         name: of the run.
@@ -124,7 +125,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class ShownFailure:
-    """Why a module could not be captured, as its card says it."""
+    """The reason why a module could not be captured, as its card shows it."""
 
     fqn: str
     type: str
@@ -137,7 +138,7 @@ class ShownFailure:
 
 @dataclass(frozen=True)
 class ShownBench:
-    """What a page shows of a bench.
+    """The page's content of a bench.
 
     Attributes:
         title: the class of the model.
@@ -173,7 +174,7 @@ class SavedTensor:
 
 @dataclass(frozen=True)
 class SavedModule:
-    """A module of the model, by which it is known again."""
+    """A module of the model, part of the model's identity."""
 
     fqn: str
     type: str

@@ -18,7 +18,7 @@ _AGAIN = "Save the bench again."
 
 
 def bench_to_json(document: BenchDocument) -> str:
-    """The document as JSON text; equal documents give equal text."""
+    """Return the document as JSON text; equal documents give equal text."""
     return json.dumps(plain(document), ensure_ascii=False, allow_nan=False)
 
 
@@ -64,5 +64,5 @@ def check_shown(shown: ShownBench) -> None:
 
 
 def shown_to_json(shown: ShownBench, graph: Any) -> dict[str, Any]:
-    """What an output of a notebook keeps of a bench: what a page shows, with the graph in any form."""
+    """Return the saved notebook output of a bench: the page's content, with the graph in any form."""
     return {"format": BENCH_FORMAT, "version": BENCH_VERSION, "shown": plain(shown), "graph": graph}

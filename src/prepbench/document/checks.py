@@ -1,4 +1,4 @@
-"""What a document from somebody else must hold beyond its fields: readable texts, sane numbers, nodes that fit."""
+"""Check a document from others beyond its fields: printable texts, finite numbers, consistent nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_NUMBER = 2**53
 
 
 def cleaned(document: GraphCollectionDocument) -> GraphCollectionDocument:
-    """The document with :func:`printable` texts; the same object where all of them are."""
+    """Return the document with :func:`printable` texts; the same object where all of them are."""
     if not any(UNPRINTABLE.search(text) for text in _texts(document)):
         return document
     result = _cleaned(document)
@@ -47,7 +47,7 @@ def _cleaned(value: Any) -> Any:
 
 
 def check_text(text: str, path: str) -> None:
-    """Raise ``DocumentError`` when a text holds what :func:`printable` would replace."""
+    """Raise ``DocumentError`` when a text holds characters that :func:`printable` would replace."""
     found = UNPRINTABLE.search(text)
     if found:
         raise DocumentError(
@@ -57,7 +57,7 @@ def check_text(text: str, path: str) -> None:
 
 
 def check_number(value: float, path: str, *, counts: bool) -> None:
-    """Raise ``DocumentError`` when a count is negative or a number is no number."""
+    """Raise ``DocumentError`` when a count is negative or a number is NaN."""
     if isinstance(value, float) and not math.isfinite(value):
         raise DocumentError(f"{path} must be a finite number, got {value}.")
     if abs(value) > MAX_NUMBER and isinstance(value, int):
@@ -67,7 +67,7 @@ def check_number(value: float, path: str, *, counts: bool) -> None:
 
 
 def check_depth(document: GraphCollectionDocument) -> None:
-    """Raise ``DocumentError`` when modules nest deeper than :data:`MAX_DEPTH`; their hierarchy must have no circles."""
+    """Raise ``DocumentError`` when modules nest deeper than :data:`MAX_DEPTH`; their hierarchy must have no cycles."""
     depth: dict[str | None, int] = {None: 0}
     waiting = list(document.groups)
     while waiting:  # parents come before what they hold, so this is one round for what prepbench writes
@@ -80,7 +80,7 @@ def check_depth(document: GraphCollectionDocument) -> None:
 
 
 def check_nodes(document: GraphCollectionDocument) -> None:
-    """Refuse nodes that use themselves, by themselves or through others, and inputs that are not there.
+    """Raise ``DocumentError`` for nodes that depend on themselves, and for inputs that do not exist.
 
     Raises:
         DocumentError: names the nodes.
@@ -97,7 +97,7 @@ def check_nodes(document: GraphCollectionDocument) -> None:
 
 
 def check_sizes(document: GraphCollectionDocument) -> None:
-    """Refuse names of sizes that are explained twice, or not at all.
+    """Raise ``DocumentError`` for names of sizes that are defined twice, or never.
 
     Raises:
         DocumentError: names the size.

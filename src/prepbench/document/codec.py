@@ -1,4 +1,4 @@
-"""The document as JSON: written deterministically, read back with every field checked. Nothing in a document is
+"""Documents as JSON: written deterministically, read back with every field checked. Nothing in a document is
 executed.
 """
 
@@ -28,14 +28,14 @@ _NOT_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}  # JSON has 
 
 @dataclass(frozen=True)
 class _Rules:
-    """What is allowed: fields that are missing where they have defaults, and numbers that are not finite, as text."""
+    """Options of reading: missing fields where they have defaults, and numbers that are not finite, as text."""
 
     lenient: bool = False
     measured: bool = False
 
 
 def to_json(document: GraphCollectionDocument | DiagramDocument, *, indent: int | None = None) -> str:
-    """The document as JSON text; equal documents give equal text.
+    """Return the document as JSON text; equal documents give equal text.
 
     Example:
         >>> from_json(to_json(GraphCollectionDocument("Net", "module", (), ()))).model_type
@@ -55,7 +55,7 @@ def from_json(text: str) -> GraphCollectionDocument | DiagramDocument:
 
 
 def parsed(text: str | bytes, what: str = "document", remedy: str = "Trace the model again to write a new one.") -> Any:
-    """The JSON object that a text holds; ``DocumentError`` where it holds none."""
+    """Return the JSON object in a text; raise ``DocumentError`` if there is none."""
     try:
         data = json.loads(text)
     except ValueError as error:
@@ -68,7 +68,7 @@ def parsed(text: str | bytes, what: str = "document", remedy: str = "Trace the m
 
 
 def read_document(data: dict[str, Any]) -> GraphCollectionDocument | DiagramDocument:
-    """Check what :func:`parsed` gave, as :func:`from_json` says."""
+    """Check the object from :func:`parsed`, as :func:`from_json` describes."""
     version = str(data.get("version", ""))
     if version.partition(".")[0] != VERSION.partition(".")[0]:
         raise DocumentError(
@@ -91,12 +91,12 @@ def read_document(data: dict[str, Any]) -> GraphCollectionDocument | DiagramDocu
 
 @cache
 def field_types(kind: type) -> dict[str, Any]:
-    """The types of a dataclass's fields, resolved."""
+    """Return the resolved types of a dataclass's fields."""
     return typing.get_type_hints(kind)
 
 
 def read_object(value: Any, kind: type[T], path: str, *, lenient: bool = False, measured: bool = False) -> T:
-    """A dataclass from a JSON object whose every field is checked.
+    """Return a dataclass from a JSON object whose every field is checked.
 
     Args:
         value: what ``json.loads`` gave.
@@ -118,7 +118,7 @@ def read_object(value: Any, kind: type[T], path: str, *, lenient: bool = False, 
 
 
 def plain(value: Any) -> Any:
-    """A dataclass as JSON-ready data; numbers that are infinite or NaN, which JSON does not have, become text.
+    """Return a dataclass as JSON-ready data; infinite and NaN numbers, which JSON lacks, become text.
 
     Example:
         >>> plain({"sqnr": float("inf")})
@@ -192,7 +192,7 @@ def _read_table(value: Any, kind: Any, path: str, rules: _Rules) -> dict[str, An
 
 
 def _read_plain(value: Any, path: str, depth: int) -> Any:
-    """Any JSON, for what somebody else checks further: its texts are readable and its numbers finite."""
+    """Return arbitrary JSON for further checks: its texts are printable and its numbers finite."""
     if depth > _DEEPEST:
         raise DocumentError(f"{path} nests deeper than {_DEEPEST} levels.")
     if isinstance(value, dict):

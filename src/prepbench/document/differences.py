@@ -1,4 +1,4 @@
-"""What is different between two documents of the same model, node by node."""
+"""Compare two documents of the same model, node by node."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from prepbench.document.model import GraphCollectionDocument, Mark, Node
 
 
 def differences(before: GraphCollectionDocument, after: GraphCollectionDocument) -> tuple[Mark, ...]:
-    """Marks at the nodes of both documents that the other one does not have.
+    """Return marks at the nodes of either document that the other one lacks.
 
-    Nodes are the same if module, operation and occurrence are. What is left is paired by what it does and where, e.g.
-    a function with the module that took its place, and last, where a module has as many left before as after, in
-    turn; these are changed, the others removed or added.
+    Nodes correspond if module, operation and occurrence are equal. The rest is paired by operation and place, e.g. a
+    function with the module that replaced it, and last, where a module has equally many left before and after, in
+    order; these count as changed, the others as removed or added.
     """
     old = [node for graph in before.graphs for node in graph.nodes if node.group is not None]
     new = [node for graph in after.graphs for node in graph.nodes if node.group is not None]
@@ -36,7 +36,7 @@ def differences(before: GraphCollectionDocument, after: GraphCollectionDocument)
 def _matched(
     old: list[Node], new: list[Node], key: Callable[[Node], Hashable | None]
 ) -> tuple[list[tuple[Node, Node]], list[Node], list[Node]]:
-    """Pairs with the same key, in order, and what is left on both sides."""
+    """Return pairs with the same key, in order, and the unmatched nodes of both sides."""
     waiting: dict[Hashable, list[Node]] = defaultdict(list)
     for node in reversed(new):
         waiting[key(node)].append(node)

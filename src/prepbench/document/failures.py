@@ -1,4 +1,4 @@
-"""Failures as people read them: one reason at one line is said once, whichever modules it is for."""
+"""Merge failures for display: one reason at one line is shown once, with all its modules."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from prepbench.document.model import Failure
 
 
 def alike_failures(failures: Iterable[Failure]) -> list[Failure]:
-    """Those of one reason at one line as one failure, with the names of all modules that fail so.
+    """Merge failures of one reason at one line into one, with the names of all its modules.
 
-    The FQN of such a failure is e.g. ``"layers.*.attention (24)"``; it is for reading only.
+    The FQN of such a failure is e.g. ``"layers.*.attention (24)"``; it is for display only.
     """
     alike: dict[object, list[Failure]] = {}
     for failure in failures:
@@ -28,13 +28,13 @@ def alike_failures(failures: Iterable[Failure]) -> list[Failure]:
 
 
 def with_lines(failure: Failure, lines: tuple[int, int] | None) -> Failure:
-    """The failure as one of some lines of its module; ``failure`` itself is changed."""
+    """Change a failure in place to one of some lines of its module, and return it."""
     # no field: documents and their schema know the lines by the label of the node
     object.__setattr__(failure, "_lines", lines)
     return failure
 
 
 def _names(fqns: Iterable[str]) -> str:
-    """Names with ``*`` for numbers, each with how many it stands for."""
+    """Return names with ``*`` for numbers, each with the number of names it stands for."""
     counts = Counter(re.sub(r"(?<![^.])\d+(?![^.])", "*", fqn) or "the model" for fqn in fqns)
     return ", ".join(f"{name} ({count})" if count > 1 else name for name, count in counts.items())

@@ -1,4 +1,4 @@
-"""Which operations are drawn, in which module, and which modules are alike: decided once, stored in the document."""
+"""Decide which operations are drawn in which module, and which modules are alike; the document stores the decision."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Calls = Mapping[str, Mapping[str, int]]
 
 
 def grouped(document: GraphCollectionDocument, calls: Calls | None = None) -> GraphCollectionDocument:
-    """The document with its groups, and with each node's place in them; texts of the model become printable.
+    """Return the document with its groups, and each node's place in them; texts of the model become printable.
 
     Args:
         document: graphs and modules; its own groups are replaced.
@@ -28,7 +28,7 @@ def grouped(document: GraphCollectionDocument, calls: Calls | None = None) -> Gr
 
 
 def check_hierarchy(document: GraphCollectionDocument) -> None:
-    """Refuse groups that hold each other or that are not there, and ids that occur twice.
+    """Raise for cyclic or missing groups, and for duplicate ids.
 
     Raises:
         DocumentError: names the group or the node.
@@ -94,8 +94,8 @@ class _Grouping:
         return replace(self._document, graphs=graphs, groups=groups)
 
     def _insert(self, node: Node, owners: set[str]) -> tuple[str, int]:
-        """Put a node under the modules around it; a module call lies beside what was captured inside the module, if
-        anything was.
+        """Insert a node under its modules; a module call lies beside the captured content of the module, if there is
+        any.
         """
         calls = self._calls.get(node.id, {})
         owner = node.fqn
@@ -115,13 +115,13 @@ class _Grouping:
         return place.group.id, own
 
     def _number(self, fqn: str, call: int) -> int:
-        """Calls count from 1 in the order in which they are seen here."""
+        """Count calls from 1 in the order of their first appearance here."""
         known = self._counts[fqn]
         return known.setdefault(call, len(known) + 1)
 
     def _dissolve(self, place: Place, where: dict[str, tuple[str, int]], position: dict[str, int]) -> list[int]:
-        """A container that is never called itself, and between whose members others run, is no frame: its members
-        stand in its place. Returns the positions of all operations inside.
+        """Replace a container by its members if it is never called and others run between them; return the positions
+        of all operations inside.
         """
         places, nodes = [], list(place.nodes)
         inside = [position[node.id] for node in nodes]
@@ -142,7 +142,7 @@ class _Grouping:
         return inside
 
     def _lift_single_operations(self, place: Place, where: dict[str, tuple[str, int]]) -> None:
-        """A module that is one operation is one box with the module's name, not a frame around a box."""
+        """Replace a module with a single operation by a box with the module's name."""
         kept = []
         for child in place.places:
             self._lift_single_operations(child, where)
@@ -168,7 +168,9 @@ def _walk(place: Place, order: list[Place]) -> None:
 def _alike(
     order: list[Place], document: GraphCollectionDocument, modules: Mapping[str, Module], where: Mapping[str, str]
 ) -> dict[str, int]:
-    """A number for each group that has the same content as another: types, wiring, shapes, status, bottom up."""
+    """Return a number for each group; equal content (types, wiring, shapes, status), compared bottom up, has equal
+    numbers.
+    """
     nodes = [node for graph in document.graphs for node in graph.nodes if node.id in where]
     parents = {place.group.id: place.group.parent for place in order}
     members: dict[str, list[Node]] = defaultdict(list)
@@ -214,7 +216,7 @@ def _content(group: Group, nodes: Iterable[Node], module: Module | None, trouble
 
 
 class _NamesInside:
-    """Names as they are seen from a group. In a part its modules are counted, so that equal parts have equal names."""
+    """Names relative to a group. In a part its modules are numbered, so that equal parts have equal names."""
 
     def __init__(self, group: Group) -> None:
         self._fqn = group.fqn
@@ -237,8 +239,8 @@ class _NamesInside:
 
 
 def _hidden_nodes(graphs: tuple[Graph, ...]) -> frozenset[str]:
-    """Parameters, sizes and other values that are no tensors, and the inputs and outputs of graphs inside failed
-    modules.
+    """Return the nodes that are not drawn: parameters, sizes and other values that are no tensors, and the inputs
+    and outputs of graphs inside failed modules.
     """
     hidden = set()
     for graph in graphs:
@@ -279,7 +281,7 @@ Where = dict[str, tuple[str, int]]
 
 @dataclass
 class Place:
-    """A group while documents are made: the operations and groups that lie directly in it."""
+    """A group under construction: its direct operations and groups."""
 
     group: Group
     nodes: list[Node] = field(default_factory=list)
@@ -288,7 +290,7 @@ class Place:
 
 @dataclass(frozen=True)
 class _Member:
-    """A node or place with what a title needs of it.
+    """A node or place with its parts of a title.
 
     Attributes:
         begin: position of its first operation.
@@ -304,7 +306,7 @@ class _Member:
 
 
 class Parts:
-    """Cuts what holds too much.
+    """Splits groups with too many members into parts.
 
     Args:
         where: changed to the groups that nodes lie in afterwards.
@@ -318,7 +320,7 @@ class Parts:
         self._modules = modules
 
     def cut(self, place: Place) -> int:
-        """Cut a place and all inside it, and these parts into larger ones, until each can be looked at.
+        """Split a place and all inside it into parts, and these into larger ones, until each is readable.
 
         Returns the position of its first operation.
         """
@@ -341,7 +343,7 @@ class Parts:
         return in_order[0].begin if in_order else 0
 
     def _members(self, place: Place, begin: Mapping[str, int]) -> Iterator[_Member]:
-        """All members in the order in which they run; operations that are no modules have numbers."""
+        """Yield all members in execution order; operations that are no modules are numbered."""
         unsorted: list[tuple[int, Node | Place]] = [(self._position[node.id], node) for node in place.nodes]
         unsorted += [(begin[child.group.id], child) for child in place.places]
         number = 0
@@ -351,7 +353,7 @@ class Parts:
             yield _Member(at, item, (name,), ()) if name else _Member(at, item, (), (number,))
 
     def _name(self, around: Group, item: Node | Place) -> str:
-        """The name of a module inside the one around it, or of an input; "" for other operations."""
+        """Return the name of a module relative to the one around it, or of an input; "" for other operations."""
         if isinstance(item, Node) and _is_end(item):
             return item.label
         fqn, call = (item.fqn, self._where[item.id][1]) if isinstance(item, Node) else (item.group.fqn, item.group.call)
@@ -362,7 +364,9 @@ class Parts:
         return f"{name} ↻ {call}" if module is not None and module.calls > 1 else name
 
     def _gathered_inputs(self, place: Place) -> list[_Member]:
-        """Takes inputs in a row whose names begin alike out of a place where they are many: a part for each row."""
+        """Remove consecutive inputs with a common prefix from a place with many inputs; return a part for each such
+        row.
+        """
         gathered: list[_Member] = []
         inputs = [node for node in place.nodes if node.op == "placeholder"]
         for _, row in groupby(inputs, key=lambda node: re.split(r"\d", node.label)[0]):
@@ -392,7 +396,7 @@ def _is_end(item: Node | Place) -> bool:
 
 
 def _ends_of(ranges: Iterable[tuple[T, ...]]) -> tuple[T, ...]:
-    """The first and the last of all that these ranges hold."""
+    """Return the first and the last of all that these ranges hold."""
     known = [end for each in ranges for end in each]
     return (known[0], known[-1]) if known else ()
 

@@ -1,7 +1,7 @@
-"""The graph-collection document: what was captured, as plain data (standard library only).
+"""The graph-collection document: captured graphs as plain data (standard library only).
 
-A document is what diagrams, tables and files are made from. It holds no tensors and no code, and
-every string in it that comes from a user's model is untrusted text.
+Diagrams, tables and files are made from a document. It holds no tensors and no code, and every string in it that
+comes from a user's model is untrusted text.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SourceLine:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why one module could not be captured.
+    """The reason why one module could not be captured.
 
     Attributes:
         fqn: fully qualified name of the module ("" is the model itself).
@@ -69,7 +69,7 @@ class Failure:
 
     @property
     def part(self) -> str:
-        """What fails, in words: the module's name, and the lines where only these do."""
+        """The failing part in words: the module's name, and the lines where only these fail."""
         if self.lines is None:
             return self.fqn or "the model itself"
         first, last = self.lines
@@ -78,11 +78,11 @@ class Failure:
 
     @property
     def fix(self) -> Any:
-        """The proven fix of this failure, or its draft, where :func:`prepbench.fix` looked for one; else None."""
+        """The proven fix of this failure, or its draft, if :func:`prepbench.fix` searched for one; else None."""
         return self.__dict__.get("_fix")
 
     def reproduce(self, path: str | os.PathLike[str]) -> Path:
-        """Write a script that stands alone with the failing module and the inputs it received; running it fails alike.
+        """Write a self-contained script with the failing module and its inputs; running it fails alike.
 
         Large tensors go to a ``.safetensors`` file beside it.
 
@@ -103,7 +103,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that a successful capture assumes.
+    """An assumption of a successful capture.
 
     Attributes:
         fqn: the module it belongs to.
@@ -195,7 +195,7 @@ class CodeFrame:
 
 @dataclass(frozen=True)
 class Size:
-    """A name in shapes, and what it stands for: ``"x.shape[2]"``, or a formula such as ``"(H - 1)//2 + 1"``."""
+    """A name in shapes, and its meaning: ``"x.shape[2]"``, or a formula such as ``"(H - 1)//2 + 1"``."""
 
     name: str
     meaning: str
@@ -203,7 +203,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Group:
-    """A module as the diagram nests it: one call with what happened in it.
+    """A module as the diagram nests it: one call and its content.
 
     Attributes:
         id: the module's FQN, with ``@2`` and so on for later calls; "" is the model.
@@ -227,8 +227,8 @@ class Group:
 class GraphCollectionDocument:
     """Everything captured of one model at one level.
 
-    ``groups`` come in the order in which their first operation runs, parents before what they hold. ``frames`` has the
-    surroundings of the lines that nodes name, each once. ``sizes`` says what the names in shapes stand for.
+    ``groups`` are ordered by their first operation, parents before children. ``frames`` has the lines around those
+    that nodes name, each once. ``sizes`` defines the names in shapes.
     """
 
     model_type: str
@@ -245,7 +245,7 @@ class GraphCollectionDocument:
 
 @dataclass(frozen=True)
 class OverlayValue:
-    """What an overlay says about one module: a number or, for categories, a text."""
+    """The value of an overlay for one module: a number or, for categories, a text."""
 
     fqn: str
     number: float | None = None
@@ -285,7 +285,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class DiagramDocument:
-    """Several documents of the same model that are shown together, and what colours them.
+    """Several documents of the same model that are shown together, and their overlays.
 
     Attributes:
         documents: one, or several with a name each in ``titles``.

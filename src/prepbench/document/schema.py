@@ -23,7 +23,7 @@ _PLAIN = {str: {"type": "string"}, int: {"type": "integer"}, float: {"type": "nu
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) that every document fits."""
+    """Return the JSON Schema (draft 2020-12) of documents."""
     roots = (GraphCollectionDocument, DiagramDocument)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -35,7 +35,7 @@ def schema() -> dict[str, Any]:
 
 
 def bench_schema() -> dict[str, Any]:
-    """The JSON Schema of saved benches."""
+    """Return the JSON Schema of saved benches."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": BENCH_MIME_TYPE,
@@ -46,7 +46,7 @@ def bench_schema() -> dict[str, Any]:
 
 
 def definitions(*kinds: type) -> dict[str, Any]:
-    """The schemas of dataclasses and of those that they hold, by name."""
+    """Return the schemas of dataclasses and of those that they contain, by name."""
     found: dict[str, Any] = {}
     for kind in kinds:
         _schema(kind, found)
@@ -84,7 +84,7 @@ def _texts() -> dict[Path, str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the schema files, or say whether they are fresh."""
+    """Write the schema files, or check that they are up to date."""
     if arguments == ["--write"]:
         for file, text in _texts().items():
             file.write_text(text)
