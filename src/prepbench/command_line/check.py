@@ -1,4 +1,4 @@
-"""``check``: whether a model can be captured, or still as well as it could when a baseline was written."""
+"""``check``: test whether a model can be captured, and whether it got worse than a baseline."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Report:
-    """Carry it out."""
+    """Run the command."""
     before = read_baseline(options.baseline) if options.baseline else None  # wrong files first: the rest is slow
     model = load_model(options.model, "MODEL")
     samples = load_values(options.inputs, "--inputs", options.model)
@@ -104,7 +104,7 @@ _REMEDY = "--write-baseline writes a new one."
 
 @dataclass(frozen=True, order=True)
 class Known:
-    """A reason why something is no part of the graph, without the number of its line, which other changes move.
+    """A reason why something is not in the graph, without its line number, which other changes move.
 
     Attributes:
         fqn: of the module; "" is the model.
@@ -124,17 +124,17 @@ Ways = Mapping[str, tuple[bool, Counter[Known]]]
 
 
 def known(failure: Failure) -> Known:
-    """The reason as it is compared."""
+    """Return the comparable form of a failure's reason."""
     return Known(failure.fqn, failure.kind, failure.source.code if failure.source else "")
 
 
 def ways_of(report: TraceabilityReport) -> Ways:
-    """For each way of tracing whether it passed, and why not."""
+    """Return for each way of tracing whether it passed, and why not."""
     return {check.name: (check.passed, Counter(map(known, check.failures))) for check in report.checks}
 
 
 def write_baseline(report: TraceabilityReport, path: str) -> None:
-    """Write down what is there now, in lines that a reviewer can read.
+    """Write the current reasons as a baseline that a reviewer can read.
 
     Raises:
         StorageError: it cannot be written.
@@ -148,7 +148,7 @@ def write_baseline(report: TraceabilityReport, path: str) -> None:
 
 
 def read_baseline(path: str) -> Ways:
-    """Read what :func:`write_baseline` wrote.
+    """Read a baseline that :func:`write_baseline` wrote.
 
     Raises:
         DocumentError: there is no such file, or it is no baseline.
@@ -168,7 +168,7 @@ def _way(data: dict[str, Any]) -> tuple[bool, Counter[Known]]:
 
 
 def compared(report: TraceabilityReport, before: Ways) -> Iterator[Outcome]:
-    """One outcome for each way: it fails where a reason is new, or where the way passed before."""
+    """Yield one outcome for each way of tracing: it fails for a new reason, or if the way passed before."""
     now = ways_of(report)
     for name in [*now, *(name for name in before if name not in now)]:
         if name not in now:

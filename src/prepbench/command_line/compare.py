@@ -1,4 +1,4 @@
-"""``compare``: saved models beside each other, within budgets."""
+"""``compare``: compare saved models against budgets."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Report:
-    """Carry it out."""
+    """Run the command."""
     bounds = given(options)
     _check(options, bounds)
     candidates = _named(options.candidates)
@@ -73,7 +73,7 @@ def _check(options: argparse.Namespace, bounds: dict[Budget, float]) -> None:
 
 
 def _named(candidates: Sequence[str]) -> dict[str, str]:
-    """Every candidate by a short name."""
+    """Return every candidate by a short name."""
     shorts = [_short(text) for text in candidates]
     names = [short if shorts.count(short) == 1 else text for short, text in zip(shorts, candidates, strict=True)]
     if len(set(names)) < len(names):
@@ -107,7 +107,7 @@ def _sizes(candidates: dict[str, str], bounds: dict[Budget, float]) -> Report:
 
 
 def _size(text: str) -> int:
-    """Bytes of all files of a saved model, or of the parameters and buffers of an original."""
+    """Return the bytes of all files of a saved model, or of the parameters and buffers of an original."""
     if is_reference(text):
         from prepbench.running.module_state import state_bytes
 
@@ -163,7 +163,7 @@ def _as_data(comparison: Comparison) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Budget:
-    """One bound.
+    """An upper or lower bound of a measured value.
 
     Attributes:
         option: as it is written, e.g. ``"--max-ms"``.
@@ -181,11 +181,11 @@ class Budget:
 
     @property
     def name(self) -> str:
-        """Under which the parser keeps it."""
+        """The name of the bound in the parsed options."""
         return self.option.removeprefix("--").replace("-", "_")
 
     def outcome(self, candidate: str, value: float | None, bound: float) -> Outcome:
-        """Whether a value keeps the bound; one that was not measured, or that is NaN, does not."""
+        """Return whether a value keeps the bound; a missing or NaN value does not."""
         words = f"at {'most' if self.is_upper else 'least'} {bound:g} {self.unit}".rstrip()
         title = f"{self.what} of {candidate}"
         if value is None:
@@ -211,20 +211,20 @@ def add_budgets(parser: argparse.ArgumentParser) -> None:
 
 
 def given(options: argparse.Namespace) -> dict[Budget, float]:
-    """The budgets that the call sets."""
+    """Return the budgets that the call sets."""
     values = {budget: getattr(options, budget.name) for budget in BUDGETS}
     return {budget: value for budget, value in values.items() if value is not None}
 
 
 def size_outcomes(sizes: dict[str, int], bounds: dict[Budget, float]) -> Iterator[Outcome]:
-    """The checks of sizes in bytes."""
+    """Yield the checks of sizes in bytes."""
     if SIZE in bounds:
         for name in _judged(list(sizes)):
             yield SIZE.outcome(name, sizes[name] / 1e6, bounds[SIZE])
 
 
 def outcomes(comparison: Comparison, noise: Comparison | None, bounds: dict[Budget, float]) -> Iterator[Outcome]:
-    """The checks of a comparison.
+    """Yield the checks of a comparison.
 
     Args:
         comparison: with the metric.

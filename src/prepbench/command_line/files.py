@@ -1,4 +1,4 @@
-"""Files from anybody: read whole, within a limit, and never run."""
+"""Read untrusted files: whole, within a limit, and never executed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from prepbench.errors import DocumentError, sentence
 
 
 def read_bounded(path: str, limit: int, what: str) -> bytes:
-    """The bytes of a regular file.
+    """Return the bytes of a regular file.
 
     Args:
         path: of the file.

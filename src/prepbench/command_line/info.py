@@ -1,4 +1,4 @@
-"""``info``: versions, abilities and targets with what they lack, and the machine."""
+"""``info``: versions, abilities, targets with their missing requirements, and the machine."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _HERE = "here"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments: there are none."""
+    """Declare no arguments."""
 
 
 def run(options: argparse.Namespace) -> Report:
-    """Carry it out."""
+    """Run the command."""
     versions = {"prepbench": installed("prepbench"), **{name: _version(name) for name in (*TESTED, *FURTHER_PACKAGES)}}
     abilities = {name: _tried(check) for name, check in _abilities().items()}
     targets, here = _targets(), machine()
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> Report:
 
 
 def _version(name: str) -> str:
-    """The version of a package, and whether it is one of those that prepbench is tested with."""
+    """Return the version of a package, and whether prepbench is tested with it."""
     found, tested = installed(name), tested_range(name)
     if not found:
         return _NOT_HERE + (f" (tested with {tested})" if tested else "")
@@ -62,7 +62,7 @@ def _version(name: str) -> str:
 
 
 def _abilities() -> dict[str, Callable[[], object]]:
-    """What prepbench can do by name, each with a check that raises where it cannot."""
+    """Return prepbench's abilities by name, each with a check that raises if it is missing."""
     return {
         "graphs of modules": _trace,
         "capture": partial(_capture, strict=False),
@@ -124,7 +124,9 @@ def _prepare() -> None:
 
 
 def _quantize() -> None:
-    """Its parts, and the classes that are made of them; without a graph, whose conversion takes seconds."""
+    """Check the parts of quantization and the classes derived from them; without a graph, whose conversion takes
+    seconds.
+    """
     from prepbench._torchao_compat import pt2e
 
     pt2e()
@@ -178,7 +180,7 @@ def _dot() -> None:
 
 
 def _targets() -> dict[str, str]:
-    """For each target ``"here"``, or what is missing with the command that installs it."""
+    """Return for each target ``"here"``, or the missing requirement with its install command."""
     if is_absent("torch"):
         return {"all": "torch is not installed: pip install torch"}
     from prepbench.targets.registry import TARGETS
@@ -187,7 +189,7 @@ def _targets() -> dict[str, str]:
 
 
 def machine() -> dict[str, str]:
-    """What this machine is, in words: system, processor, cores, memory and GPU."""
+    """Describe this machine: system, processor, cores, memory and GPU."""
     import psutil
 
     cores = psutil.cpu_count(logical=False) or "unknown"
@@ -222,7 +224,7 @@ def _gpu() -> str:
 
 
 def _extension() -> str:
-    """Where the JupyterLab extension of this environment lies."""
+    """Return the folder of this environment's JupyterLab extension."""
     place = Path(sys.prefix, "share", "jupyter", "labextensions", "prepbench-lab")
     return str(place) if (place / "package.json").exists() else "not found: pip install 'prepbench[lab]'"
 

@@ -1,4 +1,4 @@
-"""The parser of the command line, and what becomes of results and errors."""
+"""The parser of the command line, and the exit status of results and errors."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
+    """Return the parser of all commands."""
     made = argparse.ArgumentParser(
         prog="python -m prepbench", description="Prepare PyTorch models: checks for scripts and CI.", epilog=_STATUSES
     )
@@ -87,7 +87,7 @@ def _print(report: Report) -> None:
 
 
 def _could_not(error: Exception, options: argparse.Namespace) -> int:
-    """Say in one paragraph why a command was not carried out, also in the files that were asked for."""
+    """Explain in one paragraph why a command could not run, also in the requested files."""
     told = internal_error(error, of_libraries=True) or error
     known = isinstance(told, PrepbenchError | OSError)
     message = str(told) if known else f"{type(error).__name__}: {sentence(error)}"

@@ -1,4 +1,4 @@
-"""What a command found: as text, JSON and JUnit XML."""
+"""The results of a command: as text, JSON and JUnit XML."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Report:
-    """What a command found.
+    """The results of a command.
 
     Attributes:
         command: its name.
@@ -53,11 +53,11 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing failed."""
+        """Whether no check failed."""
         return not self.error and all(outcome.passed for outcome in self.outcomes)
 
     def text(self, in_colour: bool = False) -> str:
-        """The report for people; what it quotes from a model or a file cannot steer the terminal."""
+        """Return the report as text; control characters from a model or a file are replaced."""
         lines = [printable(self.body)] if self.body else []
         if self.body and self.outcomes:
             lines.append("")
@@ -70,12 +70,12 @@ class Report:
 
 
 def broken(command: str, message: str) -> Report:
-    """The report of a command that was not carried out."""
+    """Return the report of a command that could not run."""
     return Report(command, error=message)
 
 
 def write_json(report: Report, path: Name) -> None:
-    """Write a report as JSON, whole or not at all; numbers that are not finite become text.
+    """Write a report as JSON atomically; numbers that are not finite become text.
 
     Raises:
         StorageError: it cannot be written.
@@ -92,7 +92,7 @@ def write_json(report: Report, path: Name) -> None:
 
 
 def write_junit(report: Report, path: Name) -> None:
-    """Write a report as JUnit XML, whole or not at all: one test case for each check.
+    """Write a report as JUnit XML atomically: one test case for each check.
 
     Raises:
         StorageError: it cannot be written.
@@ -124,7 +124,7 @@ def _explain(case: ElementTree.Element, kind: str, message: str) -> None:
 
 
 def _xml_text(text: str) -> str:
-    """Without characters that XML cannot hold in any form."""
+    """Remove the characters that XML cannot hold in any form."""
     return _NOT_IN_XML.sub(lambda match: ascii(match[0])[1:-1], printable(text))
 
 

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Report:
-    """Carry it out."""
+    """Run the command."""
     from prepbench.document.codec import parsed, read_document
     from prepbench.document.model import DiagramDocument
     from prepbench.views.page import write_page

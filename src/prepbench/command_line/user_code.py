@@ -1,4 +1,4 @@
-"""``script.py:name`` and ``package.module:name``: objects of code that the user asks to run."""
+"""``script.py:name`` and ``package.module:name``: references to objects in code that the user wants to run."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _FORM = "Write script.py:name, or package.module:name for a module that can be i
 
 
 def is_reference(text: str) -> bool:
-    """Whether the text names an object of a script or module, not a folder."""
+    """Return whether the text names an object of a script or module, not a folder."""
     place, colon, name = text.rpartition(":")
     dotted = all(part.isidentifier() for part in name.split("."))
     return bool(colon and place and dotted) and not Path(text).exists()
 
 
 def load_model(reference: str, argument: str) -> Any:
-    """What a reference leads to, if it is a module; else what it returns when it is called without arguments.
+    """Return the referenced module; if the reference is no module, the result of calling it without arguments.
 
     Args:
         reference: e.g. ``"script.py:model"``.
@@ -54,7 +54,7 @@ def load_model(reference: str, argument: str) -> Any:
 
 
 def load_values(reference: str, argument: str, beside: str = "") -> Any:
-    """Samples or data: what a reference leads to, or what the function there returns.
+    """Return the referenced samples or data, or the result of the referenced function.
 
     Args:
         reference: e.g. ``"script.py:samples"``, or ``"samples"`` for one in the script of ``beside``.
@@ -71,7 +71,7 @@ def load_values(reference: str, argument: str, beside: str = "") -> Any:
 
 
 def load_object(reference: str, argument: str) -> Any:
-    """The object that a reference names; the code that defines it runs.
+    """Return the referenced object; the code that defines it is executed.
 
     Raises:
         InputError: the code cannot be run, or lacks the name.
@@ -109,7 +109,7 @@ def _module(place: str, argument: str) -> ModuleType:
 
 
 def _from_file(path: Path) -> ModuleType:
-    """The module of a script, run once; it finds what lies beside it, as ``python script.py`` does."""
+    """Run a script once and return it as a module; its imports work as for ``python script.py``."""
     place = path.resolve(strict=True)
     if not place.is_file():
         raise InputError(f"{path} is no file. {_FORM}")
@@ -159,7 +159,7 @@ def _called(function: Callable[..., Any], reference: str, argument: str) -> Any:
 
 
 def _where(error: BaseException, place: str) -> str:
-    """The last line of the user's script on the way to an error."""
+    """Return the last line of the user's script on the way to an error."""
     own, step, found = Path(place).name, error.__traceback__, ""
     while step is not None:
         if Path(step.tb_frame.f_code.co_filename).name == own:
