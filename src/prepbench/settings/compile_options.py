@@ -1,4 +1,4 @@
-"""The algorithms around quantization, and when a layer stays in float."""
+"""The algorithms that improve quantization, and the limit at which a layer stays in float."""
 
 from __future__ import annotations
 

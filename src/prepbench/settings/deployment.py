@@ -1,4 +1,4 @@
-"""Where a compiled model runs: one class of settings for each target."""
+"""The targets of a compile: one class of settings for each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from prepbench.settings.validation import Settings, check_choice
 class DeploymentSettings(Settings):
     """Base of all deployment settings; use one of its subclasses.
 
-    ``CHOICES`` has the values of each field that takes one of a few; None is the target's own choice.
+    ``CHOICES`` has the allowed values of each field that has few; None is the target's default.
 
     Example:
         >>> OnnxRuntimeDeployment.from_dict({"intra_op_threads": 2}).intra_op_threads

@@ -1,4 +1,4 @@
-"""The decision for each layer: which rule decides, and what applies."""
+"""Decide the settings of each layer, and say which rule decided."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ class ExplainedLayer:
 
 
 class Explanation(list[ExplainedLayer]):
-    """The decisions for all layers; a list that shows itself as a table."""
+    """The decisions for all layers; a list that displays itself as a table."""
 
     def table(self) -> Any:
-        """A pandas ``DataFrame`` with a row for each layer."""
+        """Return a pandas ``DataFrame`` with a row for each layer."""
         return view("views.tables", "explanation_table", self)
 
     def _repr_html_(self) -> str:
@@ -156,7 +156,7 @@ def explain_settings(
 def explain_layers(
     names: LayerNames, layers: Iterable[str], settings: QuantizationSettings, rules: LayerRules
 ) -> Explanation:
-    """The decisions for ``layers``; what :func:`explain_settings` does, with the names of the modules at hand."""
+    """Return the decisions for ``layers``, as :func:`explain_settings` does, for known names of modules."""
     rules = dict(rules)
     for key, value in rules.items():
         check_rule(key, value, names)
@@ -186,9 +186,9 @@ def _is_meant(
     settings: QuantizationSettings,
     applied: Mapping[str, QuantizationSettings | None],
 ) -> bool:
-    """Whether a layer is one under these settings: embeddings are where weights alone are quantized.
+    """Return whether settings concern a layer: embeddings are concerned if only weights are quantized.
 
-    One that its rule keeps in float is, if it were one by what this rule outranks.
+    An embedding that its rule keeps in float is concerned if it were under the rules that this one overrides.
     """
     if not is_table(names.modules[row.fqn]):
         return True
@@ -206,10 +206,10 @@ def _weights_that_multiply(module: nn.Module | torch.Tensor) -> Iterable[torch.T
 def _with_table(
     row: ExplainedLayer, names: LayerNames, rules: LayerRules, multiplying: Mapping[int, ExplainedLayer]
 ) -> ExplainedLayer:
-    """The table of an embedding: in 8 bits with a scale for each row, where no rule names its bits.
+    """Decide an embedding table: 8 bits with a scale for each row, where no rule sets its bits.
 
-    All that follows reads its errors, and only the rows that are looked up are read. A table that a layer multiplies
-    by is stored once, as that layer says, unless a rule for the embedding says otherwise.
+    All later layers receive its errors, and only the looked-up rows are read. A table that a layer also multiplies
+    by is stored once, with that layer's settings, unless a rule for the embedding says otherwise.
     """
     module, settings, rule = names.modules[row.fqn], row.settings, rules.get(row.rule)
     if not is_table(module):
@@ -233,12 +233,14 @@ def _with_table(
 
 
 def _is_by_weights(settings: QuantizationSettings | None) -> bool:
-    """Whether a table can be looked up in what a layer with these settings stores: float, or integers of weights."""
+    """Return whether a table can be looked up in the weights that these settings store: float, or weight-only
+    integers.
+    """
     return settings is None or settings.prefer_weights_only_quantization
 
 
 def _check_rules_matter(rows: Iterable[ExplainedLayer], rules: LayerRules) -> None:
-    """Refuse a rule that matches modules, but no layer that can be quantized."""
+    """Raise for a rule that matches modules, but no quantizable layer."""
     matching = {key for row in rows for key in (row.rule, *row.overruled)}
     for key in rules:
         if key not in matching:
@@ -276,7 +278,7 @@ def _explained(
 
 
 def _check_use(rows: Iterable[ExplainedLayer], settings: QuantizationSettings) -> None:
-    """Refuse a global block size that applies to no layer."""
+    """Raise for a global block size that applies to no layer."""
     if settings.weights_only_quantization_block_size == 0 or settings.prefer_weights_only_quantization:
         return
     if not any(row.settings is not None and row.settings.prefer_weights_only_quantization for row in rows):

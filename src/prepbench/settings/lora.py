@@ -1,4 +1,4 @@
-"""Low-rank adapters: how large they are, and which layers get one."""
+"""Low-rank adapters: their size, and the layers that get one."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from prepbench.settings.validation import Settings, check_range
 
 @dataclass(frozen=True, kw_only=True)
 class LoraSettings(Settings):
-    """Low-rank adapters (LoRA) beside layers, trained in the place of their weights.
+    """Low-rank adapters (LoRA) beside layers, trained instead of their weights.
 
-    A layer with weight ``W`` then computes ``W x + (alpha / rank) B A x``, where ``A`` has ``rank`` rows and ``B`` as
-    many columns.
+    A layer with weight ``W`` then computes ``W x + (alpha / rank) B A x``, where ``A`` has ``rank`` rows and ``B``
+    as many columns.
 
     Source: Hu, Shen, Wallis, Allen-Zhu, Li, Wang, Wang, Chen, "LoRA: Low-Rank Adaptation of Large Language Models",
     2021.

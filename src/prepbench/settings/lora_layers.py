@@ -1,4 +1,4 @@
-"""Which layers get a low-rank adapter."""
+"""Select the layers that get a low-rank adapter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TAKES = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def layers_with_adapters(model: nn.Module, settings: LoraSettings) -> list[str]:
-    """The layers that get an adapter.
+    """Return the layers that get an adapter.
 
     Raises:
         SettingsError: a name matches nothing, or a module that cannot take one.
@@ -49,7 +49,7 @@ def _matches_none(key: str, rules: Any, names: LayerNames, able: list[str]) -> s
 
 
 def _why_not(fqn: str, module: nn.Module, names: LayerNames) -> str:
-    """Why a module cannot take an adapter; empty if it can."""
+    """Return why a module cannot take an adapter; empty if it can."""
     if not isinstance(module, _TAKES):
         return f"it is a {type(module).__name__}, and only linear layers and convolutions can"
     if not fqn:

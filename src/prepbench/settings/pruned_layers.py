@@ -1,4 +1,4 @@
-"""The decision for each layer that can be pruned: which rule decides, and what applies."""
+"""Decide the pruning of each layer, and say which rule decided."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def check_pruning_settings(pruning: object, layers: PruningRules | None) -> None
 
 
 def prunable_layers(model: nn.Module, settings: PruningSettings, rules: PruningRules | None) -> list[PrunableLayer]:
-    """The decision for each layer with a weight of two dims or more, by the rules of precedence of
-    :func:`prepbench.explain_settings`; embeddings are not among them.
+    """Return the decision for each layer whose weight has two dims or more, by the rules of precedence of
+    :func:`prepbench.explain_settings`; embeddings are excluded.
 
     Raises:
         SettingsError: a key that matches no such layer, a value of another type, a rule that contradicts the global
@@ -99,7 +99,7 @@ def _check_rules_matter(rows: list[PrunableLayer], rules: PruningRules) -> None:
 
 
 def _check_shared(rows: list[PrunableLayer], names: LayerNames) -> None:
-    """Refuse two ways of pruning one weight."""
+    """Raise for two ways of pruning one weight."""
     first: dict[int, PrunableLayer] = {}
     for row in rows:
         for name, weight in names.modules[row.fqn].named_parameters(recurse=False):

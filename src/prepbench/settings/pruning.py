@@ -1,4 +1,4 @@
-"""What to prune, and how: global settings and overrides for layers."""
+"""Pruning settings: global ones and overrides for layers."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ class PruningSettings(Settings):
 
     @property
     def pattern(self) -> tuple[int, int] | None:
-        """How many weights stay of how many inputs; None where no pattern is kept."""
+        """The pattern n:m, how many weights stay of how many inputs; None without a pattern."""
         return None if self.mask_type in (SINGLE, CHANNELS) else _pattern(self.mask_type)
 
     @property
     def share(self) -> float:
-        """The share that is pruned at most."""
+        """The largest share that is pruned."""
         if self.pattern is not None:
             return 1 - self.pattern[0] / self.pattern[1]
         return _DEFAULT_AMOUNT if self.amount is None else self.amount
 
     @property
     def needs_samples(self) -> bool:
-        """Whether calibration samples decide."""
+        """Whether calibration samples decide what is pruned."""
         return _needs_samples(self)
 
     @property
@@ -77,7 +77,7 @@ class PruningSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class LayerPruningSettings(Settings):
-    """Overrides for the layers that a key matches; what is None stays as the global settings say.
+    """Overrides for the layers that a key matches; None keeps the global value.
 
     Attributes:
         skip_pruning: leave the layers as they are. Default False.
@@ -110,7 +110,7 @@ class LayerPruningSettings(Settings):
             )
 
     def applied_to(self, base: PruningSettings) -> PruningSettings | None:
-        """Put the overrides on the settings of a model.
+        """Return the settings of a model with the overrides.
 
         Args:
             base: the settings of the model.
@@ -128,7 +128,7 @@ class LayerPruningSettings(Settings):
 
     @property
     def needs_samples(self) -> bool:
-        """Whether calibration samples decide."""
+        """Whether calibration samples decide what is pruned."""
         return _needs_samples(self)
 
     def _overrides(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which modules and tensors of a model are layers that can be quantized."""
+"""Find the modules and tensors of a model that are quantizable layers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FUNCTIONS = ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2
 
 
 def quantizable_layers(model: nn.Module, *, tables: bool = False) -> list[str]:
-    """FQNs of the layers that can be quantized, in the order of ``named_modules()``; a shared layer once.
+    """Return the FQNs of the quantizable layers, in the order of ``named_modules()``; a shared layer once.
 
     Args:
         model: the model.
@@ -30,9 +30,10 @@ def quantizable_layers(model: nn.Module, *, tables: bool = False) -> list[str]:
 
 
 def is_quantizable(module: nn.Module) -> bool:
-    """Whether a module has a weight of two dims or more, under a name such as ``weight`` or ``in_proj_weight``.
+    """Return whether a module has a weight of two dims or more, under a name such as ``weight`` or
+    ``in_proj_weight``.
 
-    Users' own linear layers, attention and LSTMs have one; embeddings only look theirs up.
+    Users' own linear layers, attention and LSTMs have one; embeddings only look rows up in theirs.
     """
     if isinstance(module, _TABLES):
         return False
@@ -58,11 +59,11 @@ def _has_matrix(module: nn.Module) -> bool:
 
 
 def other_weights(model: nn.Module) -> dict[str, nn.Module | torch.Tensor]:
-    """What may be a layer beside those of :func:`quantizable_layers`, by FQN, in the order of ``named_modules()``.
+    """Return further possible layers beside :func:`quantizable_layers`, by FQN, in the order of ``named_modules()``.
 
-    These are tensors of two dims or more, under any name, in lists and dicts of parameters, and in buffers. One that a
-    module without submodules has alone is named like that module, others by their own FQN. Whether anything multiplies
-    by them, only the graph says.
+    These are tensors of two dims or more, under any name, in lists and dicts of parameters, and in buffers. The only
+    such tensor of a module without submodules is named like that module, others by their own FQN. Only the graph
+    shows whether anything multiplies by them.
 
     Example:
         >>> model = nn.Module()
@@ -95,14 +96,14 @@ def other_weights(model: nn.Module) -> dict[str, nn.Module | torch.Tensor]:
 
 
 def _matrices(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of a module itself that have two axes or more with several places."""
+    """Yield a module's own tensors that have two or more dims of size above 1."""
     for name, value in (*module._parameters.items(), *module._buffers.items()):
         if value is not None and value.is_floating_point() and sum(size > 1 for size in value.shape) > 1:
             yield name, value
 
 
 def layer_named(model: nn.Module, fqn: str) -> nn.Module | torch.Tensor:
-    """The module, or the tensor that is a layer by itself."""
+    """Return the module, or the tensor that is a layer by itself."""
     path, _, name = fqn.rpartition(".")
     owner = model.get_submodule(path)
     tensor = owner._parameters.get(name, owner._buffers.get(name))
@@ -110,7 +111,7 @@ def layer_named(model: nn.Module, fqn: str) -> nn.Module | torch.Tensor:
 
 
 def tensors_of_layer(model: nn.Module, fqn: str) -> list[torch.Tensor]:
-    """The tensors of a layer: of a module, those that it has itself, with the parts of those that are computed."""
+    """Return the tensors of a layer: a module's own ones, and the parts of those that are parametrized."""
     layer = layer_named(model, fqn)
     if isinstance(layer, torch.Tensor):
         return [layer]
@@ -120,7 +121,7 @@ def tensors_of_layer(model: nn.Module, fqn: str) -> list[torch.Tensor]:
 
 
 def layers_to_quantize(model: nn.Module) -> list[str]:
-    """FQNs of all layers that settings can be for: modules with weights, embeddings, :func:`other_weights`."""
+    """Return the FQNs of all layers that settings may name: modules with weights, embeddings, :func:`other_weights`."""
     others = other_weights(model)
     found: list[str] = []
     for fqn, module in model.named_modules():
@@ -131,5 +132,5 @@ def layers_to_quantize(model: nn.Module) -> list[str]:
 
 
 def is_table(module: object) -> bool:
-    """Whether it is an embedding whose weights can be quantized: one that does not write to them."""
+    """Return whether it is an embedding whose weights can be quantized: one that does not write to them."""
     return isinstance(module, nn.Embedding) and module.max_norm is None

@@ -1,4 +1,4 @@
-"""What to quantize, and how: global settings and overrides for layers."""
+"""Quantization settings: global ones and overrides for layers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SWITCHES = (
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizationSettings(Settings):
-    """How layers are quantized unless a layer's own settings say otherwise.
+    """How layers are quantized unless a rule for a layer says otherwise.
 
     Attributes:
         weights_num_bits: bits of the weights, 8 or 4. A list names candidates: each layer takes the smallest that its
@@ -105,7 +105,7 @@ class QuantizationSettings(Settings):
             )
 
     def candidates(self) -> Iterator[QuantizationSettings]:
-        """The same settings with one number of bits and one block size each; what takes the least memory first."""
+        """Yield the settings with a single number of bits and block size each; the smallest in memory first."""
         bits = _listed(self.weights_num_bits)
         blocks = _listed(self.weights_only_quantization_block_size) if self.prefer_weights_only_quantization else (0,)
         # the fewer scales, the smaller: one for each channel, then one for each block, the largest blocks first
@@ -192,7 +192,7 @@ class LayerQuantizationSettings(Settings):
         return self.skip_quantization or bool(self.skip_quantization_until) or self.skip_quantization_downstream
 
     def applied_to(self, base: QuantizationSettings) -> QuantizationSettings | None:
-        """Put the overrides on the settings of a model.
+        """Return the settings of a model with the overrides.
 
         Args:
             base: the settings of the model.

@@ -1,4 +1,4 @@
-"""The keys of settings for layers: which layers they match, and which of them decides."""
+"""The keys of rules for layers: which layers they match, and which rule wins."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def check_rule(key: str, rule: object, names: LayerNames, kind: type = LayerQuan
 
 
 class LayerNames:
-    """The names of a model's modules, made ready to resolve many rules for many layers.
+    """The names of a model's modules, indexed to resolve many rules for many layers.
 
     Args:
         model: the model.
@@ -68,15 +68,17 @@ class LayerNames:
         self._matched: dict[str, frozenset[str]] = {}
 
     def aliases(self, fqn: str) -> list[str]:
-        """All names of a module."""
+        """Return all names of a module."""
         return self._aliases[id(self.modules[fqn])]
 
     def patterns(self, rules: Mapping[str, Any]) -> list[str]:
-        """The keys that are globs or regular expressions, the last one first."""
+        """Return the keys that are globs or regular expressions, the last one first."""
         return [key for key in reversed(list(rules)) if _is_pattern(key) and key not in self.modules]
 
     def matching(self, fqn: str, rules: Mapping[str, Any], patterns: Sequence[str] | None = None) -> list[str]:
-        """The keys that match a layer; the first one decides. ``patterns`` saves looking for them for each layer."""
+        """Return the keys that match a layer; the first one wins. Pass ``patterns`` to avoid computing them for each
+        layer.
+        """
         above, types = self._distances(fqn)
         by_name = {name: distance for name, distance in above.items() if name in rules}
         by_type = {kind: types[kind] for kind in types if kind in rules and kind not in self.modules}
@@ -85,13 +87,15 @@ class LayerNames:
         return [*self._nearest_first(fqn, by_name, rules), *matching, *self._nearest_first(fqn, by_type, rules)]
 
     def matched_by(self, pattern: str) -> frozenset[str]:
-        """The names of modules that a glob or a regular expression matches."""
+        """Return the names of modules that a glob or a regular expression matches."""
         if pattern not in self._matched:
             self._matched[pattern] = frozenset(name for name in self.modules if _pattern_matches(pattern, name))
         return self._matched[pattern]
 
     def _distances(self, fqn: str) -> tuple[dict[str, int], dict[str, int]]:
-        """How far above a layer the modules around it are, by name and by class; a shared layer has several parents."""
+        """Return the distance from a layer to each module around it, by name and by class; a shared layer has
+        several parents.
+        """
         if fqn not in self._around:
             above: dict[str, int] = {}
             types: dict[str, int] = {}
@@ -104,7 +108,8 @@ class LayerNames:
         return self._around[fqn]
 
     def _nearest_first(self, fqn: str, distances: Mapping[str, int], rules: Mapping[str, Any]) -> list[str]:
-        """The keys in order; the nearest ones must not contradict each other, as only those of a shared layer can.
+        """Return the keys in order of distance; raise if the nearest ones contradict each other, which can only
+        happen for a shared layer.
 
         Raises:
             SettingsError: they do.
@@ -120,7 +125,7 @@ class LayerNames:
 
 
 def is_within(fqn: str, ancestor: str) -> bool:
-    """Whether a module is ``ancestor`` or inside it."""
+    """Return whether a module is ``ancestor`` or inside it."""
     return fqn == ancestor or ancestor == "" or fqn.startswith(ancestor + ".")
 
 

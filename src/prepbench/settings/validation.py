@@ -1,4 +1,4 @@
-"""What all settings share: fields that check themselves, and JSON in and out."""
+"""The base of all settings: fields that check themselves, and JSON in and out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Settings:
     """Base of the settings dataclasses: plain data that goes to JSON and back."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings as JSON-ready data."""
+        """Return the settings as JSON-ready data."""
         return asdict(self)  # type: ignore[call-overload, no-any-return]
 
     @classmethod
