@@ -1,1 +1,1 @@
-"""Changing what a model computes so that less of it is needed: pruning, adapters, training back. Knows no target."""
+"""Change a model so that it needs less computation: pruning, adapters, recovery training. Knows no target."""

@@ -22,7 +22,7 @@ _NAME = "default"
 
 
 def add_adapters(model: nn.Module, settings: LoraSettings) -> Any:
-    """Put adapters beside layers of a model, in place; all other parameters are frozen. Returns PEFT's settings.
+    """Add adapters beside layers of a model, in place, and freeze all other parameters. Return PEFT's settings.
 
     Raises:
         SettingsError: a name matches nothing, or a layer that cannot take an adapter.
@@ -58,7 +58,7 @@ def train_adapters_alone(model: nn.Module) -> None:
 
 
 def adapted_name(fqn: str, model: nn.Module) -> str:
-    """The name of a layer inside the module that joins it with its adapter; its own where it has none."""
+    """Return the name of a layer inside the module that joins it with its adapter; its own name without an adapter."""
     module: Any = model
     for part in fqn.split(".") if fqn else ():
         module = getattr(module, part, None)
@@ -66,7 +66,7 @@ def adapted_name(fqn: str, model: nn.Module) -> str:
 
 
 def short_name(fqn: str) -> str:
-    """The name of a layer in the original, from that in a model with adapters."""
+    """Return the name of a layer in the original, given its name in a model with adapters."""
     return fqn.removesuffix(f".{_BASE}")
 
 
@@ -84,7 +84,7 @@ def save_adapters(model: nn.Module, config: Any, folder: Path) -> Path:
 
 @torch.no_grad()
 def merged(model: nn.Module) -> nn.Module:
-    """A copy of a model in which layers have what their adapters add in their own weights, and no adapters."""
+    """Return a copy of a model whose weights include the adapters' products, without adapters."""
     own = copy.deepcopy(model)
     for path, module in list(own.named_modules()):
         layer: Any = module
@@ -97,7 +97,7 @@ def merged(model: nn.Module) -> nn.Module:
 
 
 def peft_package() -> Any:
-    """PEFT, imported.
+    """Import PEFT and return it.
 
     Raises:
         MissingPackageError: it is not installed, or does not import.

@@ -1,4 +1,4 @@
-"""Whether a model has other weights than it had."""
+"""Detect whether a model's weights have changed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from prepbench.running.fingerprint import fingerprint
 
 
 def weights_of(model: nn.Module) -> bytes:
-    """A digest of a model's parameters and buffers, by their values."""
+    """Return a digest of the values of a model's parameters and buffers."""
     return fingerprint(dict(model.state_dict()), by_value=True).digest
 
 
 class Unchanged:
-    """The models that a training begins with, which nobody should train meanwhile.
+    """The models that a training starts from, which must not be trained meanwhile.
 
     Args:
         prepared: what is trained.
@@ -28,7 +28,7 @@ class Unchanged:
         self._learns_original = teacher is not None and teacher is self._original
 
     def notes(self) -> list[str]:
-        """What to say of models that have changed."""
+        """Return a warning for each model that has changed."""
         found = []
         if self._original is not None and self._prepared_from and weights_of(self._original) != self._prepared_from:
             learned = ", and learned what the changed one gives" if self._learns_original else ""

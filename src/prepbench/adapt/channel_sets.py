@@ -1,4 +1,4 @@
-"""Which channels go: units of a layer by their score, as many as the settings say."""
+"""Choose the channels to remove: units of a layer by their score, as many as the settings say."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ STEPS = 8
 
 @dataclass
 class ChannelSet:
-    """Units that lie side by side in the same weights, such as the channels of a convolution or the heads of a layer.
+    """Units that lie side by side in the same weights, such as the channels of a convolution or the heads of a
+    layer.
 
     Attributes:
         units: classes of channels.
@@ -62,7 +63,7 @@ class WeightDim:
 def chosen_sets(
     channels: ChannelMap, layers: Sequence[PrunableLayer], samples: Sequence[Sample]
 ) -> tuple[list[ChannelSet], np.ndarray]:
-    """The sets of units, with those that go, and for each channel whether it goes.
+    """Return the sets of units with those to remove, and for each channel whether it is removed.
 
     Args:
         channels: of a flat program.
@@ -98,13 +99,13 @@ def chosen_sets(
 
 
 def _count(each: ChannelSet, part: float) -> int:
-    """How many units go, at least one staying."""
+    """Return the number of units to remove; at least one stays."""
     assert each.settings is not None
     return min(int(part * each.settings.share * len(each.units) + 1e-9), len(each.units) - 1)
 
 
 def weight_dims(channels: ChannelMap, uses: Sequence[Use]) -> list[WeightDim]:
-    """The dims of weights, with the classes of their channels."""
+    """Return the dims of weights, with the classes of their channels."""
     reading = {(use.weight.name, use.inputs) for use in uses}
     found = []
     for node, value in channels.weights.items():
@@ -144,7 +145,7 @@ def _sets(channels: ChannelMap, dims: Sequence[WeightDim], layers: Mapping[str, 
 
 
 def _settings(makers: Sequence[str], layers: Mapping[str, PrunableLayer]) -> tuple[PruningSettings | None, str]:
-    """The gentlest of what is said for the layers that make the same channels."""
+    """Return the mildest settings among the layers that make the same channels."""
     rows = [layers[fqn] for fqn in makers if fqn in layers]
     for row in rows:
         if row.settings is None:
@@ -163,7 +164,7 @@ def _tensor(channels: ChannelMap, placeholder: str) -> torch.Tensor:
 
 
 def _magnitudes(channels: ChannelMap, dims: Sequence[WeightDim]) -> np.ndarray:
-    """The squares of the weights that make a channel, where those of each weight count as much."""
+    """Return the squares of the weights that make a channel, where each weight tensor has the same total."""
     scores = np.zeros(len(channels.classes))
     for each in dims:
         if not each.reads:
@@ -174,7 +175,7 @@ def _magnitudes(channels: ChannelMap, dims: Sequence[WeightDim]) -> np.ndarray:
 def _activations(
     channels: ChannelMap, dims: Sequence[WeightDim], uses: Sequence[Use], powers: Mapping[torch.fx.Node, torch.Tensor]
 ) -> np.ndarray:
-    """The squares of what a channel adds to the layers that read it, on samples."""
+    """Return the power that a channel adds to the layers that read it, on samples."""
     scores = np.zeros(len(channels.classes))
     by_place = {(each.placeholder, each.dim): each for each in dims}
     for use in uses:
@@ -205,7 +206,7 @@ def _limit(
     uses: Sequence[Use],
     samples: Sequence[Sample],
 ) -> None:
-    """Remove less where the layers that read what goes would change by more than the threshold."""
+    """Remove fewer units where layers that read them would change by more than the threshold."""
     for index, each in enumerate(sets):
         settings = each.settings
         if settings is None or settings.pruning_sensitivity_threshold is None:
@@ -227,7 +228,7 @@ def _limit(
 def _reading_weights(
     channels: ChannelMap, units: Sequence[int], uses: Sequence[Use]
 ) -> dict[torch.fx.Node, torch.Tensor]:
-    """The weights of the layers that read some units, with zeros for these."""
+    """Return the weights of the layers that read some units, with zeros in place of these units."""
     roots = channels.classes.of(torch.arange(len(channels.classes))).numpy()
     removal = Removal(channels, np.isin(roots, list(units)))
     found = {}

@@ -1,4 +1,4 @@
-"""What a program can lose, piece by piece: channels that go together, and single weights of a layer."""
+"""The parts of a program that pruning can remove: channels that belong together, and single weights of a layer."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from prepbench.settings.pruning import CHANNELS, PruningSettings
 Program = torch.export.ExportedProgram
 
 
+# Compared by identity: masks are tensors, whose comparison has no single truth value.
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """What goes together, or not at all.
+    """Parameters that are removed together, or not at all.
 
     Attributes:
         layers: FQNs of the layers that lose it: those that make the channels, or the one with the weights.
@@ -41,12 +42,12 @@ class Cut:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing goes."""
+        """Whether it removes nothing."""
         return not self.units and not self.masks
 
 
 class Cuts:
-    """What a program can lose, with zeros in the place of it.
+    """The cuts of a program, which are simulated by zeros.
 
     Args:
         program: a flat program.
@@ -61,8 +62,10 @@ class Cuts:
         self._found: dict[PruningSettings, tuple[Cut, ...]] = {}
 
     def all(self, settings: PruningSettings) -> tuple[Cut, ...]:
-        """What goes where all layers are pruned so; also empty ones, with the reason."""
+        """Return the cuts if all layers had these settings; also empty ones, with the reason."""
         if settings not in self._found:
+            # Every layer gets the settings, because the units of a layer depend on the other layers that make them. A
+            # pruning of single layers is then a selection of these cuts, and following channels is done once.
             rows = [PrunableLayer(fqn, kind, "global", settings) for fqn, kind in self._layers]
             if settings.mask_type == CHANNELS:
                 sets, _ = chosen_sets(self._channels, rows, self._samples)
@@ -74,7 +77,7 @@ class Cuts:
         return self._found[settings]
 
     def refusal(self, fqn: str, settings: PruningSettings) -> str:
-        """Why nothing of a layer would go; empty where something does."""
+        """Return why a layer would lose nothing; empty if it loses something."""
         mine = [cut for cut in self.all(settings) if fqn in cut.layers]
         if any(not cut.is_empty for cut in mine):
             return ""
@@ -84,7 +87,9 @@ class Cuts:
         return reasons[0] if reasons else "too few channels for this amount"
 
     def of(self, pruning: Mapping[str, PruningSettings]) -> tuple[Cut, ...]:
-        """What goes with settings of each layer; channels go where all layers that make them say so."""
+        """Return the cuts for the settings of each layer; channels are cut only if all layers that make them agree."""
+        # A cut needs the same settings in all of its layers: with others, other units would go. Searches never mix them
+        # (`Shrinking.fits`).
         return tuple(
             cut
             for settings in dict.fromkeys(pruning.values())
@@ -93,16 +98,18 @@ class Cuts:
         )
 
     def around(self, fqn: str, settings: PruningSettings) -> tuple[Cut, ...]:
-        """What goes where a layer is pruned, and with it the layers that must lose the same channels."""
+        """Return the cuts of a layer together with those of all layers that must lose the same channels."""
         together = {name for cut in self.all(settings) if fqn in cut.layers for name in cut.layers}
         return self.of(dict.fromkeys(together, settings))
 
     def program(self, cuts: Iterable[Cut]) -> Program:
-        """The program with zeros in place of what goes."""
+        """Return the program with zeros in place of these cuts."""
         cuts = tuple(cuts)
         result, units = self._program, {unit for cut in cuts for unit in cut.units}
         if units:
+            # A unit is named by the root of its class of channels, so all channels with a cut root become zero.
             roots = self._channels.classes.of(torch.arange(len(self._channels.classes))).numpy()
+            # Zeros compute the same as the smaller program, without another export for each candidate.
             result = Removal(self._channels, np.isin(roots, list(units))).zeroed()
         masks = {name: mask for cut in cuts for name, mask in cut.masks.items()}
         if not masks:
@@ -110,37 +117,40 @@ class Cuts:
         return with_weights(result, {name: result.state_dict[name].detach() * mask for name, mask in masks.items()})
 
     def left(self, fqn: str, cuts: Collection[Cut]) -> float:
-        """The share of a layer's weights that is left without channels; masks leave all of them."""
+        """Return the share of a layer's weights that remains after removing channels; masks remove none."""
         units = [unit for cut in cuts for unit in cut.units]
         whole = left = 0.0
         for placeholder, dims in self._dims.get(fqn, {}).items():
             gone: dict[int, np.ndarray] = {}
             for each in dims:
                 lost = np.isin(each.classes, units)
+                # A dim may carry several layers of labels; an index that any of them loses is gone.
                 gone[each.dim] = gone[each.dim] | lost if each.dim in gone else lost
             name = self._channels.parameters[placeholder]
             count = self._program.state_dict[name].numel()
             whole += count
+            # Rows and columns are removed independently of each other, so their shares multiply.
             left += count * math.prod(1 - float(lost.mean()) for lost in gone.values())
         return left / whole if whole else 1.0
 
     def reads(self, fqn: str, cut: Cut) -> bool:
-        """Whether a layer becomes smaller because it reads channels that go."""
+        """Return whether a layer becomes smaller because it reads channels of a cut."""
         dims = (each for found in self._dims.get(fqn, {}).values() for each in found)
         return any(each.reads and bool(np.isin(each.classes, list(cut.units)).any()) for each in dims)
 
     def _with_tied(self, layers: Sequence[str]) -> tuple[str, ...]:
-        """Layers with a weight matrix, and those that share it with them."""
+        """Return the layers with a weight matrix, and those that share it with them."""
         return tuple(dict.fromkeys(other for fqn in layers for other in self._tied.get(fqn, ())))
 
     @functools.cached_property
     def _tied(self) -> dict[str, tuple[str, ...]]:
-        """Each layer, and those that share a weight matrix with it."""
+        """Map each layer to those that share a weight matrix with it, itself included."""
         holders: dict[int, list[str]] = {}
         found = {fqn: [fqn] for fqn, _ in self._layers}
         for name, tensor in self._program.state_dict.items():
             fqn = name.rpartition(".")[0]
             if fqn in found and tensor.ndim > 1:
+                # Tied weights are one tensor object under several names of the state dict.
                 holders.setdefault(id(tensor), []).append(fqn)
         for group in holders.values():
             for fqn in group:
@@ -153,7 +163,7 @@ class Cuts:
 
     @functools.cached_property
     def _dims(self) -> dict[str, dict[str, list[WeightDim]]]:
-        """The dims of each layer's weights, by layer and placeholder; of one that is shared, for all that share it."""
+        """The dims of each layer's weights, by layer and placeholder; a shared weight counts for each of its layers."""
         found: dict[str, dict[str, list[WeightDim]]] = {}
         for each in weight_dims(self._channels, uses_of(self._program)):
             for fqn in self._tied.get(each.layer, (each.layer,)):

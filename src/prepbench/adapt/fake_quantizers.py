@@ -1,4 +1,4 @@
-"""Quantizers that gradients pass, for training: they round as a compile does, and go on learning ranges meanwhile."""
+"""Fake quantizers for training: they round as a compile does, gradients pass through them, and ranges keep adapting."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CLIPS_EVERY = 200
 
 
 class ActivationQuantizer(nn.Module):
-    """Rounds the values that pass it. In training mode its range follows them, by a moving average.
+    """Rounds the values that pass through. In training mode its range follows them, by a moving average.
 
     Gradients pass unchanged within the range, and not at all beyond it.
 
@@ -42,20 +42,20 @@ class ActivationQuantizer(nn.Module):
 
     @property
     def is_learned(self) -> bool:
-        """Whether a range is known."""
+        """Whether it has a range."""
         return math.isfinite(self.low) and math.isfinite(self.high)
 
     def qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Scale and zero point, tensors of one element."""
+        """Return scale and zero point, tensors of one element."""
         found: tuple[torch.Tensor, torch.Tensor] = self._observer[0]._of_range(self.low, self.high)
         return found
 
     def state(self) -> Any:
-        """What was learned, for :meth:`take`."""
+        """Return the learned range, for :meth:`take`."""
         return self.low, self.high
 
     def take(self, state: Any) -> None:
-        """Go back to what was learned then."""
+        """Restore a learned range."""
         self.low, self.high = state
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -91,7 +91,7 @@ class ActivationQuantizer(nn.Module):
 
 
 class WeightQuantizer(nn.Module):
-    """Rounds a weight. Scales follow the weight; how much of each row's range is kept is found from time to time.
+    """Rounds a weight. Scales follow the weight; the clipping of each row's range is optimized from time to time.
 
     Args:
         scheme: bits, blocks, symmetry; rounds to nearest whatever its algorithm.
@@ -106,11 +106,11 @@ class WeightQuantizer(nn.Module):
         self._calls = 0
 
     def state(self) -> Any:
-        """How ranges are clipped now, for :meth:`take`."""
+        """Return the current clipping of ranges, for :meth:`take`."""
         return list(self._clips)
 
     def take(self, state: Any) -> None:
-        """Go back to these."""
+        """Restore the clipping of ranges."""
         self._clips = list(state)
 
     def forward(self, weight: torch.Tensor) -> torch.Tensor:
@@ -132,7 +132,7 @@ class WeightQuantizer(nn.Module):
 
     @torch.no_grad()
     def rows(self, weight: torch.Tensor) -> QuantizedRows:
-        """The weight in integers, as :meth:`forward` rounds it."""
+        """Return the weight in integers, as :meth:`forward` rounds it."""
         rows = rows_of(weight.detach().float(), self.axis, self.scheme)
         scale, zero_point = self._qparams(rows, weight)
         return QuantizedRows(integers(rows, scale, zero_point, self.scheme), scale, zero_point)

@@ -1,4 +1,4 @@
-"""Where layers of a program multiply by their weights, and what enters them on samples."""
+"""Find the nodes in which layers of a program multiply by their weights."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ class Use:
 
     @property
     def entering(self) -> int:
-        """The place among the arguments of what is multiplied."""
+        """The argument index of the layer's input."""
         return self.place - 1
 
     def channel_dim(self, value: torch.Tensor, weight: torch.Tensor) -> int:
-        """The dim of channels of what enters."""
+        """Return the dim of channels of the layer's input."""
         is_convolution = "conv" in str(self.node.target)
         return value.ndim - weight.ndim + 1 if is_convolution else value.ndim - 1
 
 
 def uses_of(program: torch.export.ExportedProgram) -> list[Use]:
-    """All products with a parameter, as layers of torch write them."""
+    """Return all products with a parameter, in the forms that torch's layers use."""
     signature, found = program.graph_signature, []
     for node in program.graph.nodes:
         name = str(node.target).removeprefix("aten.").partition(".")[0]

@@ -1,4 +1,4 @@
-"""Which single weights go, and the smaller noise that is asked for."""
+"""Masks: which single weights become zero."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEPS = 8
 
 @dataclass(frozen=True)
 class MaskedLayer:
-    """What became of the weights of one layer.
+    """The mask of one layer's weights.
 
     Attributes:
         fqn: the layer.
@@ -35,7 +35,7 @@ class MaskedLayer:
 def masked_layers(
     program: torch.export.ExportedProgram, layers: Sequence[PrunableLayer], samples: Sequence[Sample]
 ) -> list[MaskedLayer]:
-    """The layers that settings give a mask, in any form but whole channels.
+    """Return the layers whose settings prune single weights, in any pattern but whole channels.
 
     Args:
         program: a flat program.
@@ -64,7 +64,7 @@ def masked_layers(
 
 
 def _weights(program: torch.export.ExportedProgram, fqn: str) -> list[str]:
-    """The weights of a layer, by name in the program; one that layers share has several names."""
+    """Return the weights of a layer, by name in the program; a shared weight has several names."""
     prefix = f"{fqn}." if fqn else ""
     names = (name for name in program.graph_signature.parameters if name.startswith(prefix))
     return [
@@ -126,7 +126,7 @@ def _masked(
 
 
 def _mask(scores: torch.Tensor, inputs: int, settings: PruningSettings, part: float) -> torch.Tensor:
-    """Ones for weights that stay, in the shape of the weight."""
+    """Return ones for weights that stay, in the shape of the weight."""
     if settings.pattern is not None:
         kept, group = settings.pattern
         moved = scores.movedim(inputs, -1)

@@ -1,4 +1,4 @@
-"""A pruned program as a module of the user's own classes, where their code takes fewer channels."""
+"""A pruned program as a module of the user's own classes, where their code accepts fewer channels."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _NORMS = (
 
 
 def in_own_classes(model: nn.Module, program: torch.export.ExportedProgram) -> nn.Module:
-    """A copy of a model with the tensors of a pruned program, and the numbers that torch's own layers have of them.
+    """Return a copy of a model with the tensors of a pruned program, and with its sizes in torch's own layers.
 
-    A forward that computes with other numbers, such as a number of heads, may fail on it: run it before it is used.
+    A forward that uses other numbers, such as a number of heads, may fail on it: run it before use.
 
     Args:
         model: what was captured.
@@ -50,7 +50,7 @@ def in_own_classes(model: nn.Module, program: torch.export.ExportedProgram) -> n
 
 
 def _replace_everywhere(model: nn.Module, before: nn.Parameter, after: nn.Parameter) -> None:
-    """Tied weights stay tied."""
+    """Replace a tensor everywhere; tied weights stay tied."""
     for module in model.modules():
         for name, value in module._parameters.items():
             if value is before:
@@ -58,7 +58,7 @@ def _replace_everywhere(model: nn.Module, before: nn.Parameter, after: nn.Parame
 
 
 def _groups(program: torch.export.ExportedProgram) -> Groups:
-    """The number of groups by the name of the weight, of convolutions and of norms."""
+    """Return the number of groups of convolutions and norms, by the name of the weight."""
     parameters = program.graph_signature.inputs_to_parameters
     found = {parameters[use.weight.name]: use.groups for use in uses_of(program)}
     for node in program.graph.nodes:

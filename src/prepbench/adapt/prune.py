@@ -1,4 +1,4 @@
-"""Pruning a program: whole channels first, then single weights of what is left."""
+"""Prune a program: whole channels first, then single weights of the rest."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def prune(
     calibration: Sequence[Sample],
     checked: Sequence[Sample],
 ) -> Pruned:
-    """Prune a flat program. Its own weights are left as they are.
+    """Prune a flat program. The given program keeps its weights.
 
     Args:
         program: takes leaves and returns leaves.
@@ -82,7 +82,7 @@ def prune(
 
 @torch.no_grad()
 def check_removed(zeroed: Program, smaller: Program, samples: Sequence[Sample]) -> None:
-    """Run both on samples.
+    """Run both programs on samples and compare them.
 
     Raises:
         PreparationError: they differ.
@@ -104,7 +104,7 @@ def _clones(args: Sequence[object]) -> list[object]:
 
 
 def with_weights(program: Program, weights: Mapping[str, torch.Tensor]) -> Program:
-    """The program with other weights; names of one tensor stay names of one tensor."""
+    """Return the program with other weights; tied names stay tied."""
     made: dict[int, torch.Tensor] = {}
     for name, weight in weights.items():
         dense = program.state_dict[name]
@@ -114,7 +114,7 @@ def with_weights(program: Program, weights: Mapping[str, torch.Tensor]) -> Progr
 
 
 def resized(model: nn.Module, program: Program) -> nn.Module:
-    """A twin of a model that holds the tensors of a pruned program: for counting, not for running."""
+    """Return a twin of a model that holds the tensors of a pruned program: to count parameters, not to run."""
     twin: nn.Module = Twin(model).model
     modules = dict(twin.named_modules(remove_duplicate=False))
     for name, tensor in program.state_dict.items():
@@ -136,7 +136,7 @@ def report_of(
     sets: Sequence[ChannelSet],
     masked: Sequence[MaskedLayer],
 ) -> PrunedLayer:
-    """The report of one layer of a program that was pruned."""
+    """Return the report of one layer of a pruned program."""
     own, left = (_own(program, row.fqn) for program in (before, after))
     zeros = sum(_zeros(weights[name], row) for name in left if name in weights)
     whole, stay = (_outputs(program, row.fqn) for program in (before, after))
@@ -175,14 +175,14 @@ def _reason(row: PrunableLayer, lost: bool, sets: Sequence[ChannelSet], masked: 
 
 
 def _own(program: Program, fqn: str) -> dict[str, torch.Tensor]:
-    """The parameters of one layer."""
+    """Return the parameters of one layer."""
     prefix = f"{fqn}." if fqn else ""
     names = (name for name in program.graph_signature.parameters if name.startswith(prefix))
     return {name: program.state_dict[name] for name in names if "." not in name[len(prefix) :]}
 
 
 def _outputs(program: Program, fqn: str) -> int:
-    """How many channels the output of a layer has."""
+    """Return the number of output channels of a layer."""
     names = program.graph_signature.inputs_to_parameters
     for use in uses_of(program):
         if names[use.weight.name] in _own(program, fqn):

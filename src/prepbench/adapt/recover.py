@@ -1,4 +1,4 @@
-"""``recover``: a short training that brings back what quantization or pruning cost."""
+"""``recover``: a short training that recovers the accuracy lost by quantization or pruning."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def recover(
     on_step: Callable[[int, float | None, float | None], None] | None = None,
     progress: ProgressCallback = report_nothing,
 ) -> Recovery:
-    """Train a prepared model for some steps, in place, and leave it with the best weights that were found.
+    """Train a prepared model for some steps, in place, and leave it with the best weights found.
 
-    Without a ``loss`` it learns to give what the float model gives (distillation), for which no targets are needed.
-    Ctrl-C ends it as if the steps were over.
+    Without a ``loss`` it learns the outputs of the float model (distillation), which needs no targets. Ctrl-C ends
+    it as if the steps were over.
 
     Args:
         prepared: from :func:`prepbench.trainable`; in evaluation mode afterwards.
@@ -120,7 +120,7 @@ def recover(
 
 @dataclass(frozen=True)
 class _Goal:
-    """What is made small, and what decides."""
+    """The objective of the training, and the score that selects the best weights."""
 
     loss: Loss | None
     teacher: nn.Module | None
@@ -153,7 +153,7 @@ class _Goal:
         )
 
     def value(self, batch: Batch, output: Any) -> torch.Tensor:
-        """The loss of a batch."""
+        """Return the loss of a batch."""
         parts = [] if self.loss is None else [_number(self.loss(output, batch.target), batch)]
         if self.teacher is not None:
             with torch.no_grad():
@@ -176,7 +176,7 @@ class _Goal:
 
 
 def _number(loss: Any, batch: Batch) -> torch.Tensor:
-    """A loss, which must be one number."""
+    """Return a loss as one number, or raise."""
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         raise InputError(
             f"loss gave {described(loss)} for data[{batch.sample.index}]. It must be a tensor of one number, such as "
@@ -186,7 +186,8 @@ def _number(loss: Any, batch: Batch) -> torch.Tensor:
 
 
 def distance(output: Any, wanted: Any) -> torch.Tensor:
-    """How far outputs are from wanted ones: the noise in each floating-point tensor relative to its signal, added up.
+    """Return the distance of outputs from the wanted ones: the noise in each floating-point tensor relative to its
+    signal, summed.
 
     Raises:
         InputError: the teacher gives other tensors.
@@ -210,7 +211,7 @@ def distance(output: Any, wanted: Any) -> torch.Tensor:
 
 @dataclass
 class _Training:
-    """One training: what was found, and the weights that were best."""
+    """One training: its results so far, and its best weights."""
 
     model: TrainableModel
     goal: _Goal
@@ -302,7 +303,7 @@ class _Training:
 
     @torch.no_grad()
     def _check(self, checked: list[Batch]) -> None:
-        """Score what the model is now, and keep it if it is the best so far."""
+        """Score the current model, and keep it if it is the best so far."""
         self.model.eval()
         judged = [self._judged(batch) for batch in checked]
         score, loss = (math.fsum(numbers) / len(judged) for numbers in zip(*judged, strict=True))
@@ -315,18 +316,20 @@ class _Training:
             self._worse += 1
 
     def _judged(self, batch: Batch) -> tuple[float, float]:
-        """The score and the loss of a batch."""
+        """Return the score and the loss of a batch."""
         output = batch.call(self.model)
         score = self.goal.score(batch, output)
         return score, score if self.goal.metric is None else float(self.goal.value(batch, output))
 
     def _is_better(self, score: float, loss: float) -> bool:
-        """Whether it is better than the best so far; metrics of few samples are often equal, and the loss decides."""
+        """Return whether it is better than the best so far; scores on few samples are often equal, so the loss
+        breaks ties.
+        """
         best = self.scores[self.best_step]
         return self.goal.is_better(score, best) or (score == best and loss < self._least)
 
     def _share(self, step: int) -> float:
-        """Of the learning rate at its highest."""
+        """Return the current learning rate as a share of its peak."""
         rising = max(1, min(20, self.steps // 10))
         if step < rising:
             return (step + 1) / rising
@@ -334,7 +337,7 @@ class _Training:
 
 
 def _kept(model: TrainableModel) -> Any:
-    """Everything that training changes."""
+    """Return everything that training changes."""
     tensors = {id(value): (value, value.detach().clone()) for value in (*model.parameters(), *model.buffers())}
     learning = {name: one for name, one in model.parts.quantizers.items() if isinstance(one, _LEARNING)}
     return tensors, {name: one.state() for name, one in learning.items()}
@@ -377,7 +380,7 @@ def _check(
 
 @dataclass(frozen=True)
 class Batch:
-    """The inputs of a call, and what its output should be, if that is known."""
+    """The inputs of a call, and the target of its output, if known."""
 
     sample: Sample
     target: Any
@@ -393,7 +396,7 @@ class Batch:
 
 
 def read_batches(model: nn.Module, data: Iterable[Any], with_targets: bool, name: str) -> Iterator[Batch]:
-    """The batches of ``data``, one after the other; errors call it ``name``."""
+    """Yield the batches of ``data``, one after the other; errors call it ``name``."""
     for index, element in enumerate(data):
         given, target = element, None
         if with_targets:
@@ -413,7 +416,7 @@ def read_batches(model: nn.Module, data: Iterable[Any], with_targets: bool, name
 
 
 def _misfit(error: InputError) -> InputError:
-    """What is said of a pair that does not fit the call."""
+    """Return the error for a pair that does not fit the call."""
     return InputError(
         f"{error} Without a loss or a metric, data holds inputs of calls alone. If these are pairs (input, target), "
         "give loss= or metric=, or only the inputs."
@@ -421,7 +424,7 @@ def _misfit(error: InputError) -> InputError:
 
 
 class Batches:
-    """The batches of data, again and again where it can be read again."""
+    """The batches of data; data that can be read again is repeated."""
 
     def __init__(self, model: nn.Module, data: Iterable[Any], with_targets: bool) -> None:
         self._model, self._data, self._with_targets = model, data, with_targets
@@ -433,7 +436,7 @@ class Batches:
         return read_batches(self._model, self._data, self._with_targets, "data")
 
     def first(self, count: int) -> list[Batch]:
-        """The first batches, which come again."""
+        """Return the first batches, without consuming them."""
         while len(self._ahead) < count and (batch := next(self._source, None)) is not None:
             self._ahead.append(batch)
         if not self._ahead:

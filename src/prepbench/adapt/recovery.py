@@ -1,4 +1,4 @@
-"""``Recovery``: what a short training brought back."""
+"""``Recovery``: the result of a recovery training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Recovery:
-    """What :func:`prepbench.recover` did.
+    """The result of :func:`prepbench.recover`.
 
     Attributes:
         losses: the loss of each step.
@@ -51,12 +51,12 @@ class Recovery:
 
     @property
     def after(self) -> float:
-        """The score of what the model holds now."""
+        """The score of the model's current weights."""
         return self.scores[self.best_step]
 
     @property
     def summary(self) -> str:
-        """What was gained, in a sentence, and what is to be known of it."""
+        """Describe the gain in a sentence, with any warning."""
         gained = (
             f"{self.metric} {self.before:.4g} before, {self.after:.4g} after {self.best_step} of {len(self.losses)} "
             f"steps ({self.seconds:.1f} s, {self.trained:,} numbers trained; {self.stopped})"
@@ -64,11 +64,11 @@ class Recovery:
         return ". ".join([gained, *self.notes])
 
     def table(self) -> pandas.DataFrame:
-        """One row for each step: its loss, and the score where it was taken."""
+        """Return one row for each step: its loss, and the score where it was measured."""
         return view("views.recoveries", "recovery_table", self)  # type: ignore[no-any-return]
 
     def figure(self) -> plotly.graph_objects.Figure:
-        """Loss and score over steps."""
+        """Draw loss and score over steps."""
         return view("views.recoveries", "recovery_figure", self)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What pruning did to each layer."""
+"""The outcome of pruning for each layer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PrunedLayer:
-    """One layer after pruning.
+    """The outcome of pruning for one layer.
 
     Attributes:
         fqn: the layer.
@@ -35,12 +35,12 @@ class PrunedLayer:
 
     @property
     def sparsity(self) -> float:
-        """The share of its parameters that is gone or zero."""
+        """The share of its parameters that is removed or zero."""
         return 1 - (self.left - self.zeros) / self.parameters if self.parameters else 0.0
 
     @property
     def summary(self) -> str:
-        """The outcome in a few words."""
+        """Return a short text of the outcome."""
         if self.left == self.parameters and not self.zeros:
             return f"dense: {self.reason}" if self.reason else "dense"
         parts = [f"{self.removed_channels} of {self.channels} channels removed"] if self.removed_channels else []

@@ -1,4 +1,4 @@
-"""``TrainableModel``: a model with quantizers that gradients pass, called and trained like the original."""
+"""``TrainableModel``: a model with fake quantizers, called and trained like the original."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from prepbench.quantize import LayerReport, WeightScheme
 
 @dataclass
 class State:
-    """A tensor of the model, which its graphs take as an input.
+    """A tensor of the model that its graphs take as an input.
 
     Attributes:
         holder: the module that has it.
@@ -37,19 +37,19 @@ class State:
     zeros: torch.Tensor | None = None
 
     def value(self) -> Any:
-        """What the model holds now; gradients do not reach what is zero."""
+        """Return the current value; gradients do not reach masked weights."""
         found = self.holder._parameters if self.name in self.holder._parameters else self.holder._buffers
         return without(found[self.name], self.zeros)
 
 
 def without(value: Any, zeros: torch.Tensor | None) -> Any:
-    """A tensor with zeros in these places."""
+    """Return a tensor with zeros in these places."""
     return value if zeros is None else value.masked_fill(zeros.to(value.device), 0)
 
 
 @dataclass
 class ModeGraph:
-    """A graph for one mode, and how it is called.
+    """The graph for one mode, and its call signature.
 
     Attributes:
         graph: takes the states, then the leaves of the inputs.
@@ -70,7 +70,7 @@ class ModeGraph:
 
 @dataclass
 class TrainableParts:
-    """What :func:`prepbench.trainable` makes of a model.
+    """The parts from which :func:`prepbench.trainable` makes a model.
 
     Attributes:
         model: a copy of the user's model, which holds what is trained.
@@ -111,12 +111,12 @@ class TrainableModel(nn.Module):
     """A model that is trained as it will be quantized; made by :func:`prepbench.trainable`.
 
     Its modules, parameters and buffers have the original's names, so its ``state_dict()`` loads into the original's
-    class, and it is called like the original. In training mode it drops out and normalises as the original does; in
+    class, and it is called like the original. In training mode dropout and batch norms behave as in the original; in
     evaluation mode it computes what :func:`prepbench.compile_model` makes of it. Everything that trains a
     ``torch.nn.Module`` trains it. Modes are those of the whole model: modes of single modules in it change nothing.
 
-    What quantizers have learned is in the metadata of the ``state_dict``, so it comes back with ``load_state_dict``,
-    also through ``torch.save``. A plain dict of tensors lacks it, and ranges of activations then stay as they are.
+    The state of quantizers is in the metadata of the ``state_dict``, so ``load_state_dict`` restores it, also
+    through ``torch.save``. A plain dict of tensors lacks it, and ranges of activations then stay as they are.
 
     Attributes:
         layer_reports: how each layer is quantized, as in the report of a compile; ``layers`` is the original's.
@@ -203,7 +203,7 @@ class TrainableModel(nn.Module):
         return (self.parts.training if self.training else self.parts.evaluation)(args, kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TrainableModel:
-        """A copy that is trained apart; it shares what does not change."""
+        """Return a copy that is trained separately; it shares what does not change."""
         own = self.parts
         for graph in (own.training, own.evaluation):
             memo.update({id(part): part for part in (graph.arrange, graph.result)})
@@ -225,7 +225,7 @@ class TrainableModel(nn.Module):
 
     @property
     def trainable_parameters(self) -> tuple[int, int]:
-        """How many numbers are trained, and how many there are."""
+        """Return the number of trained elements, and of all elements."""
         sizes = [(parameter.numel(), parameter.requires_grad) for parameter in self.parameters()]
         return sum(size for size, is_trained in sizes if is_trained), sum(size for size, _ in sizes)
 
@@ -245,7 +245,7 @@ class TrainableModel(nn.Module):
         )
 
     def float_model(self) -> nn.Module:
-        """A copy of the original with the weights that were trained, and what adapters add merged into them.
+        """Return a copy of the original with the trained weights, and with adapters merged into them.
 
         Where channels were removed, layers are as small as here. Masked weights are zero, but for what adapters add.
 
@@ -282,7 +282,7 @@ class TrainableModel(nn.Module):
         return save_adapters(self.parts.model, self.parts.adapters, Path(folder))
 
     def unlearned(self) -> list[str]:
-        """Quantizers of activations that have seen no value yet."""
+        """Return the quantizers of activations that have seen no value yet."""
         return [
             name
             for name, one in self.parts.quantizers.items()
@@ -292,7 +292,9 @@ class TrainableModel(nn.Module):
 
 @functools.lru_cache(maxsize=64)
 def _with_signature(forward: Callable[..., Any]) -> type[TrainableModel]:
-    """The class of models whose original has this ``forward``: who asks a class for its labels gets the original's."""
+    """Return the class of models whose original has this ``forward``, so that inspecting the class finds the
+    original's signature.
+    """
 
     def call(self: TrainableModel, *args: Any, **kwargs: Any) -> Any:
         return TrainableModel.forward(self, *args, **kwargs)
@@ -305,7 +307,7 @@ def _with_signature(forward: Callable[..., Any]) -> type[TrainableModel]:
 
 @torch.no_grad()
 def teach(model: TrainableModel, observed: fx.GraphModule) -> None:
-    """Give observers the scales that a trained model has learned, and weights their integers; they have its names."""
+    """Give observers the scales that a trained model has learned, and weights their integers; matched by name."""
     for name, quantizer in model.parts.quantizers.items():
         observer: Any = observed.get_submodule(name)
         if isinstance(quantizer, WeightQuantizer):
@@ -320,10 +322,10 @@ _LEARNED = "prepbench.learned"
 
 
 def _with_names_of_original(module: TrainableModel, state: dict[str, Any], prefix: str, metadata: Any) -> None:
-    """A layer with adapters holds the original as ``base_layer``, which is no name of the original's.
+    """State-dict hook: rename ``base_layer`` of layers with adapters to the original's names.
 
-    What quantizers have learned is no tensor of the original's either. It goes into the metadata that torch keeps
-    beside the tensors, which every class loads and ``torch.save`` writes.
+    The state of quantizers is in no tensor of the original either. It goes into the metadata beside the tensors,
+    which every class loads and ``torch.save`` writes.
     """
     for name in [name for name in state if _BASE in name]:
         state[name.replace(_BASE, ".")] = state.pop(name)
@@ -337,14 +339,16 @@ def _learning(module: TrainableModel) -> dict[str, ActivationQuantizer | WeightQ
 
 @torch.no_grad()
 def _with_zeros(module: TrainableModel, _: Any) -> None:
-    """What is loaded may have other values where masks have zeros."""
+    """Load hook: masked weights become zero again, whatever was loaded."""
     for name, zeros in module.parts.zeros.items():
         weight = module.get_parameter(name)
         weight.masked_fill_(zeros.to(weight.device), 0)
 
 
 def _with_names_of_adapted(module: TrainableModel, state: dict[str, Any], prefix: str, metadata: Any, *_: Any) -> None:
-    """Undo :func:`_with_names_of_original`. Ranges of a state without them stay; clips are found again."""
+    """Load hook: undo :func:`_with_names_of_original`. Without saved ranges the current ones stay; clippings are
+    optimized again.
+    """
     learning = _learning(module)
     for one in learning.values():
         if isinstance(one, WeightQuantizer):

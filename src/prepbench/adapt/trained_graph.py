@@ -1,4 +1,4 @@
-"""The float graphs of a model, in evaluation and in training, with quantizers in the places where observers were."""
+"""The float graphs of a model, for evaluation and training, with fake quantizers in the places of observers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SMALLEST = 1e-12
 
 
 class FoldedNorms:
-    """Which batch norms the observed graph has folded into the layer before them.
+    """The batch norms that the observed graph has folded into the layers before them.
 
     Args:
         unfolded: the graph as it was before.
@@ -40,10 +40,10 @@ class FoldedNorms:
 
 
 def counterparts(ours: fx.Graph, theirs: fx.Graph) -> dict[str, fx.Node]:
-    """For each call of ``ours``, by name, the node of ``theirs`` that is the same call of the same module.
+    """Map each call of ``ours``, by name, to the same call of the same module in ``theirs``.
 
-    Modes may differ in other calls (dropout, statistics). Calls of one operator in one module are the same if both
-    graphs have as many of them.
+    Modes may differ in other calls (dropout, statistics). Calls of one operator in one module correspond if both
+    graphs have equally many of them.
     """
     found: dict[tuple[Any, str], list[fx.Node]] = {}
     for node in theirs.nodes:
@@ -71,7 +71,7 @@ def insert_quantizers(
     quantizers: Quantizers,
     same: Callable[[str], fx.Node | None],
 ) -> list[str]:
-    """Put quantizers into a float graph where another graph of the same model has observers, in place.
+    """Insert quantizers into a float graph where another graph of the same model has observers, in place.
 
     Args:
         graph: in float, batch norms not folded.
@@ -118,7 +118,9 @@ def _attribute(name: str) -> str:
 
 
 def _observed_arguments(observed: fx.GraphModule, node: fx.Node) -> dict[int, list[str]]:
-    """By place among the leaves of a node's arguments, the observers that stand there, the innermost first."""
+    """Return, by position among the leaves of a node's arguments, the observers on that argument, the innermost
+    first.
+    """
     leaves, _ = pytree.tree_flatten((node.args, node.kwargs))
     found: dict[int, list[str]] = {}
     for place, leaf in enumerate(leaves):
@@ -156,7 +158,7 @@ def _quantized(
 
 
 def _folded(graph: fx.GraphModule, weight: fx.Node, name: str, norm: fx.Node, layer: fx.Node) -> fx.Node:
-    """A weight, rounded as the layer multiplies by it once the norm is folded."""
+    """Return a weight as the layer multiplies by it: with the norm folded, then rounded."""
     scale, _, _, variance = norm.args[1:5]
     kind: Any = norm.target
     factor = graph.graph.call_function(norm_factor, (scale, variance, norm.args[NORMS[kind]]))
@@ -168,16 +170,16 @@ def _folded(graph: fx.GraphModule, weight: fx.Node, name: str, norm: fx.Node, la
 
 
 def use_gradients(graph: fx.GraphModule, in_integers: Collection[str] = ()) -> None:
-    """Let recurrent layers be computed by what gradients pass through, or in integers where these are named."""
+    """Let recurrent layers use the operators with gradients, or integers where these are named."""
     for node in graph.graph.nodes:
         if node.op == "call_function":
             node.target = OPERATOR if node.name in in_integers else WITH_GRADIENTS.get(node.target, node.target)
 
 
 def take_states(graph: fx.GraphModule, owner: nn.Module) -> tuple[fx.GraphModule, list[tuple[nn.Module, str]]]:
-    """Let a graph take the parameters and buffers of a module as its first inputs, as positional arguments.
+    """Turn the parameters and buffers of a module into the first inputs of a graph.
 
-    So it reads what the module holds when it is called: weights that were trained, moved or loaded.
+    So the graph reads the module's current values when it is called: trained, moved or loaded weights.
 
     Returns:
         The graph as a module without these tensors, and for each such input the module that holds it, and its name
@@ -205,7 +207,7 @@ def take_states(graph: fx.GraphModule, owner: nn.Module) -> tuple[fx.GraphModule
 
 
 def norm_factor(scale: torch.Tensor | None, variance: torch.Tensor, epsilon: float) -> torch.Tensor:
-    """What a batch norm with these statistics multiplies each channel by; not 0, because it is divided by it."""
+    """Return the factor of each channel of a batch norm with these statistics; never 0, because it is a divisor."""
     factor = (variance + epsilon).rsqrt()
     factor = factor if scale is None else factor * scale
     return torch.where(factor.abs() < _SMALLEST, torch.full_like(factor, _SMALLEST), factor).detach()

@@ -1,4 +1,4 @@
-"""What enters and leaves layers of a program on samples."""
+"""Record the inputs and outputs of layers of a program on samples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from prepbench.jobs import check_cancelled
 
 
 class _Watched(fx.Interpreter):
-    """Runs a graph and hands over what enters some nodes, and what leaves them."""
+    """Runs a graph and passes the inputs and outputs of some nodes to a callback."""
 
     def __init__(self, graph: fx.GraphModule, seen: Callable[[fx.Node, Sequence[Any], Any], None], nodes: set[fx.Node]):
         super().__init__(graph)
@@ -71,7 +71,7 @@ def _arguments(program: torch.export.ExportedProgram, given: Sequence[Any]) -> l
 def input_powers(
     program: torch.export.ExportedProgram, samples: Sequence[Sample], uses: Sequence[Use]
 ) -> dict[fx.Node, torch.Tensor]:
-    """For each node the sum of squares of each channel that enters it, in float64."""
+    """Return for each node the sum of squares of each input channel, in float64."""
     by_node, powers = {use.node: use for use in uses}, dict[fx.Node, torch.Tensor]()
 
     def seen(node: fx.Node, args: Sequence[Any], _: Any) -> None:
@@ -93,7 +93,7 @@ def noises(
     uses: Sequence[Use],
     changed: Mapping[fx.Node, Sequence[torch.Tensor]],
 ) -> dict[fx.Node, list[float]]:
-    """What other weights would change in the outputs of layers, as noise to signal power.
+    """Return the noise that other weights would add to the outputs of layers, relative to the signal power.
 
     Args:
         program: runs with its own weights.

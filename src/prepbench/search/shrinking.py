@@ -44,7 +44,7 @@ class Shrinking:
     left: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     def counts(self, taken: Mapping[str, str]) -> dict[str, float]:
-        """Return the remaining share of each layer's cost, as a factor; layers with the factor 1 are omitted.
+        """Return a factor for each layer's cost relative to a uniform model of its choice; factors of 1 are omitted.
 
         Args:
             taken: the choice of each layer.

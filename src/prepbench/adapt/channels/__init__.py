@@ -1,1 +1,1 @@
-"""Removing whole channels: which belong together, and a smaller program that computes the same without them."""
+"""Remove whole channels: find which belong together, and make a smaller program that computes the same without them."""

@@ -1,4 +1,4 @@
-"""One call of an operator in a graph, and what is known of the channels of its operands."""
+"""One operator call in a graph, and the known channels of its operands."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from prepbench.adapt.channels.values import Joiner, Value
 
 
 class UnknownSizeError(Exception):
-    """A size is decided by data, so that no label can be given."""
+    """A size depends on data, so that no labels can be assigned."""
 
 
 class Call(Joiner):
-    """A node whose operator is called.
+    """A node that calls an operator.
 
     Args:
         node: the node.
@@ -43,26 +43,26 @@ class Call(Joiner):
             self.given[argument.name] = node.kwargs.get(argument.name, by_place)
 
     def value(self, name: str) -> Value | None:
-        """The value of a tensor argument; None for one that is not given, or is a number."""
+        """Return the value of a tensor argument; None for a missing argument or a number."""
         return self.value_of(self.given.get(name))
 
     def value_of(self, argument: Any) -> Value | None:
-        """The value of a node; None for what is no tensor."""
+        """Return the value of a node; None if it is no tensor."""
         found = self._values.get(argument) if isinstance(argument, fx.Node) else None
         return found if isinstance(found, Value) else None
 
     def needed(self, name: str) -> Value:
-        """The value of a tensor argument that is always given."""
+        """Return the value of a required tensor argument."""
         value = self.value(name)
         assert value is not None, name
         return value
 
     def listed(self, name: str) -> list[Value]:
-        """The values of an argument that is a list of tensors."""
+        """Return the values of an argument that is a list of tensors."""
         return [value for each in self.given[name] if (value := self.value_of(each)) is not None]
 
     def operands(self) -> list[Value]:
-        """All tensors that it takes."""
+        """Return all tensor operands."""
         found: list[Value] = []
         for node in self.node.all_input_nodes:
             each = self._values.get(node)
@@ -71,23 +71,23 @@ class Call(Joiner):
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """The sizes of its results."""
+        """Return the sizes of its results."""
         made = self.node.meta.get("val")
         return [sizes_of(each) for each in (made if isinstance(made, list | tuple) else [made])]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The sizes of its only result, or of the first."""
+        """Return the sizes of its only or first result."""
         return self.shapes[0]
 
 
 def sizes_of(value: Any) -> tuple[int, ...]:
-    """The sizes of a traced tensor at the sample that was traced."""
+    """Return the sizes of a traced tensor at the traced sample."""
     return tuple(number_of(size) for size in value.shape) if isinstance(value, torch.Tensor) else ()
 
 
 def number_of(size: Any) -> int:
-    """A size as a number.
+    """Return a size as a number.
 
     Raises:
         UnknownSizeError: only a run would tell.
@@ -103,12 +103,12 @@ def number_of(size: Any) -> int:
 
 
 def dim_of(dim: int, rank: int) -> int:
-    """A dim that may be counted from the end."""
+    """Return a dim counted from the start; it may be given from the end."""
     return dim + rank if dim < 0 else dim
 
 
 def dims_of(dims: int | Sequence[int] | None, rank: int) -> list[int]:
-    """One dim, several, or all."""
+    """Return one dim, several, or all, as a list."""
     if dims is None or (not isinstance(dims, int) and len(dims) == 0):
         return list(range(rank))
     return [dim_of(dim, rank) for dim in ([dims] if isinstance(dims, int) else dims)]

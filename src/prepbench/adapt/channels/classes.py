@@ -1,4 +1,4 @@
-"""Which channels of a graph can only be removed together, and which cannot be removed."""
+"""Classes of channels that can only be removed together, and the channels that cannot be removed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 
 
 class ChannelClasses:
-    """Channels by number; those of one class are removed together or not at all.
+    """A union-find of channels by number; those of one class are removed together or not at all.
 
     Attributes:
         kept: why a class cannot be removed, by its first channel.
@@ -25,13 +25,13 @@ class ChannelClasses:
         return len(self._parents)
 
     def new(self, count: int) -> torch.Tensor:
-        """The numbers of ``count`` channels that nothing is known of."""
+        """Return the numbers of ``count`` new channels."""
         first = len(self._parents)
         self._parents = np.concatenate([self._parents, np.arange(first, first + count)])
         return torch.arange(first, first + count)
 
     def of(self, labels: torch.Tensor) -> torch.Tensor:
-        """The class of each channel, in the same shape; dims along which nothing varies stay without memory."""
+        """Return the class of each channel, in the same shape; dims along which nothing varies keep stride 0."""
         small = labels[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in labels.stride())]
         return torch.from_numpy(self._roots(small.numpy())).expand(labels.shape)
 
@@ -44,7 +44,7 @@ class ChannelClasses:
             roots = further
 
     def join(self, one: torch.Tensor, other: torch.Tensor, tied: str = "") -> None:
-        """Remove these channels pair by pair together.
+        """Put these channels into one class, pair by pair.
 
         Args:
             one: numbers of channels.
@@ -71,10 +71,10 @@ class ChannelClasses:
         return number
 
     def keep(self, labels: torch.Tensor, why: str) -> None:
-        """Do not remove these channels."""
+        """Mark these channels as not removable."""
         for root in np.unique(self._roots(labels.numpy().reshape(-1))).tolist():
             self.kept.setdefault(root, self.tied.get(root, why))
 
     def why_kept(self, label: int) -> str:
-        """Why a channel cannot be removed; empty if it can."""
+        """Return why a channel cannot be removed; empty if it can."""
         return self.kept.get(self._root(label), "")

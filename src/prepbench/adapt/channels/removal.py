@@ -1,4 +1,4 @@
-"""A program without some of its channels: smaller weights, and the sizes in the graph that follow from them."""
+"""A program without some of its channels: smaller weights, and graph sizes that are adjusted to them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WHOLE = 2**31
 
 
 class Removal:
-    """Channels that are taken out of a program.
+    """The removal of channels from a program.
 
     Args:
         channels: of the program.
@@ -36,7 +36,7 @@ class Removal:
         self._removed = torch.from_numpy(removed)
 
     def kept(self, value: Value) -> dict[int, torch.Tensor]:
-        """The indices that stay, for each dim of a value that loses some."""
+        """Return the remaining indices of each dim of a value that loses some."""
         found: dict[int, torch.Tensor] = {}
         for layer in value.layers:
             (dim,) = varying(layer)
@@ -46,7 +46,7 @@ class Removal:
         return {dim: stays.nonzero().flatten() for dim, stays in found.items()}
 
     def program(self) -> Program:
-        """The smaller program, exported again with the same dynamic sizes.
+        """Return the smaller program, exported again with the same dynamic sizes.
 
         Raises:
             PreparationError: a dynamic size became static.
@@ -68,14 +68,14 @@ class Removal:
         return export_again(smaller.module(check_guards=False), inputs, dynamic, _not_dynamic)
 
     def zeroed(self) -> Program:
-        """The same program with zeros in place of the channels: what the smaller one must equal."""
+        """Return the program with zeros in place of the channels: the reference for the smaller program."""
         program = self.channels.program
         return with_contents(program, program.graph_module, *self.tensors(self.with_zeros))
 
     def tensors(
         self, change: Callable[[torch.Tensor, dict[int, torch.Tensor]], torch.Tensor]
     ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        """The tensors of the program, parameters and buffers apart from constants, those with channels changed."""
+        """Return the program's parameters and buffers, and its constants, with changed channels."""
         program, made = self.channels.program, {}
         skipped = _variances(program) if change == self.with_zeros else set()
         for node, value in self.channels.values.items():
@@ -116,7 +116,7 @@ class Removal:
 
 
 class _Edit:
-    """A node whose numbers may change, in the copy of a graph."""
+    """A node of the copied graph, with arguments that may have to change."""
 
     def __init__(self, removal: Removal, node: fx.Node, copy: fx.Node) -> None:
         self.removal, self.node, self.copy = removal, node, copy
@@ -132,12 +132,12 @@ class _Edit:
         return found if isinstance(found, list) else [found]
 
     def given(self, name: str, default: Any = None) -> Any:
-        """An argument of the original node."""
+        """Return an argument of the original node."""
         index = self.names.index(name)
         return self.node.args[index] if index < len(self.node.args) else self.node.kwargs.get(name, default)
 
     def set(self, name: str, value: Any) -> None:
-        """Give another argument to the copy."""
+        """Set an argument of the copy."""
         index = self.names.index(name)
         if index < len(self.copy.args):
             self.copy.update_arg(index, value)
@@ -148,11 +148,11 @@ class _Edit:
         return self.removal.kept(value)
 
     def source(self) -> Value:
-        """The first operand."""
+        """Return the first operand."""
         return self.value(self.node.args[0])
 
     def count(self, value: Value, dim: int) -> int:
-        """How many indices of a dim stay."""
+        """Return how many indices of a dim remain."""
         kept = self.kept(value)
         return len(kept[dim]) if dim in kept else value.shape[dim]
 
@@ -174,7 +174,7 @@ def _sizes(name: str) -> Callable[[_Edit], None]:
 
 
 def _scaled(edit: _Edit, size: Any, kept: int, whole: int) -> Any:
-    """A size of which ``kept`` of ``whole`` are left."""
+    """Return a size of which ``kept`` of ``whole`` remain."""
     if isinstance(size, int):
         return size if size < 0 else kept
     common = math.gcd(kept, whole)
@@ -262,7 +262,9 @@ _EDITS: dict[str, Callable[[_Edit], None]] = {
 
 
 def _variances(program: Program) -> set[str]:
-    """Placeholders of running variances: they are divided by, and what they scale is zero anyway."""
+    """Return the placeholders of running variances, which must not become zero: they are divisors, and
+    the channels that they scale are zero anyway.
+    """
     found = set()
     for node in program.graph.nodes:
         if node.op == "call_function" and "_norm" in str(node.target) and len(node.args) > 4:

@@ -1,4 +1,4 @@
-"""The operators whose channels are followed."""
+"""Rules for operators: how each maps the channels of its operands to those of its result."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from prepbench.adapt.channels.vectors import with_bias, with_vector
 
 
 def linear(call: Call) -> Value:
-    """``linear``: columns with what enters, rows are new channels."""
+    """``linear``: columns join the input's channels, rows are new channels."""
     return with_bias(call, _matmul(call, call.needed("input"), _transposed(call.needed("weight"))), "bias")
 
 
 def product(first: str, second: str, added: str = "") -> Callable[[Call], Value]:
-    """``mm``, ``bmm``, ``matmul``, and with something added ``addmm`` and ``baddbmm``."""
+    """``mm``, ``bmm``, ``matmul``, and with an addend ``addmm`` and ``baddbmm``."""
 
     def rule(call: Call) -> Value:
         result = _matmul(call, call.needed(first), call.needed(second))
@@ -42,7 +42,7 @@ def _matmul(call: Call, one: Value, other: Value) -> Value:
 
 
 def _letters(rank: int) -> str:
-    """Letters for the dims of a matrix, and those of the batch, aligned at the end."""
+    """Return letters for the dims of a matrix, and for those of the batch, aligned at the end."""
     return "ij" + string.ascii_uppercase[26 - max(rank - 2, 0) :] if rank > 2 else "ij"
 
 
@@ -53,7 +53,7 @@ def _transposed(weight: Value) -> Value:
 
 
 def einsum(call: Call) -> Value | None:
-    """``einsum``; None for equations with a letter twice in one operand, which take a diagonal."""
+    """``einsum``; None for equations with a repeated letter in one operand, which take a diagonal."""
     left, _, result = str(call.given["equation"]).replace(" ", "").partition("->")
     names = left.split(",")
     values = call.listed("tensors")
@@ -69,7 +69,9 @@ def einsum(call: Call) -> Value | None:
 
 
 def attention(call: Call) -> Value | None:
-    """``scaled_dot_product_attention``: heads are units, because products of queries and keys sum over the rest."""
+    """``scaled_dot_product_attention``: heads are units, because products of queries and keys sum over the other
+    dims.
+    """
     query, key, value = (call.needed(name) for name in ("query", "key", "value"))
     if call.given.get("enable_gqa"):
         key, value = (_repeated(each, query.shape[-3]) for each in (key, value))
@@ -92,7 +94,7 @@ def _repeated(value: Value, heads: int) -> Value:
 
 
 def channel_norm(call: Call) -> Value:
-    """``batch_norm`` and ``instance_norm``: each channel by itself."""
+    """``batch_norm`` and ``instance_norm``: channels stay independent."""
     value = call.needed("input")
     value = _tied(call, value, [dim for dim in range(len(value.shape)) if dim != 1], "takes statistics over")
     for name in ("weight", "bias", "running_mean", "running_var"):
@@ -118,7 +120,7 @@ def group_norm(call: Call) -> Value:
 
 
 def last_dims_norm(call: Call) -> Value:
-    """``layer_norm`` and ``rms_norm``: all that is normalised together is one."""
+    """``layer_norm`` and ``rms_norm``: all channels that are normalised together form one unit."""
     value = call.needed("input")
     count = len(call.given["normalized_shape"])
     value = _tied(call, value, list(range(len(value.shape)))[-count:], "normalises over all of them")
@@ -130,7 +132,7 @@ def last_dims_norm(call: Call) -> Value:
 
 
 def lookup(call: Call) -> Value:
-    """``embedding``: rows are found by number, and so stay; columns are channels of the result."""
+    """``embedding``: rows are found by number and so are kept; columns are channels of the result."""
     weight, indices = call.needed("weight"), call.needed("indices")
     call.keep(indices, "looks up rows by number")
     found = []
@@ -202,7 +204,7 @@ MOVING = frozenset(
 
 
 def reshaping(call: Call) -> Value | None:
-    """The labels in the sizes of the result."""
+    """Reshape the labels to the sizes of the result."""
     value = call.operands()[0]
     layers = [_reshaped(layer, call.shape, call.name.startswith("expand")) for layer in value.layers]
     return Value(call.shape, tuple(layers), value.is_weight)
@@ -241,7 +243,7 @@ def _number(value: Any) -> Any:
 
 
 def _dims_cut_with_steps(call: Call, rank: int) -> list[int]:
-    """The dims whose channels cannot be removed, because what is cut would no longer lie where the operator cuts."""
+    """Return the dims whose channels must be kept, because slices would start elsewhere after a removal."""
     cuts = [call.given.get(name) for name in ("start", "end", "length", "index")]
     is_open = any(isinstance(cut, torch.fx.Node) for cut in cuts)
     if call.name in ("slice", "narrow", "select") and (call.given.get("step", 1) != 1 or is_open):
@@ -250,7 +252,7 @@ def _dims_cut_with_steps(call: Call, rank: int) -> list[int]:
 
 
 def joining(stacks: bool) -> Callable[[Call], Value]:
-    """``cat`` and ``stack``: channels lie side by side."""
+    """``cat`` and ``stack``: channels are concatenated."""
 
     def rule(call: Call) -> Value:
         values = call.listed("tensors")
@@ -268,7 +270,7 @@ def joining(stacks: bool) -> Callable[[Call], Value]:
 
 
 def _layer(call: Call, value: Value, index: int) -> torch.Tensor:
-    """A layer of a value, or one channel that is kept where it has none."""
+    """Return a layer of a value; if the value has none, one channel that is kept."""
     if index < len(value.layers):
         return value.layers[index]
     kept = call.classes.new(1)
@@ -377,12 +379,12 @@ REDUCING = frozenset(
 
 
 def pointwise(call: Call) -> Value:
-    """All operands together, element by element."""
+    """Join all operands element by element."""
     return call.joined(call.operands(), call.shape, "combines channels")
 
 
 def first_only(call: Call) -> Value:
-    """The first operand in another type, which others may name."""
+    """Pass on the labels of the first operand."""
     value = call.operands()[0]
     return Value(call.shape, value.layers, value.is_weight)
 
@@ -400,7 +402,7 @@ def prelu(call: Call) -> Value | None:
 
 
 def gated(call: Call) -> Value | None:
-    """``glu``: the second half of a dim decides what passes of the first."""
+    """``glu``: the second half of a dim gates the first, so both lose the same channels."""
     value = call.value("self")
     if value is None:
         return None
@@ -416,7 +418,7 @@ def gated(call: Call) -> Value | None:
 
 
 def reducing(call: Call) -> Value | list[Value]:
-    """What is mixed is one channel; a norm over all of them ties all."""
+    """Reductions tie the channels along each dim that they reduce."""
     value = call.operands()[0]
     for other in call.operands()[1:]:
         call.keep(other, "mixes several operands")
@@ -440,12 +442,12 @@ def _reduced(value: Value, layers: list[torch.Tensor], dims: list[int], shape: t
 
 
 def sliding(call: Call) -> Value | list[Value]:
-    """Pooling and resizing: each channel by itself, over the last dims."""
+    """Pooling and resizing over the last dims: channels stay independent."""
     return _by_channel(call, SLIDING[call.name])
 
 
 def padding(call: Call) -> Value | list[Value]:
-    """``pad``: over the last dims that something is added to."""
+    """``pad``: keeps the channels of padded dims."""
     pads = list(call.given["pad"])
     padded = [index // 2 for index, size in enumerate(pads) if size != 0]
     return _by_channel(call, max(padded, default=-1) + 1)
@@ -492,7 +494,7 @@ def convolution(transposed: bool) -> Callable[[Call], Value]:
 
 
 def _along_only(call: Call, layer: torch.Tensor, dim: int) -> torch.Tensor:
-    """A layer of a convolution's input as labels of its channels."""
+    """Return a layer of a convolution's input as labels of its channels."""
     for other in varying(layer):
         if other != dim:
             layer = call.tie(layer, other, "slides along these channels")
@@ -519,10 +521,10 @@ def _in_groups(
     groups: int,
     transposed: bool,
 ) -> list[torch.Tensor]:
-    """The labels of what a convolution computes.
+    """Return the labels of a convolution's result.
 
-    Without groups, columns go with inputs. With many groups, each is one unit, which goes with its inputs, rows and
-    results. With few, the same places of all groups go together, so that all groups stay alike.
+    Without groups, columns join the input channels. With many groups, each group is one unit of its inputs, rows and
+    results. With few groups, the same places of all groups form a unit, so that all groups keep equal sizes.
     """
     why = f"has {groups} groups"
     inside = inputs.shape[0] // groups
@@ -575,7 +577,7 @@ def _matrix(rows: Sequence[torch.Tensor], columns: Sequence[torch.Tensor], input
 
 
 def _alike_groups(call: Call, layer: torch.Tensor, groups: int, why: str) -> None:
-    """Remove the same places of all groups."""
+    """Tie the same places of all groups together."""
     places = layer.reshape(groups, -1)
     call.classes.join(places[:1].expand_as(places).contiguous(), places.contiguous(), f"{call.where} {why}")
 
@@ -622,7 +624,7 @@ _OTHERWISE = ("aten.view.dtype", "aten.repeat_interleave.Tensor", "aten.repeat_i
 
 
 def rule_of(node: fx.Node) -> Rule | None:
-    """What the operator of a node does to channels; None where that is not known."""
+    """Return the rule for the operator of a node; None if there is none."""
     name = schema_of(node.target).name.partition("::")[2]
     if not schema_of(node.target).name.startswith("aten::") or str(node.target) in _OTHERWISE:
         return None

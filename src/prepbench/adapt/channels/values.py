@@ -1,8 +1,9 @@
 """The channels that the elements of a tensor belong to.
 
-A value has layers of labels: each gives every element the number of one channel, and the element goes when one of its
-channels goes. A weight has a layer for its rows and one for its columns; what a layer of the model computes has one.
-Layers have the shape of the value, and stride 0 along dims in which they do not vary, where they take no memory.
+A value has layers of labels: each layer assigns every element the number of one channel, and an element is removed
+with any of its channels. A weight has a layer for its rows and one for its columns; the result of a model's layer
+has one. Layers have the shape of the value, with stride 0 along dims in which they do not vary, so that these take
+no memory.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from prepbench.adapt.channels.classes import ChannelClasses
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor of the graph, at the sizes of the sample that was traced.
+    """A tensor of the graph, at the sizes of the traced sample.
 
     Attributes:
         shape: its sizes.
@@ -33,26 +34,26 @@ class Value:
 
 
 def weight_value(classes: ChannelClasses, shape: Sequence[int]) -> Value:
-    """A parameter: the indices of each dim are channels of their own."""
+    """Return the value of a parameter: the indices of each dim are channels of their own."""
     sizes = tuple(shape)
     layers = [along(classes.new(size), dim, sizes) for dim, size in enumerate(sizes) if size > 1]
     return Value(sizes, tuple(layers), True)
 
 
 def along(labels: torch.Tensor, dim: int, shape: Sequence[int]) -> torch.Tensor:
-    """A layer that has these labels along one dim."""
+    """Return a layer that has these labels along one dim."""
     sizes = [1] * len(shape)
     sizes[dim] = len(labels)
     return labels.reshape(sizes).expand(tuple(shape))
 
 
 def varying(layer: torch.Tensor) -> tuple[int, ...]:
-    """The dims along which a layer has different labels."""
+    """Return the dims along which a layer has different labels."""
     return tuple(d for d, (size, step) in enumerate(zip(layer.shape, layer.stride(), strict=True)) if step and size > 1)
 
 
 def compact(layer: torch.Tensor) -> torch.Tensor:
-    """The same layer with stride 0 along each dim in which it does not vary."""
+    """Return the same layer with stride 0 along each dim in which it does not vary."""
     small = layer[tuple(slice(0, 1) if step == 0 else slice(None) for step in layer.stride())]
     for dim, size in enumerate(small.shape):
         if size > 1 and bool((small == small.narrow(dim, 0, 1)).all()):
@@ -62,12 +63,12 @@ def compact(layer: torch.Tensor) -> torch.Tensor:
 
 
 def only(layer: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
-    """The labels along some dims, at index 0 of all others, which have size 1."""
+    """Return the labels along some dims, at index 0 of all others, which become size 1."""
     return layer[tuple(slice(None) if dim in dims else slice(0, 1) for dim in range(layer.ndim))]
 
 
 def aligned(value: Value, shape: Sequence[int]) -> Value:
-    """The value with dims of size 1 in front, as broadcasting to ``shape`` gives it."""
+    """Return the value with leading dims of size 1, as broadcasting to ``shape`` adds them."""
     more = len(shape) - len(value.shape)
     sizes = (1,) * more + value.shape
     return Value(
@@ -76,7 +77,7 @@ def aligned(value: Value, shape: Sequence[int]) -> Value:
 
 
 class Joiner:
-    """What operators do to the channels of their operands.
+    """The effects of operators on channels.
 
     Args:
         classes: of all channels.
@@ -87,21 +88,21 @@ class Joiner:
         self.classes, self.where = classes, where
 
     def tie(self, layer: torch.Tensor, dim: int, why: str, reason: str = "") -> torch.Tensor:
-        """Make the channels along a dim one class; returns the layer, which does not vary along it."""
+        """Make the channels along a dim one class; return the layer, which no longer varies along it."""
         if dim in varying(layer):
             small = only(layer, varying(layer))
             self.classes.join(small.narrow(dim, 0, 1).expand_as(small), small, reason or f"{self.where} {why}")
         return self.settled(layer)
 
     def settled(self, layer: torch.Tensor) -> torch.Tensor:
-        """The layer by classes. One without a dim along which it varies would remove the whole value: it is kept."""
+        """Return the layer by classes. A layer that varies along no dim would remove the whole value, so it is kept."""
         found = compact(self.classes.of(layer))
         if not varying(found) and found.numel():
             self.classes.keep(found.reshape(-1)[:1], f"{self.where} would be left with nothing")
         return found
 
     def joined(self, operands: Sequence[Value], shape: Sequence[int], why: str) -> Value:
-        """Operands that are broadcast to one shape and combined element by element."""
+        """Return the value of operands that are broadcast to one shape and combined element by element."""
         values = [aligned(value, shape) for value in operands]
         for value in values:
             for layer in value.layers:
@@ -124,7 +125,7 @@ class Joiner:
             self.classes.join(left, right)
 
     def distinct(self, layers: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """The layers by classes, each once, without those that do not vary."""
+        """Return the distinct layers by classes, without those that do not vary."""
         found: list[torch.Tensor] = []
         for layer in map(self.settled, layers):
             if varying(layer) and not any(same(layer, each) for each in found):
@@ -132,17 +133,17 @@ class Joiner:
         return tuple(found)
 
     def keep(self, value: Value, why: str) -> None:
-        """Remove no channel of a value."""
+        """Mark all channels of a value as not removable."""
         for layer in value.layers:
             self.classes.keep(only(layer, varying(layer)), f"{self.where} {why}")
 
     def contracted(
         self, operands: Sequence[tuple[str, Value]], result: str, shape: Sequence[int], why: str = "sums over channels"
     ) -> Value:
-        """A sum of products, as ``torch.einsum`` writes it.
+        """Return the value of a sum of products, written as for ``torch.einsum``.
 
-        The columns of a weight go with the channels that they multiply: without them the sum is that of the model in
-        which these columns are zero. A sum over channels that no weight multiplies has no such form.
+        The columns of a weight join the channels that they multiply: removing both equals zeros in these columns. A
+        sum over channels without a weight has no such equivalent.
 
         Args:
             operands: the letters of the dims of each operand, and its value.
@@ -166,7 +167,7 @@ class Joiner:
         result: str,
         why: str,
     ) -> torch.Tensor | None:
-        """Handle the dims that are summed over; returns the layer without them, or None where nothing is left."""
+        """Handle the summed dims; return the layer without them, or None where nothing is left."""
         for letter in [letters[dim] for dim in varying(layer) if letters[dim] not in result]:
             dim = letters.index(letter)
             if dim not in varying(layer):
@@ -190,7 +191,7 @@ class Joiner:
     def _in_result(
         letters: str, value: Value, layers: Sequence[torch.Tensor], result: str, shape: Sequence[int]
     ) -> Value:
-        """A value with its dims where the result has them, and size 1 where it has others."""
+        """Return a value with its dims where the result has them, and size 1 elsewhere."""
         dims = [letters.find(letter) for letter in result]
         sizes = tuple(1 if dim < 0 else value.shape[dim] for dim in dims)
         moved = []
@@ -202,7 +203,7 @@ class Joiner:
 
 
 def same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two layers of one shape say the same."""
+    """Return whether two layers of one shape are equal."""
     if varying(one) != varying(other):
         return False
     dims = varying(one)

@@ -1,4 +1,4 @@
-"""A value with a number for each of its channels: biases, and what norms scale by."""
+"""Values combined with one number for each channel: biases, and scales of norms."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def with_bias(call: Call, result: Value, name: str, dim: int = -1) -> Value:
 
 
 def with_vector(call: Call, value: Value, vector: Value, dim: int, why: str) -> Value:
-    """A value combined with something that has one number for each index of a dim, or broadcasts as usual."""
+    """Combine a value with a vector along one dim, or with any tensor that broadcasts."""
     if len(vector.shape) == 1 and dim != -1:
         behind = (1,) * (len(value.shape) - dim - 1)
         shape = (*vector.shape, *behind)

@@ -1,4 +1,4 @@
-"""Which channels of a program can be removed together: found by following each one through the operators."""
+"""Find which channels of a program can be removed together, by following each one through the operators."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ChannelMap:
 
 
 def channels_of(program: torch.export.ExportedProgram) -> ChannelMap:
-    """Follow all channels of a program. What an operator does that is not understood ties them: they are kept.
+    """Follow all channels of a program. Channels that reach an operator without a rule are kept.
 
     Dependencies between layers are found as in Fang et al., "DepGraph: Towards Any Structural Pruning", 2023, but
     between single channels, and from the operators of the graph and not from classes of layers.
@@ -59,7 +59,7 @@ def channels_of(program: torch.export.ExportedProgram) -> ChannelMap:
 
 
 def live_nodes(graph: fx.Graph) -> set[fx.Node]:
-    """The nodes that decide the results; others, such as weights of attention that nobody reads, are not looked at."""
+    """Return the nodes that the results depend on; others, such as unused attention weights, are ignored."""
     (output,) = graph.find_nodes(op="output")
     left, seen = [output], {output}
     while left:
@@ -102,12 +102,12 @@ def _value(node: fx.Node, found: ChannelMap) -> Any:
 
 
 def _is_statistic(node: fx.Node) -> bool:
-    """Whether a norm reads this buffer."""
+    """Return whether a norm reads this buffer."""
     return any("_norm" in str(user.target) for user in node.users)
 
 
 def _tie_read_size(node: fx.Node, found: ChannelMap, joiner: Joiner) -> None:
-    """A size that is computed with must not change."""
+    """Tie the channels of a dim whose size the graph computes with, so that the size never changes."""
     for value in _operands(node, found.values):
         for layer in value.layers:
             dim = dim_of(int(node.args[1]), len(value.shape))  # type: ignore[arg-type]
@@ -116,7 +116,7 @@ def _tie_read_size(node: fx.Node, found: ChannelMap, joiner: Joiner) -> None:
 
 
 def _called(node: fx.Node, found: ChannelMap, joiner: Joiner) -> Any:
-    """What a call computes; where it is not understood, nothing of what it reads is removed."""
+    """Return the value of a call; without a rule, all channels of its operands are kept."""
     tensors = [each for each in node.all_input_nodes if isinstance(each.meta.get("val"), torch.Tensor | list | tuple)]
     known = all(found.values.get(each) is not None for each in tensors)
     if isinstance(node.target, OpOverload) and known:
@@ -137,7 +137,7 @@ def _called(node: fx.Node, found: ChannelMap, joiner: Joiner) -> Any:
 
 
 def _with_reason(result: Value, node: fx.Node, found: ChannelMap) -> Value:
-    """A result whose channels cannot be removed, with the reason that those of an operand cannot."""
+    """Return a result whose channels are kept, for the reason for which an operand's are."""
     if result.layers:
         return result
     for value in _operands(node, found.values):
@@ -169,7 +169,7 @@ def _sizes(made: Any) -> tuple[int, ...] | None:
 
 
 def make_slabs(classes: ChannelClasses, values: dict[fx.Node, Any]) -> None:
-    """Tie channels until what can be removed from each tensor are whole indices of its dims, and never all of them."""
+    """Tie channels until only whole indices of a tensor's dims can be removed, and never all of them."""
     before = -1
     while before != classes.joins:
         before = classes.joins
@@ -196,7 +196,7 @@ def _in_slabs(value: Value, joiner: Joiner) -> Value:
 
 
 def _dim_of_most_units(layer: torch.Tensor, classes: ChannelClasses) -> int:
-    """The dim along which most indices can be removed one by one."""
+    """Return the dim with the most indices that can be removed one by one."""
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
 
