@@ -1,7 +1,8 @@
-"""Changes to a model's source that let it be captured, proven against the original.
+"""Change a model's source so that it can be captured, and prove the change against the original.
 
-Each kind of change is one file in :mod:`prepbench.fixes.kinds`. What they share is here: finding a function's source
-and what its expressions are on samples, running a model with other code, and the proof that it computes the same.
+Each kind of change is one file in :mod:`prepbench.fixes.kinds`. The shared parts are here: finding a function's
+source and the values of its expressions on samples, running a model with other code, and proving that it computes
+the same.
 """
 
 from prepbench.fixes.attached import fix_of

@@ -1,4 +1,4 @@
-"""Failures get the fix that was found for them."""
+"""Attach fixes to failures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from prepbench.fixes.results import Draft, Fix, Fixed
 
 
 def attach_fixes(failures: Iterable[Failure], fixed: Fixed) -> None:
-    """Let each failure carry the fix or draft of its line, or else of its module."""
+    """Attach the fix or draft of its line, or else of its module, to each failure."""
     for failure in failures:
         found = fix_of(failure, fixed)
         if found is not None:
@@ -19,9 +19,10 @@ def attach_fixes(failures: Iterable[Failure], fixed: Fixed) -> None:
 
 
 def fix_of(failure: Failure, fixed: Fixed) -> Fix | Draft | None:
-    """The fix of a failure's line, or else of its module, or else the draft of it; None where nothing is known.
+    """Return the fix of a failure's line, or else of its module, or else its draft; None if there is none.
 
-    A module of which one fix takes something for granted has that draft alone: its other fixes are no use without.
+    If one fix of a module rests on an assumption, the module has only that draft: its other fixes are useless
+    without it.
     """
     source = failure.source
     at_line = [

@@ -1,4 +1,4 @@
-"""``CannotFix``: why a change is none."""
+"""``CannotFix``: a kind of change does not apply."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from prepbench.errors import PrepbenchError
 
 
 class CannotFix(PrepbenchError, ValueError):
-    """No right change is known; the message says why."""
+    """The change does not apply or would be wrong; the message says why."""

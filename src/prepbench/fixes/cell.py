@@ -1,4 +1,4 @@
-"""A cell with the changed classes and functions of a model, and the lines that let it use them."""
+"""A notebook cell with the changed classes and functions of a model, and the lines that install them."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _LIKE = '''def like(old, new):
 
 
 def cell_of(model: torch.nn.Module, sources: Iterable[SourceText]) -> str:
-    """Python source that changes a model called ``model``; running it needs nothing else.
+    """Return Python source that changes a model called ``model``; it runs on its own.
 
-    Classes get subclasses with the changed methods, and functions are defined anew; the lines below put them where the
-    model and the files that it comes from find them.
+    Classes get subclasses with the changed methods, and functions are defined anew; the lines below install them
+    where the model and its source files look them up.
     """
     changed = [source for source in sources if source.changes()]
     if not changed:
@@ -65,7 +65,7 @@ class _Cell:
         self._functions: dict[int, str] = {}
 
     def text(self) -> str:
-        """Imports, definitions, and the lines that swap them in."""
+        """Return imports, definitions, and the lines that install them."""
         body = [*self._plain_functions(), *self._classes(), *self._held()]
         if any(re.search(r"\blike\(", part) for part in body):
             body.insert(0, _LIKE)
@@ -73,7 +73,7 @@ class _Cell:
         return "\n".join([*self._names.imports(), "", *body]) + "\n"
 
     def _values(self) -> Iterator[Any]:
-        """All functions, and all members of classes, that the model can reach."""
+        """Yield all functions, and all members of classes, that the model can reach."""
         for place in self._places:
             yield place.value
             for kind in type(place.value).__mro__:
@@ -88,7 +88,7 @@ class _Cell:
                 yield key_of(function.__code__)
 
     def _wanted(self, function: types.FunctionType) -> ChangedCode | None:
-        """The change of a function; none where only functions inside of it differ that live elsewhere."""
+        """Return the change of a function; None if only its inner functions from other places differ."""
         changed = self._codes.get(key_of(function.__code__))
         if changed is None or changed.is_own:
             return changed
@@ -98,7 +98,7 @@ class _Cell:
     # -- functions of files --------------------------------------------------------------------------------------------
 
     def _plain_functions(self) -> Iterator[str]:
-        """Functions that files have by name, and the lines that let these files use them."""
+        """Yield functions that files have by name, and the lines that install them there."""
         for file, names in self._files.items():
             for name, value in list(names.items()):
                 for function in functions_in(value):
@@ -119,7 +119,7 @@ class _Cell:
     # -- classes -------------------------------------------------------------------------------------------------------
 
     def _classes(self) -> Iterator[str]:
-        """A subclass for each class with changed methods, and the lines that make objects their own."""
+        """Yield a subclass for each class with changed methods, and the lines that switch objects to it."""
         wheres: dict[type, Place] = {}
         for place in self._places:
             wheres.setdefault(type(place.value), place)
@@ -165,7 +165,7 @@ class _Cell:
         yield f"{self._with_variables(made, text, free)}\n\n"
 
     def _with_variables(self, made: str, text: str, free: dict[str, str]) -> str:
-        """A class whose methods read variables of a function around it."""
+        """Return a class whose methods read variables of an enclosing function."""
         if not free:
             return text
         self._names.library("inspect")
@@ -177,7 +177,7 @@ class _Cell:
         return f"def changed({', '.join(free)}):\n{body}\n\n\n{made} = changed({', '.join(values)})"
 
     def _members(self, kind: type) -> list[tuple[str, types.FunctionType, ChangedCode]]:
-        """The changed functions of a class, with the names of the members that they belong to."""
+        """Return the changed functions of a class, with the names of the members that they belong to."""
         found = []
         for name, member in vars(kind).items():
             for function in functions_in(member):
@@ -193,7 +193,7 @@ class _Cell:
     # -- functions that objects hold -----------------------------------------------------------------------------------
 
     def _held(self) -> Iterator[str]:
-        """Functions that the model holds: lambdas, bound methods, and those with variables of a function around."""
+        """Yield functions that the model holds: lambdas, bound methods, and closures."""
         for place in self._places:
             definitions: list[str] = []
             image = self._image(place.value, place.where, definitions)
@@ -211,7 +211,7 @@ class _Cell:
                     yield "".join(definitions) + "\n".join(self._names.assigned(value, image))
 
     def _image(self, value: Any, where: str, definitions: list[str]) -> str:
-        """An expression for what stands for a value; "" where it stays."""
+        """Return an expression for the replacement of a value; "" if the value stays."""
         if id(value) in self._functions:
             return self._functions[id(value)]
         if isinstance(value, types.MethodType):
@@ -256,7 +256,7 @@ _OWN = ("model", "module", "fixed", "like", "changed")
 
 
 def files_of(model: torch.nn.Module, files: Iterable[str]) -> dict[str, Names]:
-    """The global names of files, as the functions of a model see them."""
+    """Return the global names of files, as the functions of a model see them."""
     wanted = set(files)
     found: dict[str, Names] = {}
     queue: list[Any] = []
@@ -279,7 +279,7 @@ def files_of(model: torch.nn.Module, files: Iterable[str]) -> dict[str, Names]:
 
 
 class CellNames:
-    """Gives every value that a cell reads one name, and every name one value."""
+    """Maps every value that a cell reads to one name, and every name to one value."""
 
     def __init__(self, files: Mapping[str, Names]) -> None:
         self._files = files
@@ -288,13 +288,13 @@ class CellNames:
         self._classes: dict[type, str] = {}
 
     def imports(self) -> list[str]:
-        """The lines that import what is used."""
+        """Return the import lines."""
         lines = list(self._imports.values())
         plain = [line for line in lines if line.startswith("import ")]
         return [*sorted(set(plain)), *dict.fromkeys(line for line in lines if line not in plain)]
 
     def fresh(self, base: str) -> str:
-        """A name that nothing in the cell uses."""
+        """Return an unused name."""
         names = [base, *(f"{base}_{number}" for number in range(2, 1000))]
         is_taken = [name in self._used or any(name in names for names in self._files.values()) for name in names[:50]]
         chosen = next((name for name, taken in zip(names, is_taken, strict=False) if not taken), names[-1])
@@ -302,13 +302,13 @@ class CellNames:
         return chosen
 
     def library(self, name: str) -> str:
-        """The name of a library that the cell imports."""
+        """Return the name of a library that the cell imports."""
         self._imports[name] = f"import {name}"
         self._used.setdefault(name, sys.modules.get(name))
         return name
 
     def taken(self, name: str, value: Any) -> str:
-        """A name for a function that the cell defines: its own, unless another file's has it."""
+        """Return the name of a function that the cell defines: its own, unless another file's has it."""
         if self._used.get(name, value) is not value:
             name = self.fresh(name)
         self._used[name] = value
@@ -317,7 +317,9 @@ class CellNames:
     # -- what files have -----------------------------------------------------------------------------------------------
 
     def read(self, name: str, value: Any, names: Names) -> str:
-        """The name by which the cell reads a global of a file, imported where the cell does not have it."""
+        """Return the name by which the cell reads a global of a file; it is imported where the cell does not have
+        it.
+        """
         if _is_main(names):
             return name
         if self._used.get(name, value) is value:
@@ -332,14 +334,14 @@ class CellNames:
         return own
 
     def where(self, name: str, names: Names) -> str:
-        """The expression for what a file has by a name now."""
+        """Return the expression for a file's current value of a name."""
         if _is_main(names):
             return name
         self.library("sys")
         return f"sys.modules[{names['__name__']!r}].{name}"
 
     def applied(self, node: Any, function: types.FunctionType) -> Any:
-        """A definition with the names that the cell has for what it reads."""
+        """Return a definition with the cell's names for the values that it reads."""
         names = function.__globals__
         node = quoted_annotations(node, names, set(dir(builtins)) | set(function.__code__.co_freevars))
         used = sorted(read_names(node) - set(_local_names(node)))
@@ -349,11 +351,11 @@ class CellNames:
         return renamed(node, {name: own for name, own in found.items() if own != name})
 
     def of_class(self, kind: type) -> str:
-        """The expression for a class that :meth:`class_name` was asked about."""
+        """Return the expression for a class that was passed to :meth:`class_name`."""
         return self._classes[kind]
 
     def class_name(self, kind: type, where: str) -> tuple[str, str]:
-        """The expression for a class, and the line that is needed for it.
+        """Return the expression for a class, and the line that it requires.
 
         Args:
             kind: the class.
@@ -377,7 +379,7 @@ class CellNames:
         return own[0] if own else vars(module) if module is not None else None
 
     def assigned(self, value: Any, image: str) -> list[str]:
-        """The lines that let files use something else in the place of a value."""
+        """Return the lines that replace a value in all files that use it."""
         lines = []
         for names in _tables(self._files.values()):
             for name in [name for name, held in list(names.items()) if held is value]:
@@ -387,7 +389,7 @@ class CellNames:
 
 
 def _tables(files: Iterable[Names]) -> list[Names]:
-    """The global names of all modules of the user's."""
+    """Return the global names of all modules of the user."""
     found = {id(names): names for names in files}
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
@@ -397,7 +399,7 @@ def _tables(files: Iterable[Names]) -> list[Names]:
 
 
 def _is_main(names: Names) -> bool:
-    """Whether a cell has these names already; what cannot be imported must be there, too."""
+    """Return whether a cell has these names already, as for ``__main__`` and for modules that cannot be imported."""
     name = names.get("__name__", "")
     return name == "__main__" or vars(sys.modules.get(name, builtins)) is not names
 
@@ -416,7 +418,7 @@ def _import_line(name: str, own: str, value: Any, names: Names) -> str:
 
 
 def _local_names(node: Any) -> set[str]:
-    """The parameters of a function, and what it assigns."""
+    """Return the parameters and assigned names of a function."""
     if not isinstance(node, cst.FunctionDef | cst.Lambda):
         return set()
     stored = set(stored_names(node.body)) if isinstance(node, cst.FunctionDef) else set()

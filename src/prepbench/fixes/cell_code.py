@@ -1,4 +1,4 @@
-"""The syntax of changed functions, as it may stand in a cell."""
+"""The syntax of changed functions, in a form for a cell."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ class ChangedCode:
 
     @property
     def is_function(self) -> bool:
-        """Whether ``def`` made it."""
+        """Return whether it is a ``def``."""
         return isinstance(self.function, cst.FunctionDef)
 
     def is_plain(self, file: str, name: str) -> bool:
-        """Whether it is a function that a file has by this name."""
+        """Return whether it is a function that a file has by this name."""
         return self.is_function and self.source.file == file and self.path == ((name, 0),)
 
     def is_inside(self, other: ChangedCode) -> bool:
-        """Whether it stands inside of another function."""
+        """Return whether it is defined inside another function."""
         own, outer = self.path, other.path
         return self.source is other.source and len(own) > len(outer) and own[: len(outer)] == outer
 
     @property
     def makes_defaults(self) -> bool:
-        """Whether its defaults are made where it is defined, so that calls may have changed them."""
+        """Return whether its defaults are evaluated at the definition, so that calls may have changed them."""
         makes = (cst.List, cst.Dict, cst.Set, cst.Call, cst.ListComp, cst.DictComp, cst.SetComp)
         defaults = [part.default for part in walk(self.function.params) if isinstance(part, cst.Param)]
         return any(isinstance(node, makes) for each in defaults if each is not None for node in walk(each))
 
     def without_defaults(self) -> Any:
-        """The syntax with ``None`` for defaults that may be read only where the function was made."""
+        """Return the syntax with ``None`` for defaults that can be evaluated only at the original definition."""
         found: dict[cst.CSTNode, Any] = {
             part: part.with_changes(default=cst.Name("None"), annotation=None)
             for part in walk(self.function.params)
@@ -63,12 +63,12 @@ class ChangedCode:
 
 
 def key_of(code: types.CodeType) -> tuple[str, types.CodeType]:
-    """What a code is known by: two files may hold codes that are equal."""
+    """Return the identity of a code object: two files may hold codes that compare equal."""
     return code.co_filename, code
 
 
 def changed_codes(source: SourceText) -> dict[tuple[str, types.CodeType], ChangedCode]:
-    """The changed functions of a file, by the code that the user's functions have."""
+    """Return the changed functions of a file, by the code of the user's functions."""
     old, found = source.original_codes(), {}
     for path, code in source.codes().items():
         before = old.get(path)
@@ -81,12 +81,12 @@ def changed_codes(source: SourceText) -> dict[tuple[str, types.CodeType], Change
 
 
 def _bare(code: types.CodeType) -> types.CodeType:
-    """The code without the functions inside of it."""
+    """Return the code without its inner functions."""
     return code.replace(co_consts=tuple(None if isinstance(c, types.CodeType) else c for c in code.co_consts))
 
 
 def _node_of(source: SourceText, code: types.CodeType) -> Function | None:
-    """The syntax of a function's code; None for a class's."""
+    """Return the syntax of a function's code; None for a class's."""
     part = Part.at(source, code.co_firstlineno)
     for node in walk(part.module):
         if not isinstance(node, cst.FunctionDef | cst.Lambda) or node not in part.positions:
@@ -99,7 +99,7 @@ def _node_of(source: SourceText, code: types.CodeType) -> Function | None:
 
 
 def _stands_at(code: types.CodeType, node: Function, part: Part, source: SourceText) -> bool:
-    """Whether a lambda's body is the one that the code returns: several may stand on one line."""
+    """Return whether a lambda's body is the one that the code returns: one line may hold several."""
     if isinstance(node, cst.FunctionDef):
         return True
     places = [(line, first) for line, _, first, last in code.co_positions() if line and first is not None and last]
@@ -112,17 +112,17 @@ def _stands_at(code: types.CodeType, node: Function, part: Part, source: SourceT
 
 
 def variables_of(node: cst.FunctionDef, function: types.FunctionType) -> list[str]:
-    """The variables of a function around a method that it reads."""
+    """Return the variables of an enclosing function that a method reads."""
     return [name for name in function.__code__.co_freevars if name != "__class__" and name in read_names(node)]
 
 
 def method(
     node: cst.FunctionDef, kind: type, name: str, member: str, value: Any, function: types.FunctionType
 ) -> cst.FunctionDef:
-    """A method so that it means the same in a subclass.
+    """Return a method with the same meaning in a subclass.
 
-    ``super()`` and private names say their class, what the header reads of the class says so, and parts of properties
-    keep the other parts.
+    ``super()`` and private names name their class, names of the class in the header are qualified by it, and parts
+    of properties keep the other parts.
 
     Args:
         node: the method.
@@ -148,7 +148,7 @@ def method(
 
 
 class _OutOfClass(cst.CSTTransformer):
-    """Lets ``super()`` and private names say their class."""
+    """Qualifies ``super()`` and private names by their class."""
 
     def __init__(self, kind: type, name: str, first: str) -> None:
         super().__init__()
@@ -176,7 +176,9 @@ class _OutOfClass(cst.CSTTransformer):
 
 
 class _Header(cst.CSTTransformer):
-    """Decorators, defaults and annotations outside of the class: its names say the class, unknown ones are quoted."""
+    """Rewrites decorators, defaults and annotations for outside of the class: its names are qualified, unknown ones
+    quoted.
+    """
 
     def __init__(self, kind: type, name: str, names: dict[str, Any]) -> None:
         super().__init__()
@@ -208,14 +210,14 @@ class _Header(cst.CSTTransformer):
 
 
 def defined(node: Any) -> str:
-    """A definition at the left margin."""
+    """Return a definition at the left margin."""
     if isinstance(node, cst.FunctionDef):
         node = node.with_changes(leading_lines=())
     return cst.Module([]).code_for_node(node).rstrip()
 
 
 def indented(text: str) -> str:
-    """Statements in a block; what stands in a literal of several lines stays where it is."""
+    """Return indented statements; lines inside of a string literal keep their indentation."""
     inside = _lines_in_texts(text)
     return "\n".join(
         f"    {line}" if line.strip() and number not in inside else line
@@ -224,7 +226,7 @@ def indented(text: str) -> str:
 
 
 def _lines_in_texts(text: str) -> set[int]:
-    """The lines, from 1, that begin inside of a literal."""
+    """Return the lines, from 1, that begin inside of a string literal."""
     found: set[int] = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Constant | ast.JoinedStr) and node.end_lineno is not None:
@@ -233,7 +235,7 @@ def _lines_in_texts(text: str) -> set[int]:
 
 
 def quoted_annotations(node: Any, names: dict[str, Any], known: set[str]) -> Any:
-    """A definition with annotations as texts where they name what only a type checker knows."""
+    """Return a definition whose annotations are quoted where they use names that only a type checker knows."""
     found: dict[cst.CSTNode, Any] = {}
     for part in walk(node.params) if hasattr(node, "params") else ():
         if isinstance(part, cst.Annotation):

@@ -1,4 +1,4 @@
-"""Where a model holds functions and objects, each with the expression that reads it."""
+"""Find where a model holds functions and objects, each with the expression that reads it."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Place:
     index: int = 0
 
     def set_to(self, image: str) -> str:
-        """The line that puts something else there."""
+        """Return the line that assigns a replacement."""
         if not self.owner:
             return f"{self.where} = {image}"
         return f"{self.owner} = ({self.owner}[:{self.index}] + ({image},) + {self.owner}[{self.index + 1}:])"
 
 
 def places_of(model: torch.nn.Module) -> list[Place]:
-    """The functions and objects of classes that a model called ``model`` holds, modules first."""
+    """Return the functions and objects of classes that a model called ``model`` holds, modules first."""
     found = [Place(f"model.get_submodule({fqn!r})" if fqn else "model", m, True) for fqn, m in model.named_modules()]
     seen = {id(place.value) for place in found}
     inside = [each for place in found for each in _of_object(place.value, place.where, seen)]
@@ -47,7 +47,7 @@ def places_of(model: torch.nn.Module) -> list[Place]:
 
 
 def functions_in(value: Any, seen: set[int] | None = None) -> Iterator[types.FunctionType]:
-    """The functions that a member of a class, or a decorated function, is made of."""
+    """Yield the functions that a member of a class, or a decorated function, consists of."""
     seen = set() if seen is None else seen
     if id(value) in seen:
         return
@@ -66,7 +66,7 @@ def functions_in(value: Any, seen: set[int] | None = None) -> Iterator[types.Fun
 
 
 def _attribute(value: Any, name: str) -> Any:
-    """An attribute that is there without running code of the class."""
+    """Return an attribute that exists without running code of the class."""
     own = getattr(value, "__dict__", {})
     if name in own:
         return own[name]

@@ -1,4 +1,4 @@
-"""Facts about a user's function: what every expression in it was, on samples, found by running an instrumented copy."""
+"""Facts about a user's function: the values of all its expressions on samples, recorded by an instrumented copy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_VALUES = 8
 
 @dataclass
 class Fact:
-    """What one expression was.
+    """The recorded values of one expression.
 
     Attributes:
         kinds: names of types, e.g. ``"Tensor"``, ``"float"``, ``"ndarray"``.
@@ -79,7 +79,7 @@ class Fact:
         return bool(self.values) and all(callable(value) for value in self.values) and not self.is_tensor
 
     def knows(self, value: Any) -> bool:
-        """Whether a tensor of several values adds nothing; for the many values of loops."""
+        """Return whether another tensor of several values would add no information; limits the recording in loops."""
         is_known = isinstance(value, torch.Tensor) and len(self.values) >= _MOST_VALUES and "Tensor" in self.kinds
         return is_known and value.dtype in self.dtypes and value.ndim in self.dims and value.numel() != 1
 
@@ -102,7 +102,7 @@ class Fact:
 
 @dataclass
 class Facts:
-    """The facts of one function by place, and what the last run took."""
+    """The facts of one function by place, and the arguments of the last call."""
 
     found: dict[Place, Fact] = field(default_factory=dict)
     parameters: dict[str, Fact] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class Facts:
     _runs: dict[Place, int] = field(default_factory=dict)
 
     def probe(self, place: Place, value: Any) -> Any:
-        """What instrumented code calls with every value."""
+        """Record a value; instrumented code calls this for every expression."""
         fact = self.found.get(place)
         if fact is None:
             fact = self.found[place] = Fact()
@@ -127,7 +127,7 @@ class Facts:
         return value
 
     def probe_parameters(self, values: Mapping[str, Any]) -> None:
-        """What instrumented code calls with the arguments of each call."""
+        """Record the arguments; instrumented code calls this at the start of each call."""
         for name, value in values.items():
             with torch.no_grad(), contextlib.suppress(RuntimeError, TypeError, ValueError):
                 self.parameters.setdefault(name, Fact()).add(value)
@@ -147,14 +147,14 @@ class Facts:
         self._runs[place] = 0
 
     def ended(self) -> None:
-        """Note that a call has ended."""
+        """Record the end of a call."""
         for place in self._runs:
             self._ended(place)
         self._runs.clear()
 
 
 def instrumented_codes(source: SourceText, line: int) -> dict[CodePath, types.CodeType]:
-    """The outermost function or method around a line, with a probe around every expression; by path."""
+    """Return the outermost function or method around a line, with a probe around every expression; by path."""
     tree = ast.parse(source.text)
     chosen = outermost_function(tree, line)
     if chosen is None:
@@ -169,7 +169,7 @@ def instrumented_codes(source: SourceText, line: int) -> dict[CodePath, types.Co
 
 
 def outermost_function(tree: ast.AST, line: int) -> Any:
-    """The outermost function around a line, which may be in a class."""
+    """Return the outermost function around a line, which may be in a class."""
     for node in ast.iter_child_nodes(tree):
         first, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0) or 0
         first = min([first, *(d.lineno for d in getattr(node, "decorator_list", ()))])
@@ -182,7 +182,7 @@ def outermost_function(tree: ast.AST, line: int) -> Any:
 
 
 def place_of(node: ast.expr, lines: Sequence[str]) -> Place:
-    """Where an expression stands in the lines of its file."""
+    """Return the position of an expression in the lines of its file."""
     last = node.end_lineno or node.lineno
     return node.lineno, _column(lines, node.lineno, node.col_offset), last, _column(lines, last, node.end_col_offset)
 
@@ -193,7 +193,7 @@ def _column(lines: Sequence[str], line: int, offset: int | None) -> int:
 
 
 class _Instrument(ast.NodeTransformer):
-    """Puts a probe around expressions that are read."""
+    """Inserts a probe around expressions that are read."""
 
     def __init__(self, lines: list[str]) -> None:
         self._lines = lines

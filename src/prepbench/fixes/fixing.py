@@ -1,4 +1,4 @@
-"""``fix``: changes to a model's source that let it be captured, each proven against the original."""
+"""``fix``: change a model's source so that it can be captured, and prove each change."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ def fix(
 ) -> Fixed:
     """Change a copy of the model, failure by failure, until it can be captured as one graph.
 
-    Each change is made in the user's source, and counts only once it is proven: the failure is gone and no other one is
-    new, and values, shapes, dtypes, buffers, gradients and errors equal the original on all samples and on calls
-    derived from them that take the other sides of conditions. What is not proven is a draft, with the reason, and so is
-    what takes something for granted that neither the code nor the caller says, such as the most iterations of a loop.
+    Each change is made in the user's source, and counts only once it is proven: the failure is gone and there is no
+    new one, and values, shapes, dtypes, buffers, gradients and errors equal the original on all samples and on
+    derived calls that take the other sides of conditions. Unproven changes are drafts, with the reason, and so are
+    changes that rest on an assumption which neither the code nor the caller states, such as the most iterations of a
+    loop.
 
-    The model, its classes and its files stay as they are.
+    The model, its classes and its files are not changed.
 
     Args:
         model: a module, function or bound method.

@@ -1,4 +1,6 @@
-"""Proof of a change: the model gives the same with and without it, on samples that take every side."""
+"""Prove a change: the model gives the same results with and without it, on samples that take every side of
+conditions.
+"""
 
 from __future__ import annotations
 
@@ -43,13 +45,13 @@ class Observed:
 
     @functools.cached_property
     def gradients(self) -> list[torch.Tensor | None]:
-        """The gradients of the original; empty where it has none."""
+        """Return the gradients of the original; empty where it has none."""
         return gradients(self.original, self.trial) if self.expected.error is None else []
 
 
 @dataclass
 class Proof:
-    """Whether a change is proven.
+    """The outcome of a proof.
 
     Attributes:
         problem: why not; "" where it is.
@@ -71,7 +73,7 @@ class Proof:
 
     @property
     def text(self) -> str:
-        """How it was proven, in words."""
+        """Describe how it was proven."""
         parts = [f"equal on {self.calls} calls: values, dtypes, shapes, buffers and gradients"]
         if self.sides:
             parts.append(f"both sides of {self.sides} condition{'s' * (self.sides != 1)}")
@@ -85,9 +87,7 @@ class Proof:
 
 
 def observe(original: torch.nn.Module, samples: Sequence[Sample]) -> list[Observed]:
-    """What the original gives on the samples and on what is derived from them; calls that it does not take are left
-    out.
-    """
+    """Run the original on the samples and on derived calls; calls that it does not accept are left out."""
     caller = Caller(original)
     has_state = any(True for _ in (*original.parameters(), *original.buffers()))
     found = [_observed(original, caller, trial) for trial in trials(samples, has_state=has_state)]
@@ -114,7 +114,7 @@ def prove(
     *,
     is_compiling: bool = False,
 ) -> Proof:
-    """Compare a changed model with what was observed of the original.
+    """Compare a changed model with the recorded answers of the original.
 
     Args:
         conditions: what the change is about; both sides of each must have been taken.
@@ -154,7 +154,7 @@ _MOST_GRADIENTS = 3
 
 
 def _chosen_for_gradients(observed: Sequence[Observed]) -> set[int]:
-    """The given samples, and some calls for each way through the conditions; gradients take long."""
+    """Return the given samples, and some calls for each path through the conditions; gradients are slow."""
     chosen: set[int] = set()
     ways: dict[frozenset[Any], int] = {}
     for one in observed:
@@ -236,7 +236,7 @@ def _gradient_problem(one: Observed, changed: torch.nn.Module) -> str:
 
 
 def program_problem(program: torch.nn.Module, observed: Sequence[Observed]) -> str:
-    """Where a captured program differs from what was observed of the original; "" where it does not."""
+    """Return how a captured program differs from the original's answers; "" if it does not."""
     for one in (each for each in observed if each.trial.state is None):
         try:
             with without_output():
@@ -263,10 +263,10 @@ def with_sides(
     observed: Sequence[Observed],
     tests: Callable[[], Collection[Place]] = tuple,
 ) -> list[Observed]:
-    """The same calls with the sides that the conditions of an instrumented model take in them.
+    """Return the calls with the sides that the conditions of an instrumented model take in them.
 
-    While one of ``tests``, the conditions on data, has met one side only, more calls are made, and those that take the
-    other side are kept.
+    While one of ``tests``, the conditions on data, has taken one side only, more calls are made, and those that take
+    the other side are kept.
     """
     caller = Caller(instrumented)
     found = [replaced for one in observed if (replaced := _with_sides(caller, facts, one)) is not None]
@@ -298,7 +298,7 @@ def _with_sides(caller: Caller, facts: Facts, one: Observed) -> Observed | None:
 
 
 def _missing(tests: Collection[Place], observed: Sequence[Observed]) -> set[tuple[Place, bool]]:
-    """The sides of conditions on data that no call takes."""
+    """Return the sides of conditions on data that no call takes."""
     taken = {side for one in observed for side in one.taken}
     return {(place, side) for place in tests for side in (True, False) if (place, side) not in taken}
 
@@ -307,7 +307,7 @@ def _missing(tests: Collection[Place], observed: Sequence[Observed]) -> set[tupl
 
 
 def other_strides(expected: Any, got: Any) -> str:
-    """The first result whose elements lie in another order than they did; "" where none does."""
+    """Return the first result whose memory layout differs from before; "" if there is none."""
     pairs = zip(pytree.tree_leaves(expected), pytree.tree_leaves(got), strict=False)
     for one, other in ((a, b) for a, b in pairs if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
         if _visible_strides(one) != _visible_strides(other):
@@ -316,7 +316,7 @@ def other_strides(expected: Any, got: Any) -> str:
 
 
 def _visible_strides(tensor: torch.Tensor) -> tuple[int, ...]:
-    """The strides of dims with several entries; those of the others mean nothing."""
+    """Return the strides of dims with several entries; those of others are meaningless."""
     if tensor.layout is not torch.strided or not tensor.numel():
         return ()
     return tuple(stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1)

@@ -1,4 +1,4 @@
-"""What :func:`prepbench.fix` gives: fixes with their proof, drafts with the reason why they are none."""
+"""The results of :func:`prepbench.fix`: fixes with their proof, and drafts with the reason why they are not fixes."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _ASSUMED: weakref.WeakKeyDictionary[torch.nn.Module, tuple[str, ...]] = weakref.
 
 
 def assumptions_of(model: Any) -> tuple[str, ...]:
-    """What a model takes for granted that :func:`prepbench.fix` has made, in words."""
+    """Return the assumptions of a model that :func:`prepbench.fix` made, in words."""
     return _ASSUMED.get(model, ()) if isinstance(model, torch.nn.Module) else ()
 
 
 def fixed_model(model: torch.nn.Module, applied: Sequence[Fix]) -> torch.nn.Module:
-    """The model, of which it is known what its fixes take for granted."""
+    """Return the model, marked with the assumptions of its fixes."""
     _ASSUMED[model] = tuple(fix.assumption for fix in applied if fix.assumption)
     return model
 
 
 @dataclass(frozen=True)
 class Fix:
-    """A change to the user's source that makes a failure go away and was proven.
+    """A proven change to the user's source that removes a failure.
 
     Attributes:
         fqn: the first module that it is for ("" is the model itself).
@@ -71,12 +71,12 @@ class Fix:
 
     @property
     def narrows(self) -> bool:
-        """Whether the changed model refuses calls that the original takes, of which the user has not said so."""
+        """Whether the changed model refuses calls that the original accepts, without the user having allowed it."""
         return self.limit is not None and not self.limit.is_given
 
     @property
     def place(self) -> str:
-        """The file as people know it, and the line, e.g. ``"model.py:12"``."""
+        """The file's display name and the line, e.g. ``"model.py:12"``."""
         return f"{PurePath(source_line(self.file, self.line).file).name}:{self.line}"
 
     def __repr__(self) -> str:
@@ -88,7 +88,7 @@ class Fix:
 
 @dataclass(frozen=True)
 class Draft:
-    """A failure that stays, with a change that was tried and the reason why it is no fix.
+    """A failure that stays, with an attempted change and the reason why it is not a fix.
 
     Attributes:
         failure: the failure; its line is one of the user's file.
@@ -120,7 +120,7 @@ class Draft:
 
 @dataclass(frozen=True, repr=False)
 class Fixed:
-    """What :func:`prepbench.fix` found.
+    """The result of :func:`prepbench.fix`.
 
     Attributes:
         model: a copy of the model with every fix; it shares the tensors.
@@ -137,11 +137,11 @@ class Fixed:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing fails any more."""
+        """Whether no failure is left."""
         return not self.remaining
 
     def model_with(self, *fqns: str) -> torch.nn.Module:
-        """A copy of the model with the fixes of these modules only; it shares the tensors.
+        """Return a copy of the model with the fixes of these modules only; it shares the tensors.
 
         Args:
             fqns: the modules. A draft whose ``fix`` takes something for granted is applied, too, where its module is
@@ -169,18 +169,18 @@ class Fixed:
 
     @property
     def diff(self) -> str:
-        """All fixes as one unified diff of the user's files."""
+        """Return all fixes as one unified diff of the user's files."""
         return "".join(source.diff() for source in self._sources)
 
     def code(self) -> str:
-        """A cell with the changed classes and functions, and the lines that let ``model`` use them."""
+        """Return a cell with the changed classes and functions, and the lines that let ``model`` use them."""
         from prepbench.fixes.cell import cell_of
 
         assert self._original is not None
         return cell_of(self._original, self._sources)
 
     def write(self) -> list[Path]:
-        """Write the changes into the user's files; returns the files.
+        """Write the changes into the user's files; return the files.
 
         Raises:
             StorageError: a file has changed since it was read, is a notebook cell, or cannot be written.
@@ -200,7 +200,8 @@ class Fixed:
 
 
 def write_sources(sources: Iterable[SourceText]) -> list[Path]:
-    """Write the changed texts of files, all or none: each is complete beside its place before one is moved in.
+    """Write the changed texts of files, all or none: each is written completely to a temporary file before any is
+    moved.
 
     Raises:
         StorageError: a file has changed since it was read, is no file, or cannot be written.
@@ -218,7 +219,7 @@ def _write_all(files: Sequence[tuple[Path, bytes]]) -> None:
 
 
 def _checked(source: SourceText) -> str:
-    """The encoding of a file that is as it was read."""
+    """Return the encoding of a file; raise if the file has changed since it was read."""
     path = Path(source.file)
     if not path.is_file():
         raise StorageError(

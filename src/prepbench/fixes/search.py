@@ -1,4 +1,4 @@
-"""The search for fixes: the next failure, a kind that fits, a proof, and again."""
+"""The search for fixes: take the next failure, apply a kind that fits, prove it, and repeat."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class _Step:
 
 @dataclass
 class Search:
-    """Looks for fixes of one model.
+    """Searches for fixes of one model.
 
     Attributes:
         model: the user's model, which stays as it is.
@@ -93,7 +93,7 @@ class Search:
     # -- the model with the changes ------------------------------------------------------------------------------------
 
     def changes(self, others: Mapping[str, Any] | None = None) -> dict[Any, Any]:
-        """The changed code by the code that it stands for; ``others`` are more codes of one file, by path."""
+        """Return the changed code by the code that it replaces; ``others`` are more codes of one file, by path."""
         found = {}
         for file, source in self.sources.items():
             now = source.codes()
@@ -105,14 +105,14 @@ class Search:
     def swapped(
         self, others: Mapping[str, Any] | None = None, scope: Mapping[str, Any] | None = None, *, shares: bool = False
     ) -> torch.nn.Module:
-        """A copy of the model with the changes; ``scope`` has more global names for the changed functions."""
+        """Return a copy of the model with the changes; ``scope`` has more global names for the changed functions."""
         try:
             return swapped_model(self.model, self.changes(others), scope, shares=shares)
         except CannotSwap as error:
             raise CannotFix(str(error)) from error
 
     def _captured(self) -> list[Failure]:
-        """What still fails; where nothing does, the program is kept."""
+        """Return the remaining failures; if there are none, keep the program."""
         for source in self.sources.values():
             source.shown()
         model = self.swapped()
@@ -127,13 +127,13 @@ class Search:
         return []
 
     def program_problem(self) -> str:
-        """Whether the program that was captured at the end differs from the user's model; "" if not."""
+        """Return how the finally captured program differs from the user's model; "" if it does not."""
         if self.program is None or not self.applied:
             return ""
         return program_problem(self.program.module(), self.observed(""))
 
     def give_up(self, reason: str) -> None:
-        """Take back every fix, because the whole is not equal."""
+        """Undo every fix, because the whole model is not equal."""
         self.sources = _unchanged(self.sources, {})
         diffs, self.applied = {fix.fqn: fix.diff for fix in self.applied}, []
         self.failures = self._captured()
@@ -143,7 +143,7 @@ class Search:
     # -- one failure ---------------------------------------------------------------------------------------------------
 
     def key(self, failure: Failure) -> Key:
-        """What a failure is known by while the text around it changes."""
+        """Return an identity of a failure that survives changes of the text around it."""
         source = self._source_of(failure)
         if failure.source is None or source is None:
             return failure.fqn, 0, failure.message
@@ -154,7 +154,7 @@ class Search:
         return next((source for source in self.sources.values() if source.name == file), self.sources.get(file))
 
     def _fix(self, failure: Failure) -> None:
-        """Apply kinds until the failure is gone and nothing new fails; otherwise put the text back."""
+        """Apply kinds until the failure is gone and there is no new one; otherwise restore the text."""
         start, failures, program = dict(self.sources), self.failures, self.program
         steps: list[_Step] = []
         wanted, current = self.key(failure), failure
@@ -192,7 +192,7 @@ class Search:
         self.drafts[self.key(failure)] = reason
 
     def _is_unsolved(self, failure: Failure, wanted: Key, steps: Sequence[_Step], *, is_fewer: bool) -> bool:
-        """Whether a failure is the one that is to go, or stands at a line that the change has made."""
+        """Return whether it is the failure to fix, or one at a line that the change has made."""
         if self.key(failure) == wanted:
             return True
         source = self._source_of(failure)
@@ -214,7 +214,7 @@ class Search:
         )  # fmt: skip
 
     def in_users_file(self, failure: Failure) -> Failure:
-        """The failure with its line in the file as the user wrote it."""
+        """Return the failure with its line in the user's original file."""
         source = self._source_of(failure)
         if source is None or failure.source is None or source.text == source.original:
             return failure
@@ -224,7 +224,7 @@ class Search:
     # -- one attempt ---------------------------------------------------------------------------------------------------
 
     def _attempt(self, failure: Failure) -> _Step | Draft:
-        """The first kind with a proven change, or a draft with the reason why there is none."""
+        """Return the first kind with a proven change, or a draft with the reason why there is none."""
         drafts: list[Draft] = []
         try:
             for site in itertools.chain(self._sites(failure), self._called_sites(failure, drafts)):
@@ -241,7 +241,7 @@ class Search:
         return drafts[0] if drafts else Draft(failure, "no kind of change is known for this line")
 
     def _sites(self, failure: Failure) -> Iterable[Site]:
-        """The functions around the failing line, innermost first."""
+        """Yield the functions around the failing line, innermost first."""
         if failure.source is None or not file_of(failure.source):
             raise CannotFix("the failing line is not known")
         source = self._source_of(failure)
@@ -256,7 +256,7 @@ class Search:
             yield Site(source, part, function, line, facts, names, self.bounds)
 
     def _called_sites(self, failure: Failure, drafts: Sequence[Draft]) -> Iterable[Site]:
-        """The methods that the failing line calls, where nothing is known for the line itself."""
+        """Yield the methods that the failing line calls, if no kind fits the line itself."""
         source = self._source_of(failure)
         if drafts or source is None or failure.source is None:
             return
@@ -265,7 +265,7 @@ class Search:
             yield from self._sites(called)
 
     def _check_unchanged(self, fqn: str, source: SourceText) -> None:
-        """Refuse a file that is not the one which was imported."""
+        """Raise for a file that has changed since it was imported."""
         read = set(source.original_codes().values())
         for kind in type(self._module(fqn)).__mro__:
             for member in vars(kind).values():
@@ -280,7 +280,7 @@ class Search:
         return found
 
     def _names(self, fqn: str, source: SourceText) -> dict[str, Any]:
-        """The global names of the file, as the functions of the module see them."""
+        """Return the global names of the file, as the functions of the module see them."""
         for module in (self._module(fqn), *self.model.modules()):
             for kind in type(module).__mro__:
                 for member in vars(kind).values():
@@ -291,7 +291,7 @@ class Search:
         return next((f for f in _global_names(self.model) if _is_of(f, source.file)), {})
 
     def observed(self, fqn: str) -> list[Observed]:
-        """What the original module gives on what it receives, and on what is derived from that."""
+        """Return the answers of the original module on its recorded inputs, and on derived ones."""
         if fqn not in self._observed:
             with without_output():
                 samples = received_inputs(self.model, self._module(fqn), self.samples)
@@ -349,7 +349,7 @@ class Search:
 
 
 def _outermost_change(step: _Step) -> tuple[tuple[str, int], ...]:
-    """Where the changed function stands in its file."""
+    """Return where the changed function is in its file."""
     before, after = step.before.codes(), step.after.codes()
     changed = [path for path, code in before.items() if not (does_the_same(code, after.get(path)) or _is_class(code))]
     return min(changed, key=len)
@@ -370,18 +370,18 @@ def _with_function(site: Site, function: Function, proposal: Proposal) -> Source
 
 
 def _unchanged(now: Mapping[str, SourceText], start: Mapping[str, SourceText]) -> dict[str, SourceText]:
-    """The files that were read since ``start``, as the user wrote them."""
+    """Return the files that were read since ``start``, unchanged."""
     return {file: source.with_text(source.original) for file, source in now.items() if file not in start}
 
 
 def _is_of(names: dict[str, Any], file: str) -> bool:
-    """Whether global names are those of a file; the cells of a notebook share theirs."""
+    """Return whether global names belong to a file; the cells of a notebook share theirs."""
     codes = (getattr(value, "__code__", None) for value in list(names.values()))
     return names.get("__file__") == file or any(code is not None and code.co_filename == file for code in codes)
 
 
 def _global_names(model: torch.nn.Module) -> list[dict[str, Any]]:
-    """The globals of all files that the model's methods come from, and of those that they import functions from."""
+    """Return the globals of all files of the model's methods, and of those that they import functions from."""
     found: dict[int, dict[str, Any]] = {}
     for module in model.modules():
         for kind in type(module).__mro__:
@@ -401,9 +401,9 @@ def _global_names(model: torch.nn.Module) -> list[dict[str, Any]]:
 
 
 def lines_of_called(module: torch.nn.Module, source: SourceText, line: int) -> Iterator[int]:
-    """The last line of each method of a module's class that a line of a file calls, if it stands in this file.
+    """Yield the last line of each method of a module's class that a line of a file calls, if it is in this file.
 
-    Where the line is that of a ``def``, it stands for all lines of the function.
+    The line of a ``def`` stands for all lines of the function.
     """
     now, original = source.codes(), source.original_codes()
     lines = source.text.splitlines()
@@ -423,7 +423,7 @@ def _last_line(code: types.CodeType) -> int:
 
 
 def _has_line(code: types.CodeType, line: int) -> bool:
-    """Whether a function begins on a line; the code of a class has no such line among its own."""
+    """Return whether a function begins on a line; the code of a class has no such line among its own."""
     return code.co_firstlineno == line and bool(code.co_flags & inspect.CO_OPTIMIZED)
 
 
@@ -435,7 +435,7 @@ _CALLS_OF_SIZES = frozenset(("size", "dim", "ndimension", "isinstance", "hasattr
 
 
 def tests_on_data(source: SourceText, line: int, facts: Facts) -> set[Place]:
-    """Where the conditions stand that tensors decide, in the outermost function around a line.
+    """Return the positions of the conditions on tensors in the outermost function around a line.
 
     Numbers made of tensors are followed through the names that they get.
     """
@@ -461,14 +461,14 @@ def _parts(target: ast.expr) -> list[ast.expr]:
 
 
 class _Data:
-    """Says which expressions hold values of tensors."""
+    """Decides which expressions depend on the values of tensors."""
 
     def __init__(self, facts: Facts, lines: list[str]) -> None:
         self._facts, self._lines = facts, lines
         self.names: set[str] = set()
 
     def is_data(self, node: ast.AST) -> bool:
-        """Whether an expression depends on tensors' values, not on their sizes or on whether there is one."""
+        """Return whether an expression depends on tensors' values, not on their sizes or their presence."""
         if isinstance(node, ast.Compare) and all(isinstance(sign, ast.Is | ast.IsNot) for sign in node.ops):
             return False
         if isinstance(node, ast.Attribute) and node.attr in _OF_SIZES:

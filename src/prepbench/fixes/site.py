@@ -1,4 +1,4 @@
-"""``Site``: the function that a failure stands in, its syntax, and the facts about it."""
+"""``Site``: the function of a failure, its syntax, and the facts about it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Function = cst.FunctionDef | cst.Lambda
 
 @dataclass(frozen=True)
 class Limit:
-    """The most iterations of a loop that a change takes for granted.
+    """An assumed limit of a loop's iterations.
 
     Attributes:
         line: of the loop, in the file as the user wrote it.
@@ -56,7 +56,7 @@ class Proposal:
 
 @dataclass
 class Site:
-    """Where a failure stands.
+    """The place of a failure.
 
     Attributes:
         source: the file's text.
@@ -79,15 +79,15 @@ class Site:
     known: dict[cst.CSTNode, Fact] = field(default_factory=dict)
 
     def place(self, node: cst.CSTNode) -> Place:
-        """Where a node of the syntax stands."""
+        """Return the position of a node in the file."""
         return self.part.place(node)
 
     def has_place(self, node: cst.CSTNode) -> bool:
-        """Whether a node is one of the file, not one that was made."""
+        """Return whether a node is from the file, not a new one."""
         return node in self.part.positions
 
     def fact(self, node: cst.CSTNode) -> Fact:
-        """What an expression was; empty if it never ran."""
+        """Return the recorded values of an expression; empty if it never ran."""
         if node in self.known:
             return self.known[node]
         found = self.facts.found.get(self.place(node)) if self.has_place(node) else None
@@ -97,12 +97,12 @@ class Site:
         return found or Fact()
 
     def same_fact(self, new: Any, old: cst.CSTNode) -> Any:
-        """A new node of which is known what is known of an old one."""
+        """Copy the fact of an old node to a new one."""
         self.known[new] = self.fact(old)
         return new
 
     def is_at_line(self, node: cst.CSTNode) -> bool:
-        """Whether a node stands on the failing line."""
+        """Return whether a node is on the failing line."""
         first, _, last, _ = self.place(node)
         return first <= self.line <= last
 
@@ -118,28 +118,28 @@ class Site:
 
     @property
     def torch(self) -> Expression:
-        """How the function's file calls torch."""
+        """The name of torch in the function's file."""
         return cst.parse_expression(self.library(torch, "torch"))
 
     def library(self, module: types.ModuleType, name: str) -> str:
-        """The global name of an imported library."""
+        """Return the global name of an imported library."""
         known = [key for key, value in self.names.items() if value is module and key.isidentifier()]
         return name if name in known or not known else known[0]
 
     def fresh(self, base: str, *taken: str) -> str:
-        """A name that the function does not use."""
+        """Return a name that the function does not use."""
         used = {node.value for node in walk(self.function) if isinstance(node, cst.Name)} | set(taken)
         candidates = [base, *(f"{base}_{number}" for number in range(2, 1000))]
         return next(name for name in candidates if name not in used)
 
     def expressions(self, kind: Any) -> list[Any]:
-        """All nodes of a kind in the function, without those in functions inside of it and those for Python only."""
+        """Return all nodes of a kind in the function, except those in inner functions and those for Python only."""
         return [node for part in self.function.children for node in walk_traced(part) if isinstance(node, kind)]
 
 
 @dataclass(frozen=True)
 class Part:
-    """The syntax of a part of a file; to parse a whole file takes long.
+    """The syntax of a part of a file; parsing a whole file is slow.
 
     Attributes:
         module: the syntax.
@@ -157,7 +157,7 @@ class Part:
 
     @classmethod
     def at(cls, source: SourceText, line: int) -> Part:
-        """The outermost function around a line, or the statement there.
+        """Return the outermost function around a line, or the statement there.
 
         Raises:
             CannotFix: there is none.
@@ -172,25 +172,25 @@ class Part:
         return cls(wrapper.module, wrapper.resolve(PositionProvider), first, last, head)
 
     def place(self, node: cst.CSTNode) -> Place:
-        """Where a node stands in the file."""
+        """Return the position of a node in the file."""
         where, shift = self.positions[node], self.first - 1 - len(self.head.splitlines())
         return where.start.line + shift, where.start.column, where.end.line + shift, where.end.column
 
     def functions(self, line: int) -> list[Function]:
-        """The functions around a line of the file, innermost first."""
+        """Return the functions around a line of the file, innermost first."""
         kinds = (cst.FunctionDef, cst.Lambda)
         found = [node for node in walk(self.module) if isinstance(node, kinds) and node in self.positions]
         return [node for node in found if self.place(node)[0] <= line <= self.place(node)[2]][::-1]
 
     def replaced(self, source: SourceText, old: cst.CSTNode, new: cst.CSTNode) -> str:
-        """The text of the file with another node in the place of one."""
+        """Return the text of the file with a node replaced by another."""
         made: cst.Module = replaced(self.module, {old: new})
         lines = source.text.split("\n")
         return "\n".join([*lines[: self.first - 1], made.code.removeprefix(self.head), *lines[self.last :]])
 
 
 def _lines_around(tree: ast.Module, line: int) -> tuple[int, int]:
-    """The lines of the outermost function around a line, or of the innermost statement."""
+    """Return the lines of the outermost function around a line, or of the innermost statement."""
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.stmt):

@@ -1,4 +1,4 @@
-"""The text of a user's file: as it is, with changes, and as code."""
+"""The text of a user's file: original, changed, and as code."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SourceText:
 
     @classmethod
     def of(cls, file: str) -> SourceText:
-        """The text of a file, notebook cell or other source that Python's traceback can show.
+        """Return the text of a file, notebook cell or other source that Python's tracebacks can show.
 
         Raises:
             CannotFix: there is none, or it is not Python.
@@ -49,7 +49,7 @@ class SourceText:
 
     @property
     def name(self) -> str:
-        """The name that tracebacks know the changed text by."""
+        """The name by which tracebacks find the changed text."""
         is_changed = self.text != self.original
         return (
             f"<fixed {source_line(self.file, 1).file} {zlib.crc32(self.text.encode()):08x}>"
@@ -61,7 +61,7 @@ class SourceText:
         return replace(self, text=text)
 
     def shown(self) -> None:
-        """Let tracebacks show the changed text."""
+        """Register the changed text for tracebacks."""
         if self.name != self.file:
             linecache.cache[self.name] = (len(self.text), None, self.text.splitlines(True), self.name)
 
@@ -71,15 +71,15 @@ class SourceText:
             linecache.cache.pop(self.name, None)
 
     def codes(self) -> dict[CodePath, types.CodeType]:
-        """The changed text as code objects."""
+        """Return the changed text as code objects."""
         return _codes(self.text, self.name, cell_flags(self.file))
 
     def original_codes(self) -> dict[CodePath, types.CodeType]:
-        """The user's text as code objects."""
+        """Return the user's text as code objects."""
         return _codes(self.original, self.file, cell_flags(self.file))
 
     def changes(self, within: Collection[CodePath] | None = None) -> dict[types.CodeType, types.CodeType]:
-        """The changed code by the code that it stands for; all of it, or what is inside of some functions."""
+        """Return the changed code by the code that it replaces; all of it, or only that inside of some functions."""
         now = self.codes()
         return {
             old: now[path]
@@ -88,7 +88,7 @@ class SourceText:
         }
 
     def original_line(self, line: int) -> int:
-        """The line of the user's file that a line of the changed text came from, or the one before it."""
+        """Return the line of the user's file that a line of the changed text came from, or the one before it."""
         before, after = self.original.splitlines(), self.text.splitlines()
         for _, a, b, c, d in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
             if c <= line - 1 < d:
@@ -96,20 +96,22 @@ class SourceText:
         return min(line, len(before))
 
     def is_new(self, line: int, since: str) -> bool:
-        """Whether a line of the changed text is not one of an earlier text."""
+        """Return whether a line of the changed text is not in an earlier text."""
         before, after = since.splitlines(), self.text.splitlines()
         blocks = difflib.SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()
         return not any(block.b <= line - 1 < block.b + block.size for block in blocks)
 
     def changed_lines(self, since: str) -> tuple[int, int]:
-        """The first and the last line of an earlier text that are not in this one as they were; 1 and 1 if all are."""
+        """Return the first and the last changed line of an earlier text; 1 and 1 if all are."""
         before, after = since.splitlines(), self.text.splitlines()
         changes = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
         lines = [(a + 1, max(a + 1, b)) for kind, a, b, *_ in changes if kind != "equal"]
         return (lines[0][0], lines[-1][1]) if lines else (1, 1)
 
     def diff(self, since: str | None = None) -> str:
-        """The unified diff of the user's file, or of an earlier ``since``; line numbers are those of the file."""
+        """Return the unified diff of the user's file, or of an earlier ``since``; line numbers are those of the
+        file.
+        """
         before, name = self.original if since is None else since, source_line(self.file, 1).file
         lines = difflib.unified_diff(before.splitlines(True), self.text.splitlines(True), name, name, n=2)
         earlier = replace(self, text=before)
@@ -117,7 +119,7 @@ class SourceText:
 
 
 def _renumbered(header: str, earlier: SourceText) -> str:
-    """A header of a diff with the number that its first line has in the user's file."""
+    """Return the header of a diff with the number of its first line in the user's file."""
     _, old, new, *_ = header.split()
     first, _, count = old[1:].partition(",")
     line = earlier.original_line(int(first)) if int(first) else 0
@@ -130,7 +132,7 @@ def _codes(text: str, name: str, flags: int | None) -> dict[CodePath, types.Code
 
 
 def does_the_same(one: types.CodeType, other: types.CodeType | None) -> bool:
-    """Whether two code objects differ in their lines at most."""
+    """Return whether two code objects differ in their lines at most."""
     if other is None or len(one.co_consts) != len(other.co_consts):
         return False
     left, right = ((c.co_code, c.co_names, c.co_varnames, c.co_freevars, c.co_cellvars) for c in (one, other))

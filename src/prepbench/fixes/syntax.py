@@ -1,4 +1,4 @@
-"""Concrete syntax: parts of expressions and statements that the kinds of changes are made of."""
+"""Concrete syntax: expressions and statements from which kinds of changes are built."""
 
 from __future__ import annotations
 
@@ -20,52 +20,52 @@ _PLAIN = (
 
 
 def expression(template: str, **parts: Expression | str) -> Expression:
-    """An expression from a template such as ``"torch.where({condition}, {yes}, {no})"``."""
+    """Parse an expression from a template such as ``"torch.where({condition}, {yes}, {no})"``."""
     return parse_template_expression(template, **_nodes(template, parts))
 
 
 def statement(template: str, **parts: Expression | str) -> Any:
-    """A statement from a template."""
+    """Parse a statement from a template."""
     return parse_template_statement(template, **_nodes(template, parts))
 
 
 def _nodes(template: str, parts: Mapping[str, Expression | str]) -> Any:
-    """The parts that a template names, as syntax."""
+    """Return the parts that a template names, as syntax."""
     used = {name: part for name, part in parts.items() if f"{{{name}}}" in template}
     return {name: cst.parse_expression(part) if isinstance(part, str) else part for name, part in used.items()}
 
 
 def atom(node: Expression) -> Expression:
-    """The expression in parentheses where it needs them beside an operator or a dot."""
+    """Return the expression in parentheses, where it needs them beside an operator or a dot."""
     if isinstance(node, _PLAIN) or node.lpar:
         return node
     return node.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
 
 
 def text_of(node: cst.CSTNode) -> str:
-    """The node as source, without what stands around it."""
+    """Return the node as source, without surrounding whitespace and comments."""
     return cst.Module([]).code_for_node(node).strip()
 
 
 def quoted(text: str) -> cst.SimpleString:
-    """A text as a literal."""
+    """Return a text as a literal."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
     return cst.SimpleString(f'"{escaped}"')
 
 
 def bare(node: Expression) -> Expression:
-    """The expression without parentheses around it, as an argument of a call."""
+    """Return the expression without outer parentheses, as an argument of a call."""
     needed = isinstance(node, cst.Tuple | cst.GeneratorExp | cst.NamedExpr | cst.Yield)
     return node if needed or not node.lpar else node.with_changes(lpar=node.lpar[1:], rpar=node.rpar[:-1])
 
 
 def same(one: cst.CSTNode, other: cst.CSTNode) -> bool:
-    """Whether two nodes are written alike."""
+    """Return whether two nodes have the same source."""
     return text_of(one) == text_of(other)
 
 
 def body_of(block: cst.BaseSuite) -> list[Statement]:
-    """The statements of a block, each on a line of its own."""
+    """Return the statements of a block, each on a line of its own."""
     if isinstance(block, cst.SimpleStatementSuite):
         return [cst.SimpleStatementLine([small]) for small in block.body]
     return [line for each in block.body if isinstance(each, Statement) for line in _own_lines(each)]
@@ -80,24 +80,24 @@ def _own_lines(each: Statement) -> list[Statement]:
 
 
 def block_of(statements: Sequence[Statement]) -> cst.IndentedBlock:
-    """A block of statements."""
+    """Return a block of statements."""
     return cst.IndentedBlock(list(statements) or [cst.SimpleStatementLine([cst.Pass()])])
 
 
 def orelse_of(node: cst.If) -> list[Statement]:
-    """The statements of the other side of an ``if``; an ``elif`` is an ``if`` in it."""
+    """Return the statements of the ``else`` of an ``if``; an ``elif`` is an ``if`` in it."""
     if node.orelse is None:
         return []
     return [node.orelse] if isinstance(node.orelse, cst.If) else body_of(node.orelse.body)
 
 
 def small_of(line: Statement) -> Any:
-    """The one small statement of a line; None for others."""
+    """Return the one small statement of a line; None for others."""
     return line.body[0] if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 else None
 
 
 def blocks_around(block: cst.BaseSuite, inner: cst.CSTNode) -> list[cst.BaseSuite]:
-    """The blocks from one down to that of a statement; none where a loop or a function stands between them."""
+    """Return the blocks from one down to that of a statement; empty if a loop or a function lies between them."""
     if inner in body_of(block):
         return [block]
     for each in body_of(block):
@@ -108,14 +108,14 @@ def blocks_around(block: cst.BaseSuite, inner: cst.CSTNode) -> list[cst.BaseSuit
 
 
 def _blocks_of(node: Any) -> list[cst.BaseSuite]:
-    """The blocks of an ``if`` with all its sides, or of a ``with``."""
+    """Return the blocks of an ``if`` with all its sides, or of a ``with``."""
     if isinstance(node, cst.With | cst.Else):
         return [node.body]
     return [node.body, *_blocks_of(node.orelse)] if isinstance(node, cst.If) else []
 
 
 def lines_after(blocks: Sequence[cst.BaseSuite]) -> list[Statement]:
-    """The statements that follow the innermost of such blocks in the others."""
+    """Return the statements that follow the innermost of such blocks in the others."""
     found: list[Statement] = []
     for outer, block in itertools.pairwise(blocks):
         lines = body_of(outer)
@@ -125,14 +125,14 @@ def lines_after(blocks: Sequence[cst.BaseSuite]) -> list[Statement]:
 
 
 def walk(node: cst.CSTNode | Iterable[cst.CSTNode]) -> Iterator[cst.CSTNode]:
-    """A node, or several, and everything inside."""
+    """Yield a node, or several, and all descendants."""
     for each in [node] if isinstance(node, cst.CSTNode) else node:
         yield each
         yield from walk(each.children)
 
 
 def walk_here(node: cst.CSTNode | Iterable[cst.CSTNode]) -> Iterator[cst.CSTNode]:
-    """The same without what is inside of functions and classes."""
+    """Yield the same, except the content of functions and classes."""
     for each in [node] if isinstance(node, cst.CSTNode) else node:
         yield each
         if not isinstance(each, cst.FunctionDef | cst.ClassDef | cst.Lambda):
@@ -140,7 +140,7 @@ def walk_here(node: cst.CSTNode | Iterable[cst.CSTNode]) -> Iterator[cst.CSTNode
 
 
 def walk_traced(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """The same without branches that ask whether the model is being traced."""
+    """Yield the same, except branches that ask whether the model is being traced."""
     yield node
     if isinstance(node, cst.If) and "is_compiling()" in text_of(node.test):
         return
@@ -150,7 +150,7 @@ def walk_traced(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
 
 
 def stored_names(node: cst.CSTNode | Iterable[cst.CSTNode]) -> dict[str, None]:
-    """The names that statements assign to, in order."""
+    """Return the names that statements assign to, in order."""
     found: dict[str, None] = {}
     for each in walk_here(node):
         targets: list[Any] = []
@@ -166,7 +166,7 @@ def stored_names(node: cst.CSTNode | Iterable[cst.CSTNode]) -> dict[str, None]:
 
 
 def target_names(target: cst.CSTNode) -> list[str]:
-    """The names among the targets of an assignment, not those of attributes and items."""
+    """Return the names among the targets of an assignment, not those of attributes and items."""
     if isinstance(target, cst.Name):
         return [target.value]
     if isinstance(target, cst.Tuple | cst.List):
@@ -175,7 +175,7 @@ def target_names(target: cst.CSTNode) -> list[str]:
 
 
 def read_names(node: cst.CSTNode | Iterable[cst.CSTNode]) -> set[str]:
-    """All names in some nodes, except attributes, keywords of calls, and plain targets of assignments."""
+    """Return all names in some nodes, except attributes, keywords of calls, and plain targets of assignments."""
     found: set[str] = set()
     for each in [node] if isinstance(node, cst.CSTNode) else node:
         if isinstance(each, cst.Name):
@@ -191,7 +191,7 @@ def read_names(node: cst.CSTNode | Iterable[cst.CSTNode]) -> set[str]:
 
 
 def read_first(statements: Sequence[Statement]) -> set[str]:
-    """The names that statements read before they assign them."""
+    """Return the names that statements read before they assign them."""
     found: set[str] = set()
     stored: set[str] = set()
     for each in statements:
@@ -202,7 +202,7 @@ def read_first(statements: Sequence[Statement]) -> set[str]:
 
 
 class Renamed(cst.CSTTransformer):
-    """Gives names other names, or expressions in their place; attributes and keywords stay."""
+    """Renames names, or replaces them by expressions; attributes and keywords stay."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
         super().__init__()
@@ -228,22 +228,22 @@ class Renamed(cst.CSTTransformer):
 
 
 def renamed(node: Any, names: Mapping[str, str]) -> Any:
-    """A node with other names."""
+    """Return a node with renamed names."""
     return node.visit(Renamed(names)) if names else node
 
 
 def assignment(name: str, value: Expression) -> cst.SimpleStatementLine:
-    """``name = value``."""
+    """Return ``name = value``."""
     return cst.SimpleStatementLine([cst.Assign([cst.AssignTarget(cst.Name(name))], bare(value))])
 
 
 def has_exit(node: cst.CSTNode | Iterable[cst.CSTNode], *kinds: type[cst.CSTNode]) -> bool:
-    """Whether a statement of one of these kinds is in some statements (``return``, ``break``, ...)."""
+    """Return whether statements contain one of these kinds (``return``, ``break``, ...)."""
     return any(isinstance(each, kinds) for each in walk_here(node))
 
 
 def ends_in_return(statements: Sequence[Statement]) -> bool:
-    """Whether every way through some statements returns."""
+    """Return whether every path through some statements returns."""
     if not statements:
         return False
     last = statements[-1]
@@ -255,7 +255,7 @@ def ends_in_return(statements: Sequence[Statement]) -> bool:
 
 
 def with_import(text: str, name: str) -> str:
-    """A file's text with ``import name`` as the first of its imports, unless it has it."""
+    """Return a file's text with ``import name`` as the first of its imports, unless it has it."""
     tree = ast.parse(text)
     imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     bound = [alias.asname or alias.name for node in imports if isinstance(node, ast.Import) for alias in node.names]
@@ -271,7 +271,7 @@ def with_import(text: str, name: str) -> str:
 
 
 class Replaced(cst.CSTTransformer):
-    """Puts nodes in the place of others, by identity."""
+    """Replaces nodes by others, by identity."""
 
     def __init__(self, replacements: Mapping[cst.CSTNode, Any]) -> None:
         super().__init__()
@@ -282,5 +282,5 @@ class Replaced(cst.CSTTransformer):
 
 
 def replaced(node: Any, replacements: Mapping[cst.CSTNode, Any]) -> Any:
-    """A node with others in it replaced."""
+    """Return a node with replacements in it."""
     return node.visit(Replaced(replacements)) if replacements else node

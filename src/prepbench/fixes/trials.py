@@ -1,4 +1,4 @@
-"""Calls that a change is proven on: the samples, and others derived from them that take the other side."""
+"""The calls on which a change is proven: the samples, and derived ones that take the other side of conditions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _RAISE = dis.opmap["RAISE_VARARGS"]
 
 @dataclass
 class Answer:
-    """What one call gave.
+    """The outcome of one call.
 
     Attributes:
         outcome: output, the caller's tensors and buffers afterwards; None where it raised.
@@ -59,17 +59,19 @@ class Answer:
 
     @property
     def is_told(self) -> bool:
-        """Whether the call belongs to what the model does: it gives a result, or an error that means something."""
+        """Whether the call is within the model's contract: it gives a result, or an error that the model means to
+        raise.
+        """
         return self.error is None or self.is_wanted or self.is_lookup or self.is_of_numbers
 
     @property
     def is_lookup(self) -> bool:
-        """Whether something was asked for that is not there."""
+        """Whether it is a failed lookup."""
         return isinstance(self.error, self.LOOKUPS) and not self.is_wanted
 
     @property
     def is_of_numbers(self) -> bool:
-        """Whether a Python number raised it that tensors have a value for."""
+        """Whether a Python number raised it where a tensor has a value."""
         texts = ("math domain", "math range", "division by zero", "cannot convert float", "too large")
         is_kind = isinstance(self.error, self.NUMBERS) and not self.is_wanted
         return is_kind and any(text in str(self.error) for text in texts)
@@ -91,7 +93,7 @@ class Trial:
 
 
 def trials(samples: Sequence[Sample], *, has_state: bool = True) -> list[Trial]:
-    """The samples, and the same with other values; no call stands there twice.
+    """Return the samples, and the same with other values, without duplicates.
 
     Args:
         samples: what was given.
@@ -112,7 +114,7 @@ def trials(samples: Sequence[Sample], *, has_state: bool = True) -> list[Trial]:
 
 
 def _distinct(found: Sequence[Trial]) -> list[Trial]:
-    """The trials whose arguments have values that no earlier one has; all that were given."""
+    """Return the given trials, and those of the others whose arguments have new values."""
     seen: set[Any] = set()
     kept = []
     for trial in found:
@@ -124,7 +126,7 @@ def _distinct(found: Sequence[Trial]) -> list[Trial]:
 
 
 def _values(sample: Sample) -> Any:
-    """What tells calls that are derived from the samples apart: their tensors, by digest or, if large, by identity."""
+    """Return the identity of a derived call: its tensors, by digest or, if large, by identity."""
     leaves = [leaf for leaf in pytree.tree_leaves((sample.args, sample.kwargs)) if isinstance(leaf, torch.Tensor)]
     return tuple((tuple(leaf.shape), leaf.dtype, _digest(leaf)) for leaf in leaves)
 
@@ -136,7 +138,7 @@ def _digest(tensor: torch.Tensor) -> Any:
 
 
 def further_trials(samples: Sequence[Sample]) -> Iterator[Trial]:
-    """More calls, for conditions that have met one side only."""
+    """Yield more calls, for conditions that have taken one side only."""
     given = list(samples[:1])
     for sample in given:
         yield from (_of_state(sample, moved(number)) for number in (1, -1, 10, 1000))
@@ -152,7 +154,7 @@ def _of_state(sample: Sample, change: Change) -> Trial:
 
 
 class Caller:
-    """Calls one model, again and again; model, samples and random numbers stay as they are.
+    """Calls one model repeatedly; model, samples and random numbers stay unchanged.
 
     Args:
         model: a model of ours, which nobody else changes meanwhile.
@@ -169,7 +171,7 @@ class Caller:
     def answer(
         self, trial: Trial, *, is_compiling: bool = False, seconds: float = SECONDS, operations: float | None = None
     ) -> Answer:
-        """What the model gives in one call.
+        """Return the outcome of one call of the model.
 
         Args:
             trial: the call.
@@ -205,7 +207,7 @@ def _cond(condition: Any, if_true: Callable[..., Any], if_false: Callable[..., A
 
 
 def _called(model: torch.nn.Module, state: Change | None, written: dict[str, torch.Tensor]) -> Callable[..., Any]:
-    """The model, or a call of it with other values of its tensors; what it writes to these is noted."""
+    """Return the model, or a call of it with other values of its tensors; writes to these are recorded."""
     parameters = dict(model.named_parameters())
     if state is None:
         before = {name: _mark(parameter) for name, parameter in parameters.items()}
@@ -229,14 +231,14 @@ def _called(model: torch.nn.Module, state: Change | None, written: dict[str, tor
 
 
 def _mark(parameter: torch.Tensor) -> tuple[int, int]:
-    """What changes when a parameter gets other data, or is written into."""
+    """Return values that change when a parameter gets other data, or is written into."""
     return parameter.data_ptr(), version_of(parameter)
 
 
 def gradients(model: torch.nn.Module, trial: Trial) -> list[torch.Tensor | None]:
-    """The gradients of the sum of all results, by input and parameter; empty where there are none.
+    """Return the gradients of the sum of all results, by input and parameter; empty where there are none.
 
-    What is computed and not chosen may have no derivative at infinity, where nobody asks for one.
+    Values that are computed and not selected may have no derivative at infinity, which is never used.
 
     Raises:
         TimeLimitReached: it takes too long.
@@ -274,7 +276,9 @@ def _has_gradient(leaf: Any) -> bool:
 
 
 def _is_wanted(error: BaseException) -> bool:
-    """Whether the innermost instruction of an error is the user's own ``raise`` or ``assert``, wherever in its line."""
+    """Return whether the innermost instruction of an error is the user's own ``raise`` or ``assert``, anywhere in
+    its line.
+    """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -301,7 +305,7 @@ class CountedCalls(TorchFunctionMode):
         self._most = most
 
     def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function with its calls counted, and not those which put its state back."""
+        """Return the function with its calls counted, except those that restore its state."""
 
         def counted(*args: Any, **kwargs: Any) -> Any:
             with self:
@@ -325,18 +329,20 @@ _MOST_COLUMNS = 8
 
 
 def usual_changes(samples: Sequence[Sample]) -> list[Change]:
-    """Changes that are always tried: of floating-point numbers, and of integers within and beside what was seen."""
+    """Return the changes that are always tried: of floating-point numbers, and of integers within and beside the
+    seen range.
+    """
     return [*_USUAL, *_integer_changes(*_range(samples))]
 
 
 def changes_apart(samples: Sequence[Sample]) -> list[Change]:
-    """Changes that are tried on one tensor of several."""
+    """Return the changes that are tried on one tensor of several."""
     low, high = _range(samples)
     return [scaled(-100), scaled(0.01), _floats(_random), partial(_drawn, low=low, high=high)]
 
 
 def further_changes(samples: Sequence[Sample]) -> Iterator[Change]:
-    """Changes that are tried while a condition has met one side only."""
+    """Yield the changes that are tried while a condition has taken one side only."""
     low, high = _range(samples)
     for value in (0.5, 2.0, -2.0, 10.0, 1e6, -1e6, torch.nan, torch.inf):
         yield _floats(partial(torch.full_like, fill_value=value))
@@ -355,7 +361,7 @@ def further_changes(samples: Sequence[Sample]) -> Iterator[Change]:
 
 
 def changed(sample: Sample, change: Change, only: int | None = None) -> Sample:
-    """The sample with other values in its tensors, or in one of them."""
+    """Return the sample with other values in its tensors, or in one of them."""
     leaves, structure = pytree.tree_flatten((sample.args, sample.kwargs))
     tensors = [index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     for index in tensors if only is None else tensors[only : only + 1]:
@@ -365,22 +371,22 @@ def changed(sample: Sample, change: Change, only: int | None = None) -> Sample:
 
 
 def tensor_count(sample: Sample) -> int:
-    """How many tensors a call gets."""
+    """Return the number of tensors of a call."""
     return sum(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves((sample.args, sample.kwargs)))
 
 
 def scaled(factor: float) -> Change:
-    """Floating-point numbers times a factor."""
+    """Multiply floating-point numbers by a factor."""
     return _floats(lambda t: t * factor)
 
 
 def moved(number: int) -> Change:
-    """Integers plus a number."""
+    """Add a number to integers."""
     return lambda t: t + number if is_integer(t) and t.dtype != torch.bool else t
 
 
 def filled() -> Change:
-    """Floating-point numbers with ones in the place of zeros, such as counts of what has not happened yet."""
+    """Replace zeros of floating-point tensors by ones, e.g. counters that are still 0."""
     return _floats(lambda t: torch.where(t == 0, 1.0, t))
 
 
@@ -430,7 +436,7 @@ _USUAL = tuple(
 
 
 def _range(samples: Sequence[Sample]) -> tuple[int, int]:
-    """The least and the largest value of all integers; 0 and 0 where there are none."""
+    """Return the least and the largest value of all integers; 0 and 0 where there are none."""
     leaves = [leaf for sample in samples for leaf in pytree.tree_leaves((sample.args, sample.kwargs))]
     integers = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and is_integer(leaf) and leaf.numel()]
     lows, highs = [int(leaf.min()) for leaf in integers], [int(leaf.max()) for leaf in integers]
@@ -438,7 +444,9 @@ def _range(samples: Sequence[Sample]) -> tuple[int, int]:
 
 
 def _integer_changes(low: int, high: int) -> Iterator[Change]:
-    """Other integers: the ends of what was seen, others near and far, and a draw; bools the other way round."""
+    """Yield changes of integers: the ends of the seen range, values near and far, and a random draw; bools are
+    negated.
+    """
     ends = (low, high, 0, 1, low - 1, high + 1, (low + high) // 2, low - 100, high + 100)
     for value in dict.fromkeys(ends):
         yield partial(_filled, value=value)

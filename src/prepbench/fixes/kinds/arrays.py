@@ -1,4 +1,4 @@
-"""NumPy on tensors: the torch function that equals it."""
+"""NumPy on tensors becomes the equivalent torch function."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MODES = {
 
 
 def rewritten(name: str, args: Sequence[cst.Arg], torch: Expression, dtype: Expression | None) -> Expression | None:
-    """What stands for one of these functions; None for others.
+    """Return the replacement of one of these functions; None for others.
 
     Args:
         name: of the function of NumPy.
@@ -86,7 +86,7 @@ def _quantile(name: str, plain: list[Expression], named: dict[str, Expression], 
 
 
 def _interpolated(torch: Expression, x: Expression, grid: Expression, table: Expression) -> Expression:
-    """``numpy.interp`` of a table: beyond its ends the values stay those of the ends."""
+    """Rewrite ``numpy.interp`` of a table: beyond its ends the values stay those of the ends."""
     return expression(
         "(lambda x, grid, table, at: table[at - 1] + (table[at] - table[at - 1]) * "
         "((x.clamp(grid[0], grid[-1]) - grid[at - 1]) / (grid[at] - grid[at - 1])))"
@@ -99,7 +99,7 @@ def _interpolated(torch: Expression, x: Expression, grid: Expression, table: Exp
 def _convolved(
     plain: list[Expression], named: dict[str, Expression], torch: Expression, dtype: Expression
 ) -> Expression:
-    """``numpy.convolve`` of two vectors, of which the second is not longer than the first."""
+    """Rewrite ``numpy.convolve`` of two vectors, of which the second is not longer than the first."""
     mode = named.get("mode", plain[2] if len(plain) > 2 else None)
     name = text_of(mode).strip("\"'") if mode is not None else "full"
     if name not in _MODES:
@@ -108,7 +108,7 @@ def _convolved(
 
 
 def _histogram(plain: list[Expression], named: dict[str, Expression], torch: Expression) -> Expression:
-    """``numpy.histogram`` with a number of bins and a range: counts and edges."""
+    """Rewrite ``numpy.histogram`` with a number of bins and a range: counts and edges."""
     bins = named.get("bins", plain[1] if len(plain) > 1 else None)
     limits = named.get("range", plain[2] if len(plain) > 2 else None)
     if bins is None or not isinstance(limits, cst.Tuple | cst.List) or set(named) - {"bins", "range"}:
@@ -144,7 +144,7 @@ _FROM = ("from_numpy", "as_tensor", "tensor")
 
 
 def propose(site: Site) -> Iterator[Proposal]:
-    """Every call of NumPy in the function that gets a tensor's values."""
+    """Propose to rewrite every NumPy call in the function whose arguments come from tensors."""
     numpy = site.library(np, "np")
     arrays = _Arrays(site, numpy)
     if not arrays.is_needed:
@@ -163,7 +163,7 @@ def propose(site: Site) -> Iterator[Proposal]:
 
 
 class _Arrays:
-    """Says what NumPy computes from tensors in torch."""
+    """Rewrites NumPy computations on tensors in torch."""
 
     def __init__(self, site: Site, numpy: str) -> None:
         self._site, self._numpy = site, numpy
@@ -177,7 +177,7 @@ class _Arrays:
 
     @property
     def is_needed(self) -> bool:
-        """Whether the function makes an array of a tensor."""
+        """Return whether the function converts a tensor to an array."""
         calls = self._site.expressions(cst.Call)
         return any(self._is_array_of(call) for call in calls) or any(self._gets_tensor(call) for call in calls)
 
@@ -189,13 +189,13 @@ class _Arrays:
         return self._function(call) != "" and any(self._site.fact(arg.value).is_tensor for arg in call.args)
 
     def _function(self, call: cst.Call) -> str:
-        """The name of a function of NumPy; "" for others."""
+        """Return the name of a NumPy function; "" for others."""
         name = text_of(call.func)
         is_plain = name.startswith(f"{self._numpy}.") and name.replace(".", "_").isidentifier()
         return name.removeprefix(f"{self._numpy}.") if is_plain else ""
 
     def is_data(self, node: cst.CSTNode) -> bool:
-        """Whether an expression is an array, or a number of one, that comes from a tensor."""
+        """Return whether an expression is an array, or a number of one, that comes from a tensor."""
         if isinstance(node, cst.Name):
             return node.value in self._names and not self._site.fact(node).is_tensor
         if isinstance(node, cst.Call) and (self._is_array_of(node) or self._gets_tensor(node)):
@@ -205,7 +205,7 @@ class _Arrays:
         return any(self.is_data(part) for part in node.children)
 
     def tensor(self, node: Expression) -> Expression:
-        """An expression as a tensor; arrays that do not come from one are made tensors."""
+        """Return an expression as a tensor; arrays that do not come from one are converted."""
         fact = self._site.fact(node)
         if fact.is_array and not self.is_data(node):
             return expression("{torch}.as_tensor({x})", torch=self._site.torch, x=bare(node))
@@ -223,7 +223,7 @@ class _Arrays:
         return changed
 
     def changed(self, node: cst.CSTNode) -> Expression | None:
-        """What stands for a call or an operation; None where it stays."""
+        """Return the replacement of a call or an operation; None where it stays."""
         if isinstance(node, cst.BinaryOperation):
             sides = [node.left, node.right]
             if not any(self.is_data(side) for side in sides):
@@ -247,7 +247,7 @@ class _Arrays:
         return self._made(node) or self._method(node)
 
     def _looked_up(self, node: cst.Subscript) -> Expression | None:
-        """``table[index]`` of an array that does not come from a tensor, by one that does."""
+        """Rewrite ``table[index]`` of an array that does not come from a tensor, by one that does."""
         index = node.slice[0].slice
         is_table = _is_array(self._site, node.value) and not self.is_data(node.value) and len(node.slice) == 1
         if not is_table or not isinstance(index, cst.Index) or not self.is_data(index.value):
@@ -258,7 +258,7 @@ class _Arrays:
         )
 
     def _of_tensor(self, call: cst.Call) -> Expression:
-        """``x.detach().cpu().numpy()`` as ``x.detach()``."""
+        """Rewrite ``x.detach().cpu().numpy()`` as ``x.detach()``."""
         owner: Any = call
         while (
             isinstance(owner, cst.Call) and isinstance(owner.func, cst.Attribute) and owner.func.attr.value in _WITHOUT
@@ -267,7 +267,7 @@ class _Arrays:
         return expression("{x}.detach()", x=atom(owner))
 
     def _made(self, call: cst.Call) -> Expression | None:
-        """``torch.from_numpy(array)`` as the tensor that it is now."""
+        """Rewrite ``torch.from_numpy(array)`` as the tensor that the array has become."""
         torch_name = text_of(self._site.torch)
         if text_of(call.func) not in [f"{torch_name}.{name}" for name in _FROM] or not call.args:
             return None
@@ -284,7 +284,7 @@ class _Arrays:
         return expression("{x}.to({dtype})", x=atom(made), dtype=dtype)
 
     def _method(self, call: cst.Call) -> Expression | None:
-        """``array.astype(np.float32)`` and methods that both have."""
+        """Rewrite ``array.astype(np.float32)`` and methods that both have."""
         if not isinstance(call.func, cst.Attribute) or not self.is_data(call.func.value):
             return None
         owner, name = atom(self.tensor(call.func.value)), call.func.attr.value
@@ -338,7 +338,7 @@ def _is_array(site: Site, node: cst.CSTNode) -> bool:
 
 
 def _with_dim(arg: cst.Arg) -> cst.Arg:
-    """An argument with the name that torch has for it."""
+    """Return an argument with torch's name for it."""
     names = {"axis": "dim", "keepdims": "keepdim", "ddof": "correction", "a_min": "min", "a_max": "max"}
     keyword = arg.keyword.value if arg.keyword is not None else ""
     return arg.with_changes(keyword=cst.Name(names[keyword])) if keyword in names else arg

@@ -1,4 +1,4 @@
-"""``layer.weight.data = value`` in forward: the layer is called with the value, and the graph leaves it alone."""
+"""``layer.weight.data = value`` in forward: the layer is called with the value, and the graph skips the assignment."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from prepbench.fixes.syntax import (
 
 
 def propose(site: Site) -> Iterator[Proposal]:
-    """Assignments to ``.data`` of parameters, and ``.data`` that is read."""
+    """Propose to rewrite assignments to ``.data`` of parameters, and reads of ``.data``."""
     if isinstance(site.function, cst.Lambda):
         return
     written: dict[str, str] = {}
@@ -48,7 +48,7 @@ def propose(site: Site) -> Iterator[Proposal]:
 
 
 def _copied(site: Site) -> Iterator[Proposal]:
-    """Every ``tensor.data = value`` as a copy into the tensor, which the graph does, too."""
+    """Propose every ``tensor.data = value`` as an in-place copy, which the graph can express."""
     found: dict[cst.CSTNode, cst.CSTNode] = {}
     for line in site.expressions(cst.SimpleStatementLine):
         small = small_of(line)
@@ -66,7 +66,7 @@ def _copied(site: Site) -> Iterator[Proposal]:
 
 
 def _without_data(site: Site, node: cst.CSTNode) -> Any:
-    """The same with every ``x.data`` that is read as ``x.detach()``."""
+    """Replace every ``x.data`` that is read by ``x.detach()``."""
     reads = [each for each in walk_here(node) if isinstance(each, cst.Attribute) and each.attr.value == "data"]
     known = [each for each in reads if site.has_place(each) and _is_tensor(site, each)]
     return replaced(node, {each: expression("{x}.detach()", x=atom(each.value)) for each in known})
@@ -77,7 +77,7 @@ def _is_tensor(site: Site, node: cst.Attribute) -> bool:
 
 
 def _block(site: Site, statements: list[Statement], written: dict[str, str]) -> list[Statement]:
-    """The statements with each new value as a name; the assignment itself is left to Python."""
+    """Name each new value; the assignment itself runs only in Python."""
     made: list[Statement] = []
     for each in statements:
         target = _assigned(site, each)
@@ -93,7 +93,7 @@ def _block(site: Site, statements: list[Statement], written: dict[str, str]) -> 
 
 
 def _assigned(site: Site, each: cst.CSTNode) -> cst.Attribute | None:
-    """The parameter of ``parameter.data = value``."""
+    """Return the parameter of ``parameter.data = value``."""
     small = small_of(each) if isinstance(each, cst.SimpleStatementLine) else None
     if not isinstance(small, cst.Assign) or len(small.targets) != 1:
         return None
@@ -123,7 +123,7 @@ def _named(site: Site, each: Statement, target: cst.Attribute, written: dict[str
 
 
 def _with_values(site: Site, body: list[Statement], written: dict[str, str]) -> list[Statement]:
-    """The statements in which layers are called with the new values, and other reads are of these."""
+    """Call layers with the new values, and replace other reads by them."""
     made = []
     known: dict[str, str] = {}
     for each in body:
@@ -162,7 +162,7 @@ def _called_with(site: Site, call: cst.Call, values: dict[str, str]) -> cst.Base
 
 
 def _value(parameter: cst.Attribute, name: str) -> cst.BaseExpression:
-    """The new value; the gradient goes to the parameter, as it does to its new data."""
+    """Return the new value, with a gradient that goes to the parameter, as for its new data."""
     return expression(f"{{p}} + ({name} - {{p}}).detach()", p=parameter)
 
 

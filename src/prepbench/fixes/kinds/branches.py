@@ -1,4 +1,4 @@
-"""``if`` on a tensor: both sides are computed, and ``torch.where`` chooses."""
+"""``if`` on a tensor: both sides are computed, and ``torch.where`` selects."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _HARMLESS = ("1", "{torch}.arange(1, {x}.numel() + 1, device={x}.device).view_as
 
 
 def propose(site: Site) -> Iterator[Proposal]:
-    """Every branch of the function that depends on data; only the failing one where that cannot be.
+    """Propose to rewrite every data-dependent branch of the function; only the failing one where that is impossible.
 
     Where a derivative of the side that is not taken is undefined, its operands get harmless values there.
     """
@@ -71,14 +71,14 @@ def _proposal(site: Site, chosen: Sequence[cst.If | cst.IfExp], harmless: str = 
 
 
 def with_body(function: cst.FunctionDef, body: Sequence[Statement]) -> cst.FunctionDef:
-    """The function with other statements; what is around them stays."""
+    """Return the function with other statements; its header stays."""
     if isinstance(function.body, cst.IndentedBlock):
         return function.with_changes(body=function.body.with_changes(body=list(body)))
     return function.with_changes(body=block_of(body))
 
 
 class Branches:
-    """Takes the branches out of blocks of statements."""
+    """Rewrites branches in blocks of statements."""
 
     def __init__(self, site: Site, chosen: Collection[cst.CSTNode], harmless: str = "") -> None:
         self.site = site
@@ -88,17 +88,17 @@ class Branches:
         self.is_telling = False
 
     def fresh(self, base: str) -> str:
-        """A name that nothing uses."""
+        """Return an unused name."""
         name = self.site.fresh(base, *self._taken)
         self._taken.add(name)
         return name
 
     def is_chosen(self, node: cst.CSTNode) -> bool:
-        """Whether a node is a branch to be taken out."""
+        """Return whether a node is a branch to be rewritten."""
         return node in self._chosen
 
     def block(self, statements: Sequence[Statement]) -> list[Statement]:
-        """The statements without the chosen branches."""
+        """Return the statements without the chosen branches."""
         if len(statements) > _MOST_STATEMENTS:
             raise CannotFix("the function becomes too long")
         made: list[Statement] = []
@@ -113,14 +113,16 @@ class Branches:
         return made
 
     def _holds_return(self, node: cst.If) -> bool:
-        """Whether a chosen branch in or at this ``if`` returns, so that what follows belongs to its sides."""
+        """Return whether a chosen branch in or at this ``if`` returns, so that the statements after it belong to its
+        sides.
+        """
         if self.is_chosen(node):
             return has_exit(node.body, cst.Return) or (node.orelse is not None and has_exit(node.orelse, cst.Return))
         inner = [part for part in walk_here(node) if isinstance(part, cst.If) and self.is_chosen(part)]
         return any(self._holds_return(part) for part in inner)
 
     def _inside(self, each: Statement) -> Statement:
-        """A statement that stays, with the branches inside of it taken out."""
+        """Return a statement that stays, with its inner branches rewritten."""
         if isinstance(each, cst.If):
             orelse: Any = each.orelse
             if isinstance(orelse, cst.If):
@@ -147,7 +149,7 @@ class Branches:
         return suite.with_changes(body=made) if isinstance(suite, cst.IndentedBlock) else block_of(made)
 
     def expressions(self, node: cst.CSTNode) -> Any:
-        """A node with its chosen ``a if c else b`` as choices."""
+        """Return a node with its chosen ``a if c else b`` as selections."""
         found: dict[cst.CSTNode, Any] = {
             part: atom(self._conditional(part))
             for part in walk_here(node)
@@ -187,7 +189,7 @@ class Branches:
         return _with_comments(whole, made)
 
     def _told(self, node: cst.If, condition: Expression) -> tuple[cst.If, list[Statement]]:
-        """The branch without what it prints, logs or counts, and that as branches for Python only."""
+        """Split a branch into its computation, and its prints, logs or counts as branches for Python only."""
         told: list[Statement] = []
         sides = []
         for statements, template in ((body_of(node.body), "{c}"), (orelse_of(node), "not {c}")):
@@ -207,7 +209,9 @@ class Branches:
         return node.with_changes(body=block_of(sides[0]), orelse=orelse), told
 
     def _condition(self, node: cst.If) -> tuple[Expression, list[Statement]]:
-        """The condition as a name, and what computes it; names that a side assigns may be part of it."""
+        """Return the name of the condition, and the statements that compute it; names that a side assigns may be
+        part of it.
+        """
         condition = condition_of(self.site, node.test)
         if isinstance(condition, cst.Name) and condition.value not in stored_names(node):
             return condition, []
@@ -227,7 +231,7 @@ class Branches:
         return sides[0], sides[1]
 
     def _guarded(self, value: Expression, condition: Expression, suffix: str) -> Expression:
-        """A side of ``a if c else b`` that computes with harmless values where it is not taken."""
+        """Return a side of ``a if c else b`` that computes with harmless values where it is not taken."""
         if not self.harmless or isinstance(value, cst.Name):
             return value
         guards = self._guards([cst.SimpleStatementLine([cst.Expr(value)])], condition, suffix)
@@ -238,7 +242,7 @@ class Branches:
         return guarded
 
     def _guards(self, statements: Sequence[Statement], condition: Expression, suffix: str) -> dict[str, Expression]:
-        """What the tensors that a side computes with are: themselves, or harmless values where it is not taken."""
+        """Return the operands of a side: the tensors themselves, or harmless values where the side is not taken."""
         template = "{torch}.where({c}, {x}, {h})" if suffix == "if_true" else "{torch}.where({c}, {h}, {x})"
         found = {}
         before = read_first(statements) if self.harmless else set()
@@ -259,7 +263,7 @@ class Branches:
         return found
 
     def _used_after(self, node: cst.If, rest: Sequence[Statement]) -> set[str]:
-        """The names that may be read after the branch."""
+        """Return the names that may be read after the branch."""
         used = read_names(rest)
         loops = [each for each in self.site.expressions(cst.For | cst.While) if any(p is node for p in walk_here(each))]
         outer = [each for each in self.site.expressions(cst.If | cst.With) if any(p is node for p in walk_here(each))]
@@ -272,7 +276,7 @@ class Branches:
         return used
 
     def _check_has_value(self, name: str, node: cst.If, yes: Side, no: Side) -> None:
-        """A name that only one side assigns must have a value before the branch."""
+        """Raise unless a name that only one side assigns has a value before the branch."""
         if name in yes.values and name in no.values:
             return
         line = self.site.place(node.test)[0]
@@ -327,12 +331,12 @@ def _is_number(dtype: Any) -> bool:
 
 
 def _head(part: cst.CSTNode) -> cst.CSTNode:
-    """A loop without its body, whose target is what it assigns."""
+    """Return a loop without its body, for the names that its target assigns."""
     return part.with_changes(body=block_of([]), orelse=None) if isinstance(part, cst.For) else part
 
 
 def _with_comments(node: cst.If, made: list[Statement]) -> list[Statement]:
-    """The comments above the branch stay above what replaces it."""
+    """Move the comments above the branch to its replacement."""
     if made and isinstance(made[0], cst.SimpleStatementLine):
         made[0] = made[0].with_changes(leading_lines=[*node.leading_lines, *made[0].leading_lines])
     return made

@@ -1,4 +1,4 @@
-"""Checks of values: ``assert`` and ``raise if`` go on to raise in Python, and become assertions in the graph."""
+"""Checks of values: ``assert`` and ``raise if`` still raise in Python, and become assertions in the graph."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from prepbench.fixes.syntax import Expression, atom, block_of, body_of, quoted, 
 
 
 def propose(site: Site) -> Iterator[Proposal]:
-    """Every check of the function that depends on data."""
+    """Propose to rewrite every data-dependent check of the function."""
     if isinstance(site.function, cst.Lambda):
         return
     found: dict[cst.CSTNode, Any] = {}
@@ -40,13 +40,13 @@ def propose(site: Site) -> Iterator[Proposal]:
 
 
 def is_check(node: cst.If) -> bool:
-    """Whether all that a branch does is to raise."""
+    """Return whether a branch does nothing but raise."""
     body = body_of(node.body)
     return node.orelse is None and len(body) == 1 and isinstance(small_of(body[0]), cst.Raise)
 
 
 def _refusing_tests(node: cst.If) -> list[Expression]:
-    """The tests of ``if ... elif ... else: raise``; none where the end is another one."""
+    """Return the tests of ``if ... elif ... else: raise``; empty where the end differs."""
     tests, last = [node.test], node
     while isinstance(last.orelse, cst.If):
         last = last.orelse
@@ -56,7 +56,7 @@ def _refusing_tests(node: cst.If) -> list[Expression]:
 
 
 def _refused_otherwise(site: Site, node: cst.If, tests: Sequence[Expression]) -> Sequence[cst.BaseStatement]:
-    """A check that one of the tests holds, and the branch with its last test as what is left."""
+    """Return a check that one of the tests holds, and the branch with its last test as ``else``."""
     whole = reduce(lambda a, b: cst.BooleanOperation(a, cst.Or(), b), [atom(test) for test in tests])
     sides: list[Any] = [node]
     while isinstance(sides[-1].orelse, cst.If):
@@ -99,7 +99,7 @@ def _refusal(site: Site, node: cst.If) -> cst.If:
 
 
 def _message(message: Expression | None, test: Expression) -> Expression:
-    """A text that is known without data: the user's, or the condition itself."""
+    """Return a text that is known without data: the user's, or the condition itself."""
     if isinstance(message, cst.SimpleString):
         return message
     return quoted(text_of(test))

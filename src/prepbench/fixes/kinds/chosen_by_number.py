@@ -1,4 +1,4 @@
-"""One of several modules, names or numbers, chosen by data: all are computed, and the result is chosen."""
+"""A module, name or number that data selects: all are computed, and the result is selected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from prepbench.fixes.syntax import Expression, atom, bare, expression, replaced,
 
 
 def propose(site: Site) -> Iterator[Proposal]:
-    """Every call of a chosen module, and every chosen number or tensor."""
+    """Propose to rewrite every call of a selected module, and every selected number or tensor."""
     choices = Choices(site)
     found: dict[cst.CSTNode, cst.CSTNode] = {}
     inside: set[cst.CSTNode] = set()
@@ -52,7 +52,7 @@ class _Choice:
 
 
 class Choices:
-    """Finds what is chosen by a number that comes from data."""
+    """Finds selections by a number that comes from data."""
 
     def __init__(self, site: Site) -> None:
         self._site, self._numbers = site, Numbers(site)
@@ -62,14 +62,14 @@ class Choices:
                 self._assigned.setdefault(text_of(target.target), []).append(node)
 
     def called(self, call: cst.Call) -> Expression | None:
-        """The call of a chosen module as a choice between calls."""
+        """Return the call of a selected module as a selection between calls."""
         chosen = self._of(call.func)
         if chosen is None:
             return None
         return self._stacked(chosen, lambda each: cst.Call(atom(chosen.one(each)), call.args))
 
     def read(self, node: cst.Subscript) -> Expression | None:
-        """A chosen number or tensor as a choice between tensors."""
+        """Return a selected number or tensor as a selection between tensors."""
         fact, chosen = self._site.fact(node), self._of(node)
         if chosen is None or not (fact.is_number or fact.is_tensor):
             return None
@@ -79,7 +79,7 @@ class Choices:
         )
 
     def no_longer_read(self, found: dict[cst.CSTNode, cst.CSTNode]) -> dict[cst.CSTNode, Any]:
-        """The assignments of names that only stood in what was replaced."""
+        """Return removals of assignments to names that only the replaced code read."""
         replaced_names = {
             part.value for node in found for part in walk_here(node) if isinstance(part, cst.Name)
         }  # fmt: skip
@@ -105,7 +105,7 @@ class Choices:
         )  # fmt: skip
 
     def _of(self, node: cst.CSTNode) -> _Choice | None:
-        """What an expression is chosen from; None where no number from data chooses it."""
+        """Return the alternatives of an expression; None where no number from data selects."""
         if isinstance(node, cst.Name):
             assigned = self._assigned.get(node.value, [])
             is_plain = (
@@ -153,7 +153,7 @@ class Choices:
         ) if count else None  # fmt: skip
 
     def _number_in(self, key: Expression) -> Expression | None:
-        """The number in ``str(number)`` or ``f"head_{number}"``."""
+        """Return the number in ``str(number)`` or ``f"head_{number}"``."""
         if isinstance(key, cst.Call) and text_of(key.func) == "str" and len(key.args) == 1:
             return key.args[0].value if self._is_data(key.args[0].value) else None
         if isinstance(key, cst.FormattedString):
@@ -162,7 +162,7 @@ class Choices:
         return None
 
     def _place(self, table: Expression, label: Expression) -> Expression:
-        """Where a label stands among the keys of a dict; their number where it is none of them."""
+        """Return the index of a label among the keys of a dict; their count if it is not among them."""
         tensor = self._tensor(label)
         return expression(
             "({torch}.tensor(list({t}), device={k}.device) != {k}).long().cumprod(0).sum(0)",
@@ -175,13 +175,13 @@ class Choices:
         return self._site.fact(node).is_tensor or self._numbers.is_number(node)
 
     def _tensor(self, node: Expression) -> Expression:
-        """An index as a tensor of integers; one of bools would be a mask."""
+        """Return an index as a tensor of integers; one of bools would be a mask."""
         found = self._numbers.tensor(node)
         parts = {dtype for part in walk_here(node) for dtype in self._site.fact(part).dtypes}
         return found if torch.bool not in parts else expression("{x}.long()", x=atom(found))
 
     def _possibilities(self, table: Expression) -> Expression | None:
-        """All values of a list, or of a dict whose keys count from 0; None for tensors and others."""
+        """Return all values of a list, or of a dict whose keys count from 0; None for tensors and others."""
         values = self._site.fact(table).values
         if values and all(isinstance(value, nn.ModuleList | nn.Sequential | list | tuple) for value in values):
             return table
@@ -191,7 +191,7 @@ class Choices:
 
 
 def _has_labels(tables: list[Any]) -> bool:
-    """Whether the keys of dicts are numbers, other than those from 0 on."""
+    """Return whether the keys of dicts are numbers, other than those from 0 on."""
     return bool(tables) and all(
         isinstance(table, dict)
         and all(isinstance(key, int) for key in table)
@@ -201,7 +201,7 @@ def _has_labels(tables: list[Any]) -> bool:
 
 
 def _names_numbers(tables: list[Any]) -> bool:
-    """Whether the keys of dicts end in the numbers from 0 on."""
+    """Return whether the keys of dicts end in the numbers from 0 on."""
     return bool(tables) and all(
         isinstance(table, dict | nn.ModuleDict | nn.ParameterDict)
         and all(str(key).endswith(str(number)) for number, key in enumerate(table))

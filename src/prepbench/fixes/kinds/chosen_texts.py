@@ -1,4 +1,4 @@
-"""Texts and functions that data chooses: what they choose is chosen in their place."""
+"""Texts and functions that data selects: the looked-up results are selected instead."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from prepbench.fixes.syntax import (
 
 
 def propose(site: Site) -> Iterator[Proposal]:
-    """``table["a" if c else "b"]``, and names of such texts that are compared or looked up."""
+    """Propose to rewrite ``table["a" if c else "b"]``, and names of such texts that are compared or looked up."""
     yield from _looked_up(site)
     if isinstance(site.function, cst.FunctionDef):
         yield from _named(site)
@@ -38,7 +38,7 @@ def _is_text(node: cst.CSTNode) -> bool:
 
 
 def _chosen(site: Site, node: cst.CSTNode) -> cst.IfExp | None:
-    """A choice between two texts by data."""
+    """Return a selection between two texts by data."""
     is_choice = isinstance(node, cst.IfExp) and _is_text(node.body) and _is_text(node.orelse)
     return node if isinstance(node, cst.IfExp) and is_choice and depends_on_data(site, node.test) else None
 
@@ -56,7 +56,7 @@ def _looked_up(site: Site) -> Iterator[Proposal]:
 
 
 def _key(node: cst.CSTNode) -> Expression | None:
-    """What ``table[key]`` or ``getattr(owner, key)`` asks for."""
+    """Return the key of ``table[key]`` or ``getattr(owner, key)``."""
     if isinstance(node, cst.Subscript) and len(node.slice) == 1 and isinstance(node.slice[0].slice, cst.Index):
         key: Expression = node.slice[0].slice.value
         return key
@@ -69,7 +69,9 @@ def _if(test: Expression, yes: Expression, no: Expression) -> Expression:
 
 
 def _named(site: Site) -> Iterator[Proposal]:
-    """``mode = "a" if c else "b"``, or the same as a statement: the condition gets the name's place."""
+    """Propose to name the condition instead of the text in ``mode = "a" if c else "b"``, or in the same as a
+    statement.
+    """
     for line in site.expressions(cst.SimpleStatementLine | cst.If):
         name, choice = _assigned(site, line)
         if choice is None:
@@ -86,7 +88,7 @@ def _named(site: Site) -> Iterator[Proposal]:
 
 
 def _assigned(site: Site, line: cst.CSTNode) -> tuple[str, cst.IfExp | None]:
-    """The name and the choice of a statement that assigns one of two texts."""
+    """Return the name and the selection of a statement that assigns one of two texts."""
     if isinstance(line, cst.SimpleStatementLine):
         small = small_of(line)
         name = text_of(small.targets[0].target) if isinstance(small, cst.Assign) else ""
@@ -109,7 +111,7 @@ def _targets(line: cst.CSTNode) -> list[cst.CSTNode]:
 
 
 def _uses(site: Site, name: str, choice: cst.IfExp, flag: cst.Name) -> dict[cst.CSTNode, Any]:
-    """What stands for comparisons with the name, and for what is looked up by it."""
+    """Return replacements for comparisons with the name, and for lookups by it."""
     found: dict[cst.CSTNode, Any] = {}
     for node in site.expressions(cst.Comparison | cst.Subscript | cst.Call):
         key = _key(node)

@@ -1,4 +1,4 @@
-"""Conditions on tensors, and choices between two values by one."""
+"""Conditions on tensors, and selections between two values by one."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from prepbench.fixes.syntax import Expression, atom, bare, expression, replaced,
 
 
 def depends_on_data(site: Site, test: cst.CSTNode) -> bool:
-    """Whether the truth of a condition comes from a tensor's values."""
+    """Return whether the truth of a condition depends on a tensor's values."""
     return any("Tensor" in site.fact(part).kinds or _is_question(site, part) for part in condition_parts(test))
 
 
 def condition_parts(test: cst.CSTNode) -> list[Expression]:
-    """The parts of a condition between ``and``, ``or`` and ``not``, without calls of ``bool``."""
+    """Return the operands of ``and``, ``or`` and ``not`` in a condition, without calls of ``bool``."""
     if isinstance(test, cst.BooleanOperation):
         return [*condition_parts(test.left), *condition_parts(test.right)]
     if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
@@ -30,12 +30,12 @@ def condition_parts(test: cst.CSTNode) -> list[Expression]:
 
 
 def _is_question(site: Site, part: cst.CSTNode) -> bool:
-    """Whether a part asks tensors for a Python number: ``x.max().item() > 0``, ``torch.allclose(x, y)``."""
+    """Return whether a part asks tensors for a Python number: ``x.max().item() > 0``, ``torch.allclose(x, y)``."""
     return any(_number_call(site, node) is not None for node in walk_here(part))
 
 
 def _number_call(site: Site, node: cst.CSTNode) -> Expression | None:
-    """What makes a number or an answer of a tensor, as a tensor; None for other nodes."""
+    """Rewrite a call that makes a number or a bool of a tensor as a tensor; None for other nodes."""
     if isinstance(node, cst.Comparison):
         return _membership(site, node)
     if not isinstance(node, cst.Call):
@@ -60,7 +60,7 @@ def _number_call(site: Site, node: cst.CSTNode) -> Expression | None:
 
 
 def _any_or_all(site: Site, name: str, values: Expression) -> Expression | None:
-    """``any(c(x) for x in xs)`` and ``any(xs)`` of tensors; None where data does not decide."""
+    """Rewrite ``any(c(x) for x in xs)`` and ``any(xs)`` of tensors; None where data does not decide."""
     if isinstance(values, cst.GeneratorExp | cst.ListComp):
         if not depends_on_data(site, values.elt):
             return None
@@ -76,7 +76,7 @@ def _any_or_all(site: Site, name: str, values: Expression) -> Expression | None:
 
 
 def _membership(site: Site, node: cst.Comparison) -> Expression | None:
-    """``x.item() in (1, 3)`` as ``(x == torch.tensor((1, 3))).any()``."""
+    """Rewrite ``x.item() in (1, 3)`` as ``(x == torch.tensor((1, 3))).any()``."""
     if len(node.comparisons) != 1 or not isinstance(node.comparisons[0].operator, cst.In | cst.NotIn):
         return None
     target = node.comparisons[0]
@@ -95,9 +95,9 @@ def _membership(site: Site, node: cst.Comparison) -> Expression | None:
 
 
 def condition_of(site: Site, test: Expression) -> Expression:
-    """A condition as a tensor of one bool: ``a and b`` becomes ``a & b``.
+    """Return a condition as a tensor of one bool: ``a and b`` becomes ``a & b``.
 
-    A part that Python answers itself is still asked first, so that what it protects does not run.
+    A part that Python answers is still asked first, so that the code that it guards does not run.
     """
     if isinstance(test, cst.BooleanOperation):
         return _joined(site, test)
@@ -125,7 +125,7 @@ def _joined(site: Site, test: cst.BooleanOperation) -> Expression:
 
 
 def _chain(site: Site, test: cst.Comparison) -> Expression:
-    """``a < b < c`` as ``(a < b) & (b < c)``."""
+    """Rewrite ``a < b < c`` as ``(a < b) & (b < c)``."""
     parts, left = [], test.left
     for target in test.comparisons:
         one = cst.Comparison(left, [target], [cst.LeftParen()], [cst.RightParen()])
@@ -148,7 +148,7 @@ def _truth(site: Site, test: Expression) -> Expression:
 
 
 def _as_tensors(site: Site, node: Expression) -> Expression:
-    """An expression on tensors: ``x.max().item() > 0`` becomes ``x.max() > 0``."""
+    """Rewrite an expression on tensors: ``x.max().item() > 0`` becomes ``x.max() > 0``."""
     made = _number_call(site, node)
     if made is not None:
         return made
@@ -158,7 +158,7 @@ def _as_tensors(site: Site, node: Expression) -> Expression:
 
 
 def choice(site: Site, condition: Expression, yes: Expression, no: Expression) -> Expression:
-    """``torch.where`` for two values, or for each part of two tuples, lists or dicts of one form.
+    """Return ``torch.where`` for two values, or for each part of two tuples, lists or dicts of one form.
 
     Raises:
         CannotFix: the two values have different structures.
@@ -192,7 +192,7 @@ def choice(site: Site, condition: Expression, yes: Expression, no: Expression) -
 
 
 def _are_alike(one: cst.Call, other: cst.Call) -> bool:
-    """Whether two calls make an object of the same class from arguments in the same places."""
+    """Return whether two calls create an object of the same class with arguments in the same positions."""
     names = [[arg.keyword.value if arg.keyword else arg.star for arg in call.args] for call in (one, other)]
     return same(one.func, other.func) and names[0] == names[1]
 

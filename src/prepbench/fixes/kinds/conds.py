@@ -1,4 +1,4 @@
-"""``if`` on a tensor whose side must not run where it is not taken: ``torch.cond`` in the graph, Python as before."""
+"""``if`` on a tensor whose side must not run when it is not taken: ``torch.cond`` in the graph, Python as before."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _COMPUTED = (cst.BinaryOperation, cst.UnaryOperation, cst.Comparison)
 
 
 def propose(site: Site) -> Iterator[Proposal]:
-    """The failing ``if``, where its sides assign names or where both ways return."""
+    """Propose to rewrite the failing ``if``, where its sides assign names or where both return."""
     if isinstance(site.function, cst.Lambda):
         return
     found = [n for n in site.expressions(cst.If) if site.is_at_line(n.test) and depends_on_data(site, n.test)]
@@ -88,7 +88,7 @@ def _assigning(site: Site, node: cst.If, sides: Sequence[Sequence[Statement]]) -
 
 
 def _checked(side: Sequence[Statement]) -> list[Any]:
-    """The small statements of a side: assignments of names, and a ``return`` at its end."""
+    """Return the small statements of a side: assignments of names, and a ``return`` at its end."""
     found = [small_of(each) for each in side]
     for index, small in enumerate(found):
         if isinstance(small, cst.Return) and index == len(found) - 1:
@@ -101,7 +101,7 @@ def _checked(side: Sequence[Statement]) -> list[Any]:
 
 
 def _is_of_names(target: Any) -> bool:
-    """Whether an assignment's target is a name, or names in tuples and lists."""
+    """Return whether an assignment's target is a name, or names in tuples and lists."""
     if isinstance(target, cst.Tuple | cst.List):
         return all(_is_of_names(each.value) for each in target.elements)
     return isinstance(target, cst.Name)
@@ -114,7 +114,7 @@ def _call(
     bodies: Sequence[Sequence[Statement]],
     wanted: Sequence[str] = (),
 ) -> list[Any]:
-    """The two functions, and the call of ``torch.cond`` with the tensors that they read."""
+    """Return the two functions, and the call of ``torch.cond`` with the tensors that they read."""
     before = {name for side in sides for name in read_first(side)}
     before |= {name for name in wanted if not all(name in stored_names(side) for side in sides)}
     known, lines = _known_before(site, node), []
@@ -139,7 +139,7 @@ def _call(
 
 
 def _known_before(site: Site, node: cst.If) -> set[str]:
-    """The local names that have a value before a statement."""
+    """Return the local names that have a value before a statement."""
     line = site.place(node.test)[0]
     kinds = (cst.Assign, cst.AugAssign, cst.AnnAssign, cst.For)
     stored = [
@@ -157,7 +157,7 @@ def _is_tensor(site: Site, sides: Sequence[Sequence[Statement]], name: str) -> b
 
 
 def _own(value: Expression) -> Expression:
-    """A result that shares no memory with an operand."""
+    """Return a result that shares no memory with an operand."""
     if isinstance(value, cst.Tuple | cst.List):
         return value.with_changes(elements=[each.with_changes(value=_own(each.value)) for each in value.elements])
     if text_of(value) == "None":

@@ -13,7 +13,7 @@ from prepbench.fixes.syntax import Expression, atom, expression, replaced, text_
 
 
 def propose(site: Site) -> Iterator[Proposal]:
-    """Every ``copy.deepcopy`` of the function."""
+    """Propose to rewrite every ``copy.deepcopy`` of the function."""
     found: dict[cst.CSTNode, cst.CSTNode] = {}
     for call in site.expressions(cst.Call):
         if text_of(call.func) in ("copy.deepcopy", "deepcopy", "copy.copy") and len(call.args) == 1:

@@ -1,4 +1,4 @@
-"""What forward does for people, such as printing and logging, is left out while the model is traced."""
+"""Side effects such as printing and logging are skipped during tracing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _KEEPING = {"append", "add", "update", "extend", "add_scalar", "write", "flush"}
 
 
 def propose(site: Site) -> Iterator[Proposal]:
-    """The outermost statements around the failing line that only tell or note something."""
+    """Propose to skip the outermost statements around the failing line that only print or record something."""
     if isinstance(site.function, cst.Lambda):
         return
     found: dict[cst.CSTNode, cst.CSTNode] = {}
@@ -45,7 +45,7 @@ def _is_inside(site: Site, node: cst.CSTNode, other: cst.CSTNode) -> bool:
 
 
 def is_effect(site: Site, node: cst.CSTNode) -> bool:
-    """Whether a statement computes nothing that the function needs."""
+    """Return whether a statement computes nothing that the function needs."""
     if isinstance(node, cst.If):
         return _are_effects(site, body_of(node.body)) and _are_effects(site, orelse_of(node))
     small = small_of(node) if isinstance(node, cst.SimpleStatementLine) else None
@@ -74,7 +74,7 @@ def _tells(site: Site, call: cst.Call) -> bool:
 
 
 def _notes(site: Site, small: Any) -> bool:
-    """Whether a number is kept on the module, which the rest of the function does not read."""
+    """Return whether a statement stores a number on the module that the rest of the function does not read."""
     targets = [target.target for target in small.targets] if isinstance(small, cst.Assign) else [small.target]
     reads = [text_of(node) for node in site.expressions(cst.Attribute | cst.Subscript)]
     for target in targets:
@@ -86,7 +86,7 @@ def _notes(site: Site, small: Any) -> bool:
 
 
 def _holds_tensor(site: Site, target: cst.CSTNode) -> bool:
-    """Whether an attribute is a tensor, such as a buffer, which is part of the result."""
+    """Return whether an attribute is a tensor, such as a buffer, which is part of the result."""
     if not isinstance(target, cst.Attribute):
         return False
     owners = site.fact(target.value).values
@@ -94,7 +94,7 @@ def _holds_tensor(site: Site, target: cst.CSTNode) -> bool:
 
 
 def _is_own(node: cst.CSTNode) -> bool:
-    """Whether something belongs to the module: ``self.history``, ``self.stats["loss"]``."""
+    """Return whether something belongs to the module: ``self.history``, ``self.stats["loss"]``."""
     while isinstance(node, cst.Attribute | cst.Subscript):
         node = node.value
     return isinstance(node, cst.Name) and node.value == "self"

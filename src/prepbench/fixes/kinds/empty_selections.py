@@ -1,4 +1,4 @@
-"""Questions whether something was selected: without rows the work does nothing, so it is always done."""
+"""Tests for an empty selection: the work does nothing without rows, so it is always done."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NONE = re.compile(rf"^{_COUNT}(==0|<1|<=0)$")
 
 
 def propose(site: Site) -> Iterator[Proposal]:
-    """The questions of the function whether something was selected."""
+    """Propose to drop the function's tests for an empty selection."""
     if isinstance(site.function, cst.Lambda):
         return
     names = _counts(site)
@@ -38,7 +38,7 @@ def propose(site: Site) -> Iterator[Proposal]:
 
 
 def _counts(site: Site) -> dict[str, str]:
-    """What the names are that have one value each."""
+    """Return the values of the names that have only one."""
     texts: dict[str, list[str]] = {}
     for node in site.expressions(cst.Assign):
         for target in node.targets:
@@ -52,7 +52,7 @@ def _plain(node: cst.CSTNode) -> str:
 
 
 def _asks_for_rows(test: cst.BaseExpression, names: Mapping[str, str]) -> bool | None:
-    """True where a test asks whether there are rows, False where it asks whether there are none."""
+    """Return True if a test asks for rows, False if it asks for their absence, else None."""
     if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
         answer = _asks_for_rows(test.expression, names)
         return None if answer is None else not answer
@@ -66,7 +66,7 @@ def _asks_for_rows(test: cst.BaseExpression, names: Mapping[str, str]) -> bool |
 
 
 class _Opened(cst.CSTTransformer):
-    """Puts the statements of some branches in their place, or leaves out those for nothing selected."""
+    """Inlines the statements of some branches, or drops those for an empty selection."""
 
     def __init__(self, chosen: Mapping[cst.If, bool]) -> None:
         super().__init__()

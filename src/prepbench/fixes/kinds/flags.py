@@ -1,4 +1,4 @@
-"""Answers that get a name: ``done = bool(error < tolerance) or steps >= 30`` stays a tensor."""
+"""Named conditions: ``done = bool(error < tolerance) or steps >= 30`` stays a tensor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prepbench.fixes.syntax import replaced, text_of
 
 
 def propose(site: Site) -> Iterator[Proposal]:
-    """Every answer of the function that data gives and that gets a name."""
+    """Propose to rewrite every data-dependent condition of the function that is assigned to a name."""
     if isinstance(site.function, cst.Lambda):
         return
     found: dict[cst.CSTNode, cst.CSTNode] = {}
@@ -34,7 +34,7 @@ def propose(site: Site) -> Iterator[Proposal]:
 
 
 def _is_not(value: cst.BaseExpression) -> bool:
-    """Whether an operation with one operand is ``not``."""
+    """Return whether a unary operation is ``not``."""
     return not isinstance(value, cst.UnaryOperation) or isinstance(value.operator, cst.Not)
 
 

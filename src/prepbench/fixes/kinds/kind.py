@@ -1,4 +1,4 @@
-"""``Kind``: what a kind of change to a user's source must say about itself."""
+"""``Kind``: the description of a kind of change to a user's source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loops whose number of iterations depends on data: a bounded loop with a mask of what is still active."""
+"""Loops whose number of iterations depends on data: a bounded loop with a mask of the active iterations."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from prepbench.fixes.syntax import (
 
 
 def without_continue(statements: Sequence[Statement]) -> list[Statement]:
-    """``if c: ...; continue`` and the rest as ``if c: ... else: rest``."""
+    """Rewrite ``if c: ...; continue`` and the rest as ``if c: ... else: rest``."""
     for index, each in enumerate(statements):
         if not (isinstance(each, cst.If) and has_exit(each, cst.Continue)):
             continue
@@ -64,7 +64,7 @@ def without_continue(statements: Sequence[Statement]) -> list[Statement]:
 
 
 def counted_reads(site: Site, node: cst.For) -> dict[cst.Subscript, int]:
-    """The reads of ``x[:, i]`` in a loop that counts ``i``, with the dim that it counts along."""
+    """Return the reads of ``x[:, i]`` in a loop that counts ``i``, with the dim that it counts along."""
     name, found = text_of(node.target), {}
     for part in walk_here(node.body):
         if isinstance(part, cst.Subscript) and site.fact(part).is_tensor and site.fact(part.value).is_tensor:
@@ -80,7 +80,7 @@ def _is_full(each: cst.BaseSlice) -> bool:
 
 
 class Clamped(cst.CSTTransformer):
-    """Reads ``x[:, i]`` at the last row where there is none of that number."""
+    """Reads ``x[:, i]`` at the last row where ``i`` is beyond it."""
 
     def __init__(self, site: Site, name: str, reads: Mapping[cst.Subscript, int]) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Clamped(cst.CSTTransformer):
         self._reads = {text_of(part): at for part, at in reads.items()}
 
     def block(self, statements: Sequence[Statement]) -> list[Statement]:
-        """Statements with such reads."""
+        """Return statements with such reads."""
         made: Any = [each.visit(self) for each in statements]
         return list(made)
 
@@ -110,7 +110,7 @@ _LEAVING = (cst.Break, cst.Return)
 
 
 def propose(site: Site) -> Iterator[Proposal]:
-    """The failing loop: around the line, or on it."""
+    """Propose to rewrite the failing loop: around the line, or on it."""
     if isinstance(site.function, cst.Lambda):
         return
     loops = [node for node in site.expressions(cst.For | cst.While) if _needs_bound(site, node)]
@@ -128,7 +128,7 @@ def propose(site: Site) -> Iterator[Proposal]:
 
 
 def _counted_reads(site: Site, node: Loop) -> dict[cst.Subscript, int]:
-    """The reads of ``x[:, i]`` in a loop whose count ``i`` data bounds."""
+    """Return the reads of ``x[:, i]`` in a loop whose count ``i`` data bounds."""
     return counted_reads(site, node) if isinstance(node, cst.For) and count_of(site, node) is not None else {}
 
 
@@ -139,7 +139,7 @@ def _needs_bound(site: Site, node: Loop) -> bool:
 
 
 def _breaks(site: Site, node: Loop) -> bool:
-    """Whether data decides when the loop is left or goes on."""
+    """Return whether data decides when the loop ends."""
     return any(
         isinstance(part, cst.If) and depends_on_data(site, part.test) and has_exit(part, *_EXITS)
         for part in walk_here(node.body)
@@ -186,11 +186,11 @@ class _Masked:
 
     @property
     def is_telling(self) -> bool:
-        """Whether something is left out while the model is traced."""
+        """Return whether something is skipped during tracing."""
         return self._branches.is_telling
 
     def statements(self) -> list[Statement]:
-        """What stands in the place of the loop."""
+        """Return the replacement of the loop."""
         if isinstance(self.node, cst.While):
             return self._while()
         count = count_of(self.site, self.node)
@@ -240,7 +240,7 @@ class _Masked:
         return [*first, loop, *checks]
 
     def _breaking(self) -> list[Statement]:
-        """A loop over something known that data may leave early."""
+        """Return a loop over a known sequence that data may leave early."""
         assert isinstance(self.node, cst.For)
         body = self._predicated(body_of(self.node.body))
         if not has_exit(self.node.body, *_LEAVING):
@@ -259,7 +259,7 @@ class _Masked:
         return made.with_changes(body=block_of(body), leading_lines=self.node.leading_lines)
 
     def _most(self, deciding: cst.CSTNode, proven: Bound | None) -> Bound:
-        """The most iterations: those that the code proves, that the user gave, or that the samples needed."""
+        """Return the most iterations: those that the code proves, that the user gave, or that the samples needed."""
         bounds = self.site.bounds
         names, line = read_names(deciding), self.site.source.original_line(self.site.place(self.node)[0])
         if isinstance(bounds, Mapping):
@@ -280,7 +280,7 @@ class _Masked:
         return Bound(f"range({most})", most)
 
     def _checks(self, holds: Expression) -> list[Statement]:
-        """What refuses a call that does not keep to an assumption."""
+        """Return the checks that raise for a call that violates an assumption."""
         if self.limit is None:
             return []
         line: Statement = statement(
@@ -299,7 +299,7 @@ class _Masked:
     # -- the body ------------------------------------------------------------------------------------------------------
 
     def _predicated(self, statements: Sequence[Statement]) -> list[Statement]:
-        """The body, with an effect only while the loop is active."""
+        """Return the body, with an effect only while the loop is active."""
         made: list[Statement] = []
         statements = without_continue(statements)
         segment: list[Statement] = []
@@ -313,7 +313,7 @@ class _Masked:
         return [*made, *self._assigned(segment)]
 
     def _assigned(self, statements: Sequence[Statement]) -> list[Statement]:
-        """Statements whose names change only while the loop is active."""
+        """Return statements whose names change only while the loop is active."""
         needs_mask = has_exit(self.node.body, *_LEAVING) or isinstance(self.node, cst.While) or self._bound
         if not needs_mask:
             return self._branches.block(statements)
@@ -336,7 +336,7 @@ class _Masked:
     def _counters_apart(
         self, statements: Sequence[Statement]
     ) -> tuple[list[Statement], list[Statement], list[Statement]]:
-        """Counters that need no mask, to be counted before and after the others, which stand between."""
+        """Split off counters that need no mask, to be counted before and after the other statements."""
         first: list[Statement] = []
         masked: list[Statement] = []
         last: list[Statement] = []
@@ -353,7 +353,7 @@ class _Masked:
         return first, masked, last
 
     def _left(self, each: cst.If) -> list[Statement]:
-        """``if condition: ...; break``: what it does first is done, and then the loop is no longer active."""
+        """Rewrite ``if condition: ...; break``: its statements run first, and then the loop is inactive."""
         body = body_of(each.body)
         last = small_of(body[-1])
         if each.orelse is not None or not isinstance(last, _LEAVING) or has_exit(body[:-1], *_LEAVING):
@@ -378,11 +378,11 @@ class _Masked:
 
     @property
     def returns(self) -> bool:
-        """Whether a ``return`` leaves the loop."""
+        """Return whether a ``return`` leaves the loop."""
         return has_exit(self.node.body, cst.Return)
 
     def _kept(self, last: Any) -> list[Statement]:
-        """What is returned from the loop, kept for later; the first value stands for all until one is chosen."""
+        """Keep the value that is returned from the loop for later; until one is selected, the first stands in."""
         if not isinstance(last, cst.Return):
             return []
         if last.value is None:
@@ -392,7 +392,7 @@ class _Masked:
         return [assignment(self._result, value)]
 
     def after(self, loop: Sequence[Statement]) -> cst.CSTNode:
-        """The function with the masked loop, and a choice of what it returns at its end."""
+        """Return the function with the masked loop, and with the selection of its result at the end."""
         assert isinstance(self.site.function, cst.FunctionDef)
         statements = body_of(self.site.function.body)
         if self.node not in statements:
@@ -409,7 +409,7 @@ class _Masked:
         return with_body(self.site.function, [*statements[:at], start, *loop, *rest, end])
 
     def _is_stacked(self, append: cst.Call) -> bool:
-        """Whether a list is only stacked after the loop; what was appended too often is then cut off."""
+        """Return whether a list is only stacked after the loop; surplus rows are then cut off."""
         assert isinstance(append.func, cst.Attribute)
         name, count = append.func.value, self._count
         if count is None or not isinstance(name, cst.Name):
@@ -426,7 +426,7 @@ class _Masked:
         return True
 
     def _is_carried(self, name: str) -> bool:
-        """Whether a name has a value before the loop."""
+        """Return whether a name has a value before the loop."""
         first = self.site.place(self.node)[0]
         lines = self.site.expressions(cst.Assign | cst.AugAssign | cst.AnnAssign | cst.NamedExpr)
         before = any(self.site.place(n)[0] < first and name in stored_names(n) for n in lines)
@@ -437,7 +437,7 @@ class _Masked:
         return before or name in self.site.parameters
 
     def _begins_empty(self, name: str) -> bool:
-        """Whether a name is None until the first step of a loop that has one."""
+        """Return whether a name is None until the first iteration of a loop that has one."""
         first = self.site.place(self.node)[0]
         lines = [
             n for n in self.site.expressions(cst.Assign) if self.site.place(n)[0] < first and name in stored_names(n)
@@ -451,7 +451,7 @@ class _Masked:
         return any(self.site.place(n)[0] > last for n in reads)
 
     def _is_counter(self, each: Statement) -> bool:
-        """``count += 1`` of a Python number that nothing reads after the loop."""
+        """Return whether it is ``count += 1`` of a Python number that nothing reads after the loop."""
         name = next(iter(stored_names(each)), "")
         return step_of(small_of(each), name) is not None and not self._is_read_after(name)
 

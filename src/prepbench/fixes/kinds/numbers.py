@@ -35,7 +35,7 @@ _TO_INTEGER = {"floor": "floor", "ceil": "ceil", "trunc": "trunc"}
 
 
 def propose(site: Site) -> Iterator[Proposal]:
-    """Every number of the function that comes from a tensor."""
+    """Propose to keep every number of the function that comes from a tensor as a tensor."""
     numbers = Numbers(site)
     texts = {part for node in site.expressions(cst.FormattedString) for part in walk_here(node)}
     calls = [node for node in site.expressions(cst.Call) if node not in texts]
@@ -45,7 +45,7 @@ def propose(site: Site) -> Iterator[Proposal]:
 
 
 class Numbers:
-    """Finds what comes from tensors as a Python number, and says it in tensors."""
+    """Finds Python numbers that come from tensors, and rewrites them as tensors."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -59,7 +59,7 @@ class Numbers:
         self._inside: set[cst.CSTNode] = set()
 
     def is_number(self, node: cst.CSTNode) -> bool:
-        """Whether an expression is, or holds, a Python number that comes from a tensor."""
+        """Return whether an expression is, or holds, a Python number that comes from a tensor."""
         if isinstance(node, cst.Name):
             return node.value in self._names and not self._site.fact(node).is_tensor
         if isinstance(node, cst.Call) and self._makes_number(node):
@@ -79,7 +79,7 @@ class Numbers:
         return self._site.fact(node).is_tensor or self.is_number(node)
 
     def outermost(self, call: cst.Call) -> Expression | None:
-        """What stands for a call that makes a number, or uses one; None for other calls and for parts of these."""
+        """Return the replacement of a call that makes or uses a number; None for other calls and for parts of these."""
         if call in self._inside:
             return None
         new = self._changed(call)
@@ -88,7 +88,7 @@ class Numbers:
         return new
 
     def tensor(self, node: Expression) -> Expression:
-        """An expression with all numbers in it as tensors."""
+        """Return an expression with all numbers in it as tensors."""
         if isinstance(node, cst.Call) and (new := self._changed(node)) is not None:
             return new
         parts = {part: part for part in node.children if isinstance(part, cst.BaseExpression)}
@@ -131,7 +131,7 @@ class Numbers:
         return expression(template if fact.dims <= {0, 1} else "{x}.detach()", x=atom(value))
 
     def _data(self, value: Expression) -> Expression:
-        """A value that comes from data, as a tensor without a gradient."""
+        """Return a value that comes from data, as a tensor without a gradient."""
         if self._site.fact(value).is_tensor:
             return self._of_tensor(value)
         return self.tensor(value)
@@ -153,7 +153,7 @@ class Numbers:
         return expression("{torch}.round({x}, decimals={n})", torch=self._site.torch, x=bare(value), n=values[1])
 
     def _extreme(self, name: str, values: list[Expression]) -> Expression | None:
-        """``max`` and ``min`` of tensors and numbers."""
+        """Rewrite ``max`` and ``min`` of tensors and numbers."""
         if len(values) != 2:
             return None
         data = [self._is_data(value) for value in values]
@@ -175,7 +175,7 @@ class Numbers:
         return made
 
     def _made(self, call: cst.Call, value: Expression) -> Expression | None:
-        """``torch.tensor(number)`` and ``torch.tensor([number, number])``."""
+        """Rewrite ``torch.tensor(number)`` and ``torch.tensor([number, number])``."""
         dtypes = self._site.fact(call).dtypes
         if len(dtypes) != 1:
             return None
@@ -199,13 +199,13 @@ class Numbers:
 
 
 def _are_tensors(values: list[Any]) -> bool:
-    """Whether values were lists of tensors."""
+    """Return whether values were lists of tensors."""
     lists = [value for value in values if isinstance(value, list | tuple)]
     return bool(lists) and all(value and all(isinstance(part, torch.Tensor) for part in value) for value in lists)
 
 
 def numbers_after(site: Site, node: cst.For | cst.While) -> list[Statement]:
-    """What makes numbers again of those that a loop counts, and that are read after it."""
+    """Return the statements that restore numbers which a loop counts, and which are read after it."""
     last = site.place(node)[2]
     reads = [n for n in site.expressions(cst.Name) if site.has_place(n) and site.place(n)[0] > last]
     kinds = {

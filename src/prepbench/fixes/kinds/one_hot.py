@@ -1,4 +1,4 @@
-"""``one_hot`` with as many classes as the data has: a comparison with the numbers of all classes."""
+"""``one_hot`` with a data-dependent number of classes becomes a comparison with the numbers of all classes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prepbench.fixes.syntax import Expression, atom, expression, replaced, text_
 
 
 def propose(site: Site) -> Iterator[Proposal]:
-    """Every call of ``one_hot`` whose number of classes comes from data."""
+    """Propose to rewrite every call of ``one_hot`` whose number of classes comes from data."""
     numbers = Numbers(site)
     found: dict[cst.CSTNode, cst.CSTNode] = {}
     for call in site.expressions(cst.Call):
@@ -26,7 +26,7 @@ def propose(site: Site) -> Iterator[Proposal]:
 
 
 def _arguments(call: cst.Call) -> tuple[Expression, Expression | None]:
-    """The labels, and the number of classes; None for as many as there are."""
+    """Return the labels, and the number of classes; None for the number in the data."""
     named = {arg.keyword.value: arg.value for arg in call.args if arg.keyword is not None}
     plain = [arg.value for arg in call.args if arg.keyword is None]
     labels = plain[0] if plain else named["tensor"] if "tensor" in named else call.args[0].value

@@ -1,4 +1,4 @@
-"""How many iterations a loop can have at most, whatever the data is, where its code proves that."""
+"""Prove from the code the most iterations that a loop can have, whatever the data."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class Bound:
 
 
 def bound_of_while(site: Site, node: cst.While) -> Bound | None:
-    """The bound of ``while ... and count < limit`` and of ``if count >= limit: break``; None where there is none.
+    """Return the bound of ``while ... and count < limit`` and of ``if count >= limit: break``; None if there is
+    none.
 
     The count has a number before the loop and changes by a fixed one in each iteration, and the limit stays.
     """
@@ -58,13 +59,13 @@ def bound_of_while(site: Site, node: cst.While) -> Bound | None:
 
 
 def bound_of_count(site: Site, count: cst.CSTNode) -> Bound | None:
-    """The bound of a number of iterations such as ``min(n, 4)`` or ``n.clamp(max=4)``; None where there is none."""
+    """Return the bound of a number of iterations such as ``min(n, 4)`` or ``n.clamp(max=4)``; None if there is none."""
     tops = [top for top in _tops(site, count) if top is not None and 0 <= top <= _MOST_UNROLLED]
     return Bound(f"range({min(tops)})", min(tops)) if tops else None
 
 
 def count_of(site: Site, node: cst.For) -> Expression | None:
-    """The number of iterations of ``for i in range(number)`` where it comes from a tensor, as a tensor."""
+    """Return the number of iterations of ``for i in range(number)`` as a tensor, if it comes from one."""
     call = node.iter
     if not (isinstance(call, cst.Call) and text_of(call.func) == "range" and len(call.args) == 1):
         return None
@@ -76,7 +77,7 @@ def count_of(site: Site, node: cst.For) -> Expression | None:
 
 
 def _all_of(test: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """What must be true for a condition to be, which may have been written for tensors before."""
+    """Yield the conditions that a true condition implies, which may have been rewritten for tensors before."""
     if isinstance(test, cst.IfExp):
         if text_of(test.orelse).endswith("tensor(False)"):
             yield from (*_all_of(test.test), *_all_of(test.body))
@@ -87,7 +88,9 @@ def _all_of(test: cst.CSTNode) -> Iterator[cst.CSTNode]:
 
 
 def _flag(node: cst.While) -> Iterator[cst.CSTNode]:
-    """What is true as long as the loop goes on by ``done = ... or count >= limit``, in ``while not done``."""
+    """Yield the conditions that hold while the loop continues by ``done = ... or count >= limit``, in ``while not
+    done``.
+    """
     test, is_turned = node.test, False
     if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
         test, is_turned = test.expression, True
@@ -102,7 +105,7 @@ def _flag(node: cst.While) -> Iterator[cst.CSTNode]:
 
 
 def _none_of(test: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """What must be true for a condition not to be."""
+    """Yield the conditions that a false condition implies."""
     if isinstance(test, cst.IfExp):
         if text_of(test.body).endswith("tensor(True)"):
             yield from (*_none_of(test.test), *_none_of(test.orelse))
@@ -116,7 +119,7 @@ def _none_of(test: cst.CSTNode) -> Iterator[cst.CSTNode]:
 
 
 def _ways_out(node: cst.While) -> Iterator[cst.CSTNode]:
-    """What is true as long as ``if ...: break`` in the body does not end the loop."""
+    """Yield the conditions that hold while ``if ...: break`` in the body does not end the loop."""
     for each in body_of(node.body):
         if isinstance(each, cst.If) and isinstance(small_of(body_of(each.body)[-1]), cst.Break):
             yield from _none_of(each.test)
@@ -146,7 +149,7 @@ def _counted(site: Site, node: cst.While, test: cst.CSTNode, more: int) -> Bound
 
 
 def _start(site: Site, node: cst.While, name: str) -> int | None:
-    """The number that a name has before a loop, in the block that the loop stands in."""
+    """Return the number that a name has before a loop, in the block of the loop."""
     for block in _blocks(site):
         if node not in block:
             continue
@@ -161,7 +164,7 @@ def _start(site: Site, node: cst.While, name: str) -> int | None:
 
 
 def _assigned_to(name: str, target: Any, value: Any) -> cst.CSTNode | None:
-    """What a name gets in ``name = value`` and ``other, name = something, value``."""
+    """Return the value of a name in ``name = value`` and ``other, name = something, value``."""
     if isinstance(target, cst.Name):
         return value if target.value == name else None
     if not (isinstance(target, cst.Tuple) and isinstance(value, cst.Tuple)):
@@ -173,14 +176,14 @@ def _assigned_to(name: str, target: Any, value: Any) -> cst.CSTNode | None:
 
 
 def _blocks(site: Site) -> Iterator[Sequence[Statement]]:
-    """The statements of each block of the function."""
+    """Yield the statements of each block of the function."""
     for part in (site.function.body, *walk_here(site.function.body)):
         if isinstance(part, cst.BaseSuite):
             yield body_of(part)
 
 
 def _step(node: cst.While, name: str) -> int | None:
-    """By how much each iteration changes a name; None where that is not sure."""
+    """Return the change of a name in each iteration; None where that is uncertain."""
     if has_exit(node.body, cst.Continue):
         return None
     changes = [each for each in walk_here(node.body) if name in _stored_by(each)]
@@ -190,7 +193,7 @@ def _step(node: cst.While, name: str) -> int | None:
 
 
 def step_of(change: Any, name: str) -> int | None:
-    """By how much ``name += 1`` or ``name = name + 1`` changes a name; None for other statements."""
+    """Return the change of a name in ``name += 1`` or ``name = name + 1``; None for other statements."""
     if isinstance(change, cst.AugAssign) and isinstance(change.target, cst.Name) and change.target.value == name:
         number = _integer(change.value)
         sign = {cst.AddAssign: 1, cst.SubtractAssign: -1}.get(type(change.operator))
@@ -204,7 +207,7 @@ def step_of(change: Any, name: str) -> int | None:
 
 
 def _stored_by(node: cst.CSTNode) -> dict[str, None]:
-    """The names that one statement, no block of them, assigns to."""
+    """Return the names that one simple statement assigns to."""
     return stored_names(node) if isinstance(node, cst.BaseSmallStatement | cst.NamedExpr | cst.For) else {}
 
 
@@ -216,7 +219,7 @@ def _integer(node: cst.CSTNode) -> int | None:
 
 
 def _fixed_number(site: Site, node: cst.CSTNode, stored: dict[str, None]) -> int | None:
-    """A number that is in the code, or that the module and the file hold; it is the same in each iteration."""
+    """Return a number in the code, the module or the file that is the same in each iteration."""
     number = _integer(node)
     if number is not None:
         return number
@@ -232,7 +235,7 @@ def _fixed_number(site: Site, node: cst.CSTNode, stored: dict[str, None]) -> int
 
 
 def _tops(site: Site, count: cst.CSTNode) -> Iterator[int | None]:
-    """The largest values that an expression can have, as far as its code tells them."""
+    """Yield the upper bounds of an expression that its code implies."""
     if isinstance(count, cst.Name):
         stores = [each for each in site.expressions(cst.Assign) if count.value in stored_names(each)]
         others = [each for each in walk_here(site.function.body) if count.value in _stored_by(each)]

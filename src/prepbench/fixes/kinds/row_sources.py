@@ -1,4 +1,4 @@
-"""What a loop goes over, where that is rows of tensors: ``x``, ``zip(x, y)``, ``enumerate(x)``, ``range(len(x))``."""
+"""The rows that a loop iterates over: ``x``, ``zip(x, y)``, ``enumerate(x)``, ``range(len(x))``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from prepbench.fixes.syntax import (
 
 @dataclass(frozen=True)
 class Rows:
-    """What a loop goes over.
+    """The rows that a loop iterates over.
 
     Attributes:
         names: of one row of each tensor, in order.
@@ -39,12 +39,12 @@ class Rows:
     counted: Expression | None = None
 
     def arguments(self) -> list[cst.Arg]:
-        """The tensors, for a call of what works on one row."""
+        """Return the tensors as arguments of the function of one row."""
         return [cst.Arg(bare(tensor)) for tensor in self.tensors]
 
 
 def rows_of(site: Site, target: Any, over: Expression) -> Rows | None:
-    """The rows that a loop goes over; None for other loops."""
+    """Return the rows that a loop iterates over; None for other loops."""
     name = text_of(over.func) if isinstance(over, cst.Call) else ""
     args = [arg.value for arg in over.args if arg.keyword is None] if isinstance(over, cst.Call) else []
     if name == "enumerate" and len(args) == 1 and isinstance(target, cst.Tuple) and len(target.elements) == 2:
@@ -68,7 +68,7 @@ def rows_of(site: Site, target: Any, over: Expression) -> Rows | None:
 
 
 def tensor_of(site: Site, node: Expression) -> Expression | None:
-    """The tensor whose rows an expression has: itself, or that of ``x.unbind(0)`` or ``lengths.tolist()``."""
+    """Return the tensor whose rows an expression has: itself, or that of ``x.unbind(0)`` or ``lengths.tolist()``."""
     if has_rows(site, node):
         return node
     if isinstance(node, cst.Name):
@@ -90,7 +90,7 @@ def _held(node: cst.CSTNode) -> Expression | None:
 
 
 def has_rows(site: Site, node: cst.CSTNode) -> bool:
-    """Whether an expression is a tensor that has rows."""
+    """Return whether an expression is a tensor with rows."""
     fact = site.fact(node)
     if not fact.kinds and isinstance(node, cst.Name | cst.Attribute):  # a copy in a changed statement
         alike = [other for other in site.expressions(type(node)) if same(other, node) and site.fact(other).kinds]
@@ -105,7 +105,7 @@ def _stores(site: Site, name: str) -> list[bool]:
 
 
 def assigned_once(site: Site, name: str) -> Expression | None:
-    """The value of a name that is assigned once; None for others."""
+    """Return the value of a name that is assigned once; None for others."""
     if name in site.parameters or len(_stores(site, name)) != 1:
         return None
     for node in site.expressions(cst.Assign):
@@ -116,7 +116,7 @@ def assigned_once(site: Site, name: str) -> Expression | None:
 
 
 def _counted(site: Site, count: Expression) -> Expression | None:
-    """The tensor of ``x.shape[0]``, ``x.size(0)`` or ``len(x)``, or of a name for that."""
+    """Return the tensor of ``x.shape[0]``, ``x.size(0)`` or ``len(x)``, or of a name for one of these."""
     if isinstance(count, cst.Name):
         value = assigned_once(site, count.value)
         return _counted(site, value) if value is not None else _first_size(site, count.value)
@@ -131,7 +131,7 @@ def _counted(site: Site, count: Expression) -> Expression | None:
 
 
 def _first_size(site: Site, name: str) -> Expression | None:
-    """The tensor of ``count, width = x.shape``."""
+    """Return the tensor of ``count, width = x.shape``."""
     for node in site.expressions(cst.Assign):
         target = node.targets[0].target
         if not isinstance(target, cst.Tuple) or text_of(target.elements[0].value) != name:
@@ -144,7 +144,7 @@ def _first_size(site: Site, name: str) -> Expression | None:
 
 
 def with_rows(site: Site, rows: Rows, nodes: Sequence[Any], taken: Sequence[str] = ()) -> tuple[Rows, list[Any]]:
-    """The same with a name for each tensor of which a step reads the row of its number.
+    """Add a name for each tensor of which an iteration reads the row of its own number.
 
     Raises:
         CannotFix: a step needs the row of something that is no tensor.
@@ -172,13 +172,13 @@ def _items(nodes: Sequence[Any]) -> list[cst.Subscript]:
 
 
 def _takes_tensors(site: Site, node: cst.Subscript) -> bool:
-    """Whether the number of a step may be a tensor in an index."""
+    """Return whether the number of an iteration may be a tensor in an index."""
     is_slice = any(isinstance(element.slice, cst.Slice) for element in node.slice)
     return site.fact(node.value).is_tensor and not is_slice
 
 
 class _RowsByNumber(cst.CSTTransformer):
-    """Puts names in the place of ``x[i]``.
+    """Replaces ``x[i]`` by names.
 
     Attributes:
         known: a name and the tensor, by the text of the tensor.
@@ -203,7 +203,7 @@ class _RowsByNumber(cst.CSTTransformer):
 
 
 def _rest(node: cst.CSTNode, index: str) -> list[Any] | None:
-    """What follows the step's number in ``x[i, ...]``; ``x[i : i + 1]`` is its row with a dim before."""
+    """Return what follows the iteration's number in ``x[i, ...]``; ``x[i : i + 1]`` is its row with a leading dim."""
     if not isinstance(node, cst.Subscript):
         return None
     first, rest = node.slice[0].slice, list(node.slice[1:])

@@ -1,4 +1,4 @@
-"""Loops over the rows of a tensor whose number changes: ``torch.vmap`` of what is done to one row."""
+"""Loops over the rows of a tensor with a dynamic number of rows: ``torch.vmap`` of the work on one row."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class _Part:
 
     @property
     def fitted(self) -> Expression:
-        """The mask with a size of 1 for each dim after its own."""
+        """Return the mask with a size of 1 for each dim after its own."""
         more = self.dims - 1 - self.at
         index = "[:" + ", None" * more + "]"
         return expression(f"{{m}}{index}", m=atom(self.mask)) if more else self.mask
@@ -85,7 +85,7 @@ class _Part:
 
 @dataclass
 class Steps:
-    """Changes the statements that are done to one row.
+    """Rewrites the statements that work on one row.
 
     Attributes:
         site: where they stand.
@@ -110,7 +110,7 @@ class Steps:
         return name
 
     def block(self, statements: Sequence[Statement]) -> list[Statement]:
-        """The statements; what they need first stands before them."""
+        """Return the rewritten statements, each after those that it requires."""
         made: list[Statement] = []
         for each in statements:
             new = self._changed(each)
@@ -119,7 +119,7 @@ class Steps:
         return made
 
     def value(self, node: Expression) -> tuple[list[Statement], Expression]:
-        """What must stand before an expression, and the expression."""
+        """Return the statements that an expression requires, and the expression."""
         new = self._expression(node)
         lines = list(self._lines)
         self._lines.clear()
@@ -139,7 +139,7 @@ class Steps:
         return each
 
     def _expression(self, node: Expression) -> Expression:
-        """An expression on tensors."""
+        """Return an expression on tensors."""
         found: dict[cst.CSTNode, Any] = {}
         inside: set[cst.CSTNode] = set()
         for part in walk_here(node):
@@ -167,7 +167,7 @@ class Steps:
         return fact.is_tensor or self._found.is_number(node) or bool(read_names(node) & set(self.numbers))
 
     def _part(self, node: cst.CSTNode) -> _Part | None:
-        """What ``x[i, :n]`` or ``x[mask]`` is a part of; None for other nodes."""
+        """Return the part that ``x[i, :n]`` or ``x[mask]`` is; None for other nodes."""
         if not isinstance(node, cst.Subscript):
             return None
         dims, at = self._dims(node), 0
@@ -197,7 +197,9 @@ class Steps:
         return None
 
     def _dims(self, node: cst.Subscript) -> set[int]:
-        """How many dims a part has; one that is written is known by what it is a part of."""
+        """Return the possible numbers of dims of a part; for one that is written, those of the tensor that it is
+        part of.
+        """
         known = self.site.fact(node).dims
         gone = sum(isinstance(each.slice, cst.Index) and not self._is_mask(each.slice.value) for each in node.slice)
         return known or {dims - gone for dims in self.site.fact(node.value).dims}
@@ -207,7 +209,7 @@ class Steps:
         return fact.is_tensor and fact.dtypes == {torch.bool} and fact.dims == {1}
 
     def _inside(self, whole: Expression, at: int, part: cst.Slice) -> Expression:
-        """The name of a mask of the positions in a part."""
+        """Return the name of a mask of the positions in a part."""
         key = f"{text_of(whole)} {at} {text_of(part)}"
         if key in self._masks:
             return cst.Name(self._masks[key])
@@ -235,7 +237,7 @@ class Steps:
         return cst.Name(name)
 
     def _computed(self, node: cst.CSTNode) -> _Part | None:
-        """A part, or what is computed from each of its positions alone."""
+        """Return a part, or a value that is computed from a part elementwise."""
         part = self._part(node)
         if part is not None or not isinstance(node, cst.Call):
             return part
@@ -269,7 +271,7 @@ class Steps:
         return bool(parts) and all(isinstance(part, _POINTWISE_LAYERS) for part in parts)
 
     def _reduced(self, call: cst.Call) -> Expression | None:
-        """``x[i, :n].mean(0)`` as a reduction of the whole row with a mask; None for other calls."""
+        """Rewrite ``x[i, :n].mean(0)`` as a reduction of the whole row with a mask; None for other calls."""
         if not isinstance(call.func, cst.Attribute) or call.func.attr.value not in _REDUCTIONS:
             return None
         name, is_function = call.func.attr.value, text_of(call.func.value) == text_of(self.site.torch)
@@ -301,7 +303,7 @@ class Steps:
         return expression("{s} / {m}.sum(0)", s=made, m=atom(part.fitted)) if name == "mean" else made
 
     def _written(self, target: cst.Subscript, value: Expression) -> Statement | None:
-        """``row[:n] = v`` as a choice between the row and what is written."""
+        """Rewrite ``row[:n] = v`` as a selection between the row and the written value."""
         part = self._part(target)
         if part is None:
             return None
@@ -323,7 +325,7 @@ def _without_comma(elements: Sequence[cst.SubscriptElement]) -> list[cst.Subscri
 
 
 def _dims(args: Sequence[cst.Arg], dims: int) -> set[int] | None:
-    """The dims that a reduction is over; None where that is not written as numbers."""
+    """Return the dims of a reduction; None where they are not written as numbers."""
     named = {arg.keyword.value: arg.value for arg in args if arg.keyword is not None}
     plain = [arg.value for arg in args if arg.keyword is None]
     value = named.get("dim", named.get("axis", plain[0] if plain else None))
@@ -337,7 +339,7 @@ def _dims(args: Sequence[cst.Arg], dims: int) -> set[int] | None:
 
 
 def check_computes(steps: Sequence[Statement], own: set[str], known: set[str]) -> set[str]:
-    """The names that steps have given a value; each must have one in the same step before it is read."""
+    """Raise for a name that an iteration reads before it assigns it."""
     for each in steps:
         small = small_of(each)
         if isinstance(each, cst.If):
@@ -364,9 +366,9 @@ def _check_reads(nodes: Sequence[cst.CSTNode], own: set[str], known: set[str]) -
 
 
 def propose(site: Site) -> Iterator[Proposal]:
-    """The loops of the function whose results are the rows of a tensor, or are summed up.
+    """Propose to rewrite the loops of the function whose results are the rows of a tensor, or are summed.
 
-    Right if no step reads what another one leaves behind, and no step has effects.
+    This is correct if no iteration reads what another one leaves behind, and none has effects.
     """
     found: dict[cst.CSTNode, Any] = {}
     for call in site.expressions(cst.Call):
@@ -388,7 +390,7 @@ def propose(site: Site) -> Iterator[Proposal]:
 
 
 def _joined(site: Site, call: cst.Call) -> Expression | None:
-    """What ``torch.stack(parts)``, ``torch.cat(parts)`` or ``torch.tensor(parts)`` joins along the first dim."""
+    """Return what ``torch.stack(parts)``, ``torch.cat(parts)`` or ``torch.tensor(parts)`` joins along the first dim."""
     prefix, _, name = text_of(call.func).rpartition(".")
     is_join = prefix == text_of(site.torch) and name in ("stack", "cat", "tensor", "as_tensor") and bool(call.args)
     if not is_join:
@@ -407,7 +409,7 @@ def _joined(site: Site, call: cst.Call) -> Expression | None:
 
 
 def _as_joined(site: Site, call: cst.Call, rows: Expression) -> Expression:
-    """The rows as the call that joined them gave them."""
+    """Return the rows in the form that the joining call gave them."""
     name = text_of(call.func).rpartition(".")[2]
     if name == "stack":
         return rows
@@ -461,7 +463,7 @@ class _Loop:
 
     @classmethod
     def of(cls, site: Site, node: cst.For) -> _Loop | None:
-        """A loop over rows with results; None for others."""
+        """Return a loop over rows with results; None for others."""
         rows = rows_of(site, node.target, node.iter) if node.orelse is None else None
         if rows is None:
             return None
@@ -496,7 +498,7 @@ class _Loop:
         raise CannotFix(f"{name!r} is more than the rows of a tensor")
 
     def _added(self, small: Any, others: Sequence[Statement]) -> tuple[str, Expression] | None:
-        """The name and the value of ``total += value`` and ``total = total + value``."""
+        """Return the name and the value of ``total += value`` and ``total = total + value``."""
         name, value, is_less = "", None, False
         if isinstance(small, cst.AugAssign) and isinstance(small.operator, cst.AddAssign | cst.SubtractAssign):
             name, value = text_of(small.target), small.value
@@ -517,7 +519,7 @@ class _Loop:
         return name, value
 
     def _check_written(self, target: cst.Subscript) -> None:
-        """A tensor whose rows are written must be made in the function."""
+        """Raise unless a tensor whose rows are written is created in the function."""
         name = text_of(target.value)
         first = target.slice[0].slice
         value = assigned_once(self.site, name) if name.isidentifier() else None
@@ -532,7 +534,7 @@ class _Loop:
     # -- the function --------------------------------------------------------------------------------------------------
 
     def function(self, function: cst.FunctionDef) -> cst.FunctionDef:
-        """The function with the loop as a call of ``torch.vmap``."""
+        """Return the function with the loop as a call of ``torch.vmap``."""
         blocks = blocks_around(function.body, self.node)
         if not blocks:
             raise CannotFix("the loop over rows is inside of another loop")
@@ -565,7 +567,7 @@ class _Loop:
         return new
 
     def _made(self) -> tuple[cst.FunctionDef, Rows, list[str]]:
-        """The function of one row, what it is called with, and the names of its results."""
+        """Return the function of one row, its arguments, and the names of its results."""
         steps = Steps(self.site, self.rows.names)
         inner = self.site.fresh("each_row")
         lines: list[Statement] = []
@@ -597,7 +599,7 @@ class _Loop:
         return made.with_changes(body=block_of(lines), leading_lines=self.node.leading_lines), rows, results
 
     def _of_rows_form(self, each: Statement, changed: Statement) -> Statement:
-        """``out[i] = value`` with a value of the row's own form."""
+        """Rewrite ``out[i] = value`` with a value in the form of a row."""
         small, new = small_of(each), small_of(changed)
         if not isinstance(small, cst.Assign) or not isinstance(small.targets[0].target, cst.Subscript):
             return changed
@@ -612,7 +614,7 @@ class _Loop:
         return formed
 
     def _is_made_anew(self, each: Statement, rows: Rows, after: Sequence[Statement]) -> bool:
-        """Whether a statement makes a tensor of which the loop writes every row."""
+        """Return whether a statement creates a tensor of which the loop writes every row."""
         small = small_of(each)
         name = text_of(small.targets[0].target) if isinstance(small, cst.Assign) else ""
         reads = read_names([each for each in self._before() if each is not small] + list(rows.tensors))
@@ -631,7 +633,7 @@ class _Loop:
         return cst.SimpleStatementLine([cst.Assign([cst.AssignTarget(cst.Tuple(elements, [], []))], mapped)])
 
     def _used(self) -> list[Statement]:
-        """What is added up, and what must hold."""
+        """Return the sums, and the checks of assumptions."""
         made: list[Statement] = []
         for name, each in self._added_up.items():
             made.append(assignment(name, expression(f"{name} {self._signs[name]} {each}.sum(0)")))
@@ -643,7 +645,7 @@ class _Loop:
         return made
 
     def _check_steps(self, steps: Sequence[Statement], after: Sequence[Statement]) -> None:
-        """Refuse steps that are not independent of each other."""
+        """Raise unless iterations are independent of each other."""
         if has_exit(self.node.body, cst.Break, cst.Continue, cst.Return, cst.Raise, cst.Assert):
             raise CannotFix("the loop over rows is left early")
         own = set(stored_names(steps)) | set(self.rows.names) | ({self.rows.index} - {""})
@@ -670,7 +672,7 @@ def _without(values: Sequence[Any], at: int) -> tuple[Any, ...]:
 
 
 def _appended(small: Any) -> tuple[str, Any]:
-    """The list and the value of ``parts.append(value)``."""
+    """Return the list and the value of ``parts.append(value)``."""
     call = small.value if isinstance(small, cst.Expr) else None
     if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute) or len(call.args) != 1:
         return "", None

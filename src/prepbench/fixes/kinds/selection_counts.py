@@ -1,4 +1,4 @@
-"""How much a mask selects, as a sum of the mask: ``x[mask].numel()``, ``len(torch.nonzero(mask))``."""
+"""The number of selected elements as a sum of the mask: ``x[mask].numel()``, ``len(torch.nonzero(mask))``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COUNTS = (".numel()", ".shape[0]", ".size(0)")
 
 
 def propose(site: Site) -> Iterator[Proposal]:
-    """Every count of what a mask selects."""
+    """Propose to rewrite every count of selected elements."""
     assigned = site.expressions(cst.Assign)
     masks = {}
     for node in assigned:
@@ -36,7 +36,7 @@ def propose(site: Site) -> Iterator[Proposal]:
 
 
 def _counted(node: cst.CSTNode) -> Expression | None:
-    """What a count is about; None for other nodes."""
+    """Return the counted expression; None for other nodes."""
     text = text_of(node)
     if isinstance(node, cst.Call) and text_of(node.func) == "len" and len(node.args) == 1:
         return node.args[0].value
@@ -48,7 +48,7 @@ def _counted(node: cst.CSTNode) -> Expression | None:
 
 
 def _mask_of(site: Site, node: cst.CSTNode) -> Expression | None:
-    """The mask by which a value was selected."""
+    """Return the mask that selected a value."""
     if isinstance(node, cst.Subscript) and len(node.slice) == 1 and isinstance(node.slice[0].slice, cst.Index):
         mask, fact = node.slice[0].slice.value, site.fact(node.slice[0].slice.value)
         is_whole = fact.dims == site.fact(node.value).dims or fact.dims == {1}

@@ -1,4 +1,4 @@
-"""One side of a branch as statements that always run: what it assigns has names of its own."""
+"""One side of a branch as unconditional statements with fresh names for its assignments."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _OPERATORS = {
 
 
 class Names(Protocol):
-    """Makes names that nothing uses."""
+    """Makes unused names."""
 
     site: Site
 
     def fresh(self, base: str) -> str:
-        """A name that nothing uses."""
+        """Return an unused name."""
 
 
 @dataclass
@@ -61,11 +61,11 @@ class Side:
     writes: dict[str, tuple[Any, Expression]] = field(default_factory=dict)
 
     def value(self, site: Site, name: str) -> Expression:
-        """What a name is after this side."""
+        """Return the value of a name after this side."""
         return self.values.get(name) or cst.Name(name)
 
     def effects(self, site: Site, condition: Expression, other: Side) -> list[Statement]:
-        """The writes of two sides, as choices between what they write."""
+        """Return the writes of two sides as selections between the written values."""
         made: list[Statement] = []
         for text in dict.fromkeys([*self.writes, *other.writes]):
             one, two = self.writes.get(text), other.writes.get(text)
@@ -92,7 +92,7 @@ def side_of(
     single: bool = False,
     guards: Mapping[str, Expression] | None = None,
 ) -> Side:
-    """One side with names of its own for what it assigns.
+    """Return one side, with fresh names for its assignments.
 
     Args:
         names: makes fresh names.
@@ -184,7 +184,7 @@ def _target_nodes(target: cst.CSTNode) -> list[cst.CSTNode]:
 
 
 def _check_kept(site: Site, target: cst.Attribute | cst.Subscript) -> None:
-    """Refuse what a graph does not keep from call to call: numbers and entries of containers of the module."""
+    """Raise for state that a graph does not keep between calls: numbers and entries of containers of the module."""
     root: cst.CSTNode = target
     while isinstance(root, cst.Attribute | cst.Subscript):
         root = root.value
@@ -206,7 +206,7 @@ def _write(side: Side, target: Any, value: Expression) -> None:
 
 
 def _call(site: Site, side: Side, mapping: _Mapping, call: Expression) -> None:
-    """A call whose result is not used: of a method that appends, or one that writes into a tensor."""
+    """Handle a call whose result is unused: a method that appends, or one that writes into a tensor."""
     if isinstance(call, cst.SimpleString | cst.ConcatenatedString):
         return
     if isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute):
@@ -224,7 +224,7 @@ def _call(site: Site, side: Side, mapping: _Mapping, call: Expression) -> None:
 
 
 def _out_of_place(call: cst.Call) -> tuple[Expression, Expression]:
-    """The tensor that ``x.mul_(a).add_(b)`` writes into, and ``x.mul(a).add(b)``."""
+    """Return the tensor that ``x.mul_(a).add_(b)`` writes into, and ``x.mul(a).add(b)``."""
     assert isinstance(call.func, cst.Attribute)
     name, owner = call.func.attr.value, call.func.value
     root, value = owner, owner
@@ -240,7 +240,7 @@ def _out_of_place(call: cst.Call) -> tuple[Expression, Expression]:
 
 
 def _compound(names: Names, side: Side, mapping: _Mapping, each: Any) -> None:
-    """A statement with a block in it: names that it assigns begin with the value that they have before."""
+    """Handle a statement with a block: names that it assigns start with their value before it."""
     if has_exit(each, cst.Return, cst.Raise, cst.Break, cst.Continue, cst.Del, cst.Global, cst.Nonlocal):
         raise CannotFix(f"a side leaves the branch inside of a block: {_first_line(each)!r}")
     for small in (node for node in walk_here(each) if isinstance(node, cst.Expr | cst.Assert)):

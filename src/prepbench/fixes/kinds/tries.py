@@ -1,4 +1,4 @@
-"""``try`` around an operator that may fail: its form that tells about failing, and a branch on what it tells."""
+"""``try`` around an operator that may fail: its form with an error code, and a branch on that."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TELLING = {"cholesky": "cholesky_ex", "inv": "inv_ex", "inverse": "inv_ex", "so
 
 
 def propose(site: Site) -> Iterator[Proposal]:
-    """Every ``try`` of the function with one such operator."""
+    """Propose to rewrite every ``try`` of the function with one such operator."""
     if isinstance(site.function, cst.Lambda):
         return
     found: dict[cst.CSTNode, Any] = {}
@@ -45,7 +45,7 @@ def propose(site: Site) -> Iterator[Proposal]:
 
 
 def _form(site: Site, call: cst.CSTNode) -> Expression | None:
-    """The call of the form that tells; None for other calls."""
+    """Return the call of the form with an error code; None for other calls."""
     if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute):
         return None
     name, owner = call.func.attr.value, call.func.value
@@ -60,7 +60,9 @@ def _form(site: Site, call: cst.CSTNode) -> Expression | None:
 
 
 def _told(site: Site, handler: cst.ExceptHandler, call: cst.Call, info: str) -> tuple[list[Statement], list[Statement]]:
-    """What a handler tells of its error, in Python, where the operator is asked for it again; and the rest."""
+    """Split a handler into the part that reports the error, where Python calls the raising operator again, and the
+    rest.
+    """
     name = text_of(handler.name.name) if handler.name is not None else ""
     body = body_of(handler.body)
     told = [each for each in body if name in read_names(each) and is_effect(site, each)] if name else []
