@@ -1,4 +1,4 @@
-"""What users are told when their torch, or another package, lacks a private part that prepbench needs."""
+"""The errors for a torch, or another package, without a private part that prepbench needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prepbench.packages import TESTED, installed, untested_remark
 def needed_for(purpose: str, package: str = "torch") -> Iterator[None]:
     """Turn a failed import or lookup inside the block into an error that says what is missing and what to do.
 
-    Only imports and lookups of private parts belong inside, never code of the user's.
+    Only imports and lookups of private parts belong inside, never a user's code.
 
     Args:
         purpose: what cannot be done without it.
@@ -37,7 +37,7 @@ def needed_for(purpose: str, package: str = "torch") -> Iterator[None]:
 
 
 def tested_requirement(package: str) -> str:
-    """The versions that a package is tested with, as pip takes them.
+    """Return the versions that a package is tested with, as a pip requirement.
 
     Example:
         >>> tested_requirement("torchao").startswith("torchao>=")

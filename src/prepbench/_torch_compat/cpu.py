@@ -1,4 +1,4 @@
-"""What the CPU of this machine can compute (``torch.cpu``)."""
+"""Abilities of this machine's CPU (``torch.cpu``)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from prepbench._torch_compat.checks import needed_for
 
 
 def byte_sums_saturate() -> bool:
-    """Whether sums of products of unsigned and signed bytes overflow on this CPU.
+    """Return whether sums of products of unsigned and signed bytes overflow on this CPU.
 
     x86 without VNNI adds two products in 16 bits: 2 * 255 * 127 does not fit. With weights of at most 64 it does.
     """

@@ -1,4 +1,4 @@
-"""``torch.autograd.grad`` while a model is exported: the operators of the derivative become part of the graph."""
+"""Support ``torch.autograd.grad`` during export: the operators of the derivative become part of the graph."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _MODES = (torch._C._set_grad_enabled,)
 
 @contextmanager
 def derivatives_traced() -> Iterator[None]:
-    """Inside, ``torch.autograd.grad`` and ``backward`` of what is being exported are operators of the graph.
+    """Inside the block, ``torch.autograd.grad`` and ``backward`` of exported values become operators of the graph.
 
-    An export records what the model calls, and not what autograd computes below of that. So what was recorded between
-    inputs and outputs is traced again, together with its derivative, one level lower, and that is called. Gradients
-    that ``backward`` leaves on parameters are no part of the graph.
+    An export records the model's own calls, but not the operators of autograd below them. So the operators that were
+    recorded between inputs and outputs are traced again, together with their derivative, one level lower, and the
+    result is called. Gradients that ``backward`` accumulates in parameters are not part of the graph.
     """
     grad = _traced(torch.autograd.grad)
     with patched_here(torch.autograd, "grad", grad):
@@ -116,7 +116,7 @@ def _in_graph(
 
 
 def _keep_connected(lowered: torch.fx.GraphModule) -> None:
-    """Take out ``detach`` of what autograd has kept, so that there is a derivative of the derivative."""
+    """Remove ``detach`` from values that autograd has saved, so that the derivative has a derivative."""
     for node in list(lowered.graph.nodes):
         if node.op == "call_function" and node.target is torch.ops.aten.detach.default:
             node.replace_all_uses_with(node.args[0])
@@ -127,7 +127,7 @@ def _keep_connected(lowered: torch.fx.GraphModule) -> None:
 def _recorded(
     tracer: Any, starts: Sequence[torch.fx.Node], ends: Sequence[torch.fx.Node], held: dict[torch.fx.Node, torch.Tensor]
 ) -> tuple[torch.fx.GraphModule, list[torch.fx.Node]]:
-    """What was recorded between some nodes, and the other nodes whose values it takes."""
+    """Return the operators recorded between some nodes as a graph, and the other nodes whose values it takes."""
     nodes = list(tracer.graph.nodes)
     after = set(starts)
     for node in nodes:

@@ -1,4 +1,4 @@
-"""Whether code draws random numbers."""
+"""Detect whether code draws random numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from prepbench._torch_compat.modes import OperatorMode
 
 
 class Draws(OperatorMode):
-    """Inside the block: whether this thread draws from torch's generators.
+    """Detects whether this thread draws from torch's generators in the block.
 
     Attributes:
         seen: whether it did.

@@ -1,4 +1,4 @@
-"""Dynamo: graph breaks, and what it remembers (``torch._dynamo``)."""
+"""Dynamo: its graph breaks and its caches (``torch._dynamo``)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from prepbench.patching import logs_dropped_here, patched_here, undoing
 
 
 def forget_compiled() -> None:
-    """Make ``torch.cond`` and its like compile anew at their next call; the user's compiled functions are kept."""
+    """Make ``torch.cond`` and similar functions compile again at their next call; keep the user's compiled
+    functions.
+    """
     with needed_for("forgetting compiled branches"):
         eval_frame: Any = importlib.import_module("torch._dynamo.eval_frame")
     reset_code = getattr(eval_frame, "reset_code", None)
@@ -39,7 +41,7 @@ def _codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
 
 @contextmanager
 def graph_breaks_noted() -> Iterator[list[Exception]]:
-    """Inside the block, every graph break of dynamo is added to the list, as its exception."""
+    """Append every graph break of dynamo inside the block to the list, as its exception."""
     found: list[Exception] = []
     with needed_for("noting graph breaks"):
         from torch._dynamo import symbolic_convert
@@ -57,7 +59,7 @@ def graph_breaks_noted() -> Iterator[list[Exception]]:
 
 
 def _class_with(module: types.ModuleType, name: str) -> Any:
-    """The class of a module that defines a method."""
+    """Return the class of a module that defines a method."""
     for kind in vars(module).values():
         if isinstance(kind, type) and name in vars(kind):
             return kind
@@ -66,10 +68,10 @@ def _class_with(module: types.ModuleType, name: str) -> Any:
 
 @contextmanager
 def compiled_by_dynamo(model: Callable[..., Any], *, fullgraph: bool) -> Iterator[Callable[..., Any]]:
-    """``model`` through dynamo with dynamic shapes, and with a backend that runs each graph as it is.
+    """Run ``model`` through dynamo with dynamic shapes, and with a backend that runs each graph unchanged.
 
-    What was compiled is forgotten afterwards; other compiled functions stay. With ``fullgraph`` a call raises what
-    dynamo raises where the graph breaks.
+    What was compiled is dropped afterwards; other compiled functions stay. With ``fullgraph`` a call raises dynamo's
+    error where the graph breaks.
     """
     with needed_for("finding graph breaks"):
         from torch._C._dynamo import eval_frame

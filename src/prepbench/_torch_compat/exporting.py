@@ -1,4 +1,4 @@
-"""Running ``torch.export`` quietly, and what code sees while it runs."""
+"""Run ``torch.export`` quietly, and imitate what code sees while it runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def quiet_export() -> Iterator[None]:
 
 
 def mark_module_stack() -> Callable[[], None]:
-    """A function that takes export's stack of entered modules back to what it is now, after an exception was caught."""
+    """Return a function that resets export's stack of entered modules to its current state, for after a caught
+    exception.
+    """
     with needed_for("going on with an export after an exception"):
         from torch.fx.experimental.proxy_tensor import get_proxy_mode
     mode = get_proxy_mode()
@@ -65,9 +67,10 @@ def seen_as_exporting() -> Iterator[None]:
 
 @contextmanager
 def conversions_that_change_nothing_skipped() -> Iterator[None]:
-    """Inside the block, ``module.to(...)`` returns at once when every tensor of the module is as asked for already.
+    """Inside the block, ``module.to(...)`` returns at once when every tensor of the module already has the requested
+    form.
 
-    Tensors without data cannot be put in place of parameters, so that even such a call would fail while tracing.
+    Tensors without data cannot replace parameters, so even such a call would fail during tracing.
     """
     with needed_for("tracing conversions that change nothing"):
         parse: Any = torch._C._nn._parse_to

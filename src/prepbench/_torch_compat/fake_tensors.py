@@ -34,7 +34,7 @@ GuardCallback = Callable[[Any], None]
 
 
 class _WatchedShapeEnv(ShapeEnv):
-    """A shape environment that reports each new assumption about sizes at the moment the model makes it."""
+    """A shape environment that reports each new assumption about sizes when the model makes it."""
 
     def __init__(self, on_guard: GuardCallback, on_question: GuardCallback, on_answer: GuardCallback) -> None:
         # a value read from a tensor becomes an unknown number instead of an error; only branching on it fails
@@ -56,22 +56,22 @@ class _WatchedShapeEnv(ShapeEnv):
 
 
 def symbolic_fake_mode(on_guard: GuardCallback, on_question: GuardCallback, on_answer: GuardCallback) -> FakeTensorMode:
-    """A fake mode with symbolic sizes; real parameters may be used in it as they are.
+    """Return a fake mode with symbolic sizes; real parameters may be used in it unchanged.
 
     ``on_guard`` receives each assumption on sizes (a sympy expression) when it is first made; ``on_question`` every
-    question about sizes before it is answered. What they raise appears at the line of the model that asks.
-    ``on_answer`` receives what Python asked and tracing knew, because it takes sizes of 0 and 1 for impossible.
+    question about sizes before it is answered. Exceptions that they raise appear at the line of the model that asks.
+    ``on_answer`` receives Python's questions that tracing answered by its assumption that sizes are not 0 or 1.
     """
     return FakeTensorMode(allow_non_fake_inputs=True, shape_env=_WatchedShapeEnv(on_guard, on_question, on_answer))
 
 
 def is_open_question(mode: FakeTensorMode, expression: Any) -> bool:
-    """Whether the answer does not follow from what is known of the sizes already."""
+    """Return whether the answer does not follow from the known facts about sizes."""
     return mode.shape_env is None or mode.shape_env._maybe_evaluate_static(expression) is None
 
 
 def fake_input(mode: FakeTensorMode, tensor: torch.Tensor, hints: dict[int, int], name: str) -> torch.Tensor:
-    """A fake of ``tensor`` whose dims in ``hints`` are symbolic; each is traced as if it had the hinted size."""
+    """Return a fake of ``tensor`` whose dims in ``hints`` are symbolic; each is traced as if it had the hinted size."""
     with needed_for("naming the sizes of inputs"):
         from torch._dynamo.source import ConstantSource
     device = getattr(tensor, _DEVICE, tensor.device)
@@ -94,7 +94,7 @@ _NUMBER = "_prepbench_number"
 
 
 def readable_number(mode: FakeTensorMode, fake: torch.Tensor, value: int, name: str) -> Any:
-    """Let the integer or bool in a fake tensor of one element be read, as a symbol that has ``value`` while tracing.
+    """Make the integer or bool in a fake tensor of one element readable, as a symbol with the hint ``value``.
 
     Returns:
         The symbol. What is asked about it is a question like those about sizes.
@@ -111,7 +111,7 @@ def readable_number(mode: FakeTensorMode, fake: torch.Tensor, value: int, name: 
 
 
 def symbols_of(fake: torch.Tensor) -> list[Any]:
-    """The symbols for the sizes of a fake tensor, and for the number in it."""
+    """Return the symbols for the sizes of a fake tensor, and for the number in it."""
     sizes = [getattr(getattr(size, "node", None), "_expr", None) for size in fake.shape]
     return [symbol for symbol in (*sizes, getattr(fake, _NUMBER, None)) if symbol is not None]
 
@@ -126,18 +126,18 @@ def on_device(meta_tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def device_of(tensor: torch.Tensor) -> torch.device:
-    """The device that :func:`on_device` noted, or the tensor's own."""
+    """Return the device from :func:`on_device`, or the tensor's own."""
     device: torch.device = getattr(tensor, _DEVICE, tensor.device)
     return device
 
 
 def is_fake(tensor: torch.Tensor) -> bool:
-    """Whether this tensor has sizes but no data."""
+    """Return whether this tensor has sizes but no data."""
     return isinstance(tensor, FakeTensor)
 
 
 def fresh_size(mode: FakeTensorMode) -> torch.SymInt:
-    """A size about which nothing is known."""
+    """Return a size without any known bound."""
     assert mode.shape_env is not None
     size: torch.SymInt = mode.shape_env.create_unbacked_symint()
     torch._check(size >= 0)
@@ -151,12 +151,12 @@ def symbolic_kernels() -> AbstractContextManager[Any]:
 
 
 def needs_data(error: Exception) -> bool:
-    """Whether a fake tensor was asked for its values, so that no other way of tracing can succeed."""
+    """Return whether a fake tensor was asked for its values, so that no other way of tracing can succeed."""
     return isinstance(error, GuardOnDataDependentSymNode | DataDependentOutputException | DynamicOutputShapeException)
 
 
 def without_data(function: Any) -> Any:
-    """What to call in place of a function of torch that reads sizes from data, where there is no data."""
+    """Return the replacement, for tensors without data, of a torch function that reads sizes from data."""
     with needed_for("tracing packed sequences"):
         own: dict[Any, Any] = {torch._VF._pack_padded_sequence: _pack, torch._VF._pad_packed_sequence: _pad}
     return own.get(function, function) if isinstance(function, BuiltinFunctionType) else function

@@ -1,4 +1,4 @@
-"""Derivatives by ``torch.func`` that a model takes: noticing them, and tracing them into plain operations."""
+"""Derivatives by ``torch.func`` in a model: detect them, and trace them into plain operations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ with needed_for("tracing derivatives"):
 
 
 def in_forward_mode(error: BaseException) -> bool:
-    """Whether an exception was raised while a derivative in forward mode was taken.
+    """Return whether an exception was raised inside forward-mode differentiation.
 
     Args:
         error: it is read only; its traceback tells.
@@ -42,7 +42,7 @@ def in_forward_mode(error: BaseException) -> bool:
 
 @contextmanager
 def transforms_noticed(note: Callable[[], None]) -> Iterator[None]:
-    """Inside the block ``note`` is called wherever ``torch.func`` takes a derivative, in this thread."""
+    """Call ``note`` whenever ``torch.func`` takes a derivative in the block, in this thread."""
     with needed_for("noticing derivatives"):
         transforms = importlib.import_module("torch._functorch.eager_transforms")
         places = (
@@ -67,10 +67,10 @@ def transforms_noticed(note: Callable[[], None]) -> Iterator[None]:
 def plain_operations(
     function: Callable[..., Sequence[torch.Tensor]], tensors: Sequence[torch.Tensor]
 ) -> fx.GraphModule:
-    """What a function does to tensors without data, derivatives included, as a graph of operators of torch.
+    """Trace a function on tensors without data, derivatives included, into a graph of torch operators.
 
-    Export records operators before autograd and the transforms of ``torch.func`` see them, and so misses what these do.
-    Here they are recorded behind both, and operators that only a derivative has come down to others where they can.
+    Export records operators above autograd and the transforms of ``torch.func``, and so misses their effects. Here
+    they are recorded below both, and operators that only occur in derivatives are decomposed where possible.
     """
     with _not_recorded(), disable_proxy_modes_tracing():
         graph: fx.GraphModule = make_fx(function, decomposition_table=backward_operators())(*tensors)
@@ -81,13 +81,13 @@ def plain_operations(
 
 @functools.cache
 def backward_operators() -> dict[Any, Callable[..., Any]]:
-    """What operators that only a derivative has come down to, where that is known: targets have no kernels for them."""
+    """Return the known decompositions of operators that only occur in derivatives; targets have no kernels for them."""
     return {op: made for op, made in core_aten_decompositions().items() if "_backward" in str(op)}
 
 
 @contextmanager
 def _not_recorded() -> Iterator[None]:
-    """Without the mode of export that records what opens and closes levels of transforms."""
+    """Disable export's mode that records the opening and closing of transform levels."""
     modes = _get_current_function_mode_stack()
     kept = [mode for mode in modes if not isinstance(mode, PreDispatchTorchFunctionMode)]
     _use(len(modes), kept)

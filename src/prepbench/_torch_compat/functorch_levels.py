@@ -1,4 +1,4 @@
-"""The levels of ``torch.vmap`` and its kin that a graph opens by operators of its own."""
+"""The levels of ``torch.vmap`` and similar transforms that operators of a graph open."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 
 @contextmanager
 def functorch_levels_kept() -> Iterator[None]:
-    """After the block as many levels are open as before it.
+    """Restore the number of open levels after the block.
 
-    In a captured graph an operator opens a level and another one closes it. What raises between them leaves it open,
-    and every later call of torch in this thread would be one of a mapped function.
+    In a captured graph one operator opens a level and another closes it. An exception between them leaves it open,
+    and every later call of torch in this thread would run under the transform.
     """
     before = _depth()
     try:

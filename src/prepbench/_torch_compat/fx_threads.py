@@ -1,4 +1,4 @@
-"""What FX replaces while it traces, made to act in the tracing thread only."""
+"""Limit FX's replacements during a trace to the tracing thread."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _OF_TORCH = "_prepbench_original"
 
 @contextmanager
 def fx_traces_by_thread() -> Iterator[None]:
-    """Inside the block, what FX replaces for a trace acts in the thread that traces, whichever that is.
+    """Inside the block, FX's replacements during a trace act only in the thread that traces, whichever that is.
 
-    Otherwise modules of a model that runs in one thread are taken for modules of what another one traces. Where torch
-    is not loaded, nothing traces.
+    Otherwise a model that runs in one thread would be recorded by a trace in another. Without torch loaded, nothing
+    traces.
     """
     if "torch" not in sys.modules:
         yield

@@ -1,4 +1,4 @@
-"""Generators of random numbers, which all threads share: what was not used is not written to."""
+"""Random number generators, which all threads share: unused ones are never written to."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from prepbench.patching import only_here, patched_here, patched_item, undoing
 
 
 def generator_kept(generator: torch.Generator, seed: int | None = None) -> Callable[[], None]:
-    """Remember where a generator is; returns what puts it back there.
+    """Save a generator's state; return a function that restores it.
 
-    It does so only where numbers were drawn since, and leaves a generator alone that somebody seeded, also with the
-    seed that it had.
+    It restores only if numbers were drawn since, and leaves a generator alone that somebody seeded, even with the
+    same seed.
 
     Args:
         generator: of torch.
@@ -41,16 +41,16 @@ def _put_back(generator: torch.Generator, state: torch.Tensor, started: int, *, 
 
 
 def _is_at(generator: torch.Generator, state: torch.Tensor, seed: int) -> bool:
-    """Whether a generator is still there after the time that it took to decide.
+    """Return whether a generator still has a state after the time that the decision took.
 
-    Nothing in here lets another thread run, as operators of torch do, so that what follows comes at once.
+    No code here lets another thread run, as operators of torch do, so that the next statement follows at once.
     """
     expected = state.numpy().tobytes()
     return generator.initial_seed() == seed and generator.get_state().numpy().tobytes() == expected
 
 
 def _is_seeded_again(now: torch.Tensor, state: torch.Tensor, seed: int) -> bool:
-    """Whether a generator of the CPU is nearer to its seed than it was, so that somebody seeded it meanwhile."""
+    """Return whether a CPU generator is nearer to its seed than before, so that somebody seeded it meanwhile."""
     places = [_place(each) for each in (now, state)]
     if None in places:
         return False
@@ -67,7 +67,7 @@ def _is_seeded_again(now: torch.Tensor, state: torch.Tensor, seed: int) -> bool:
 
 
 def _place(state: torch.Tensor) -> tuple[torch.Tensor, int] | None:
-    """The table that numbers are drawn from, and how many were; None for other kinds of generators.
+    """Return the table that numbers are drawn from, and how many were; None for other kinds of generators.
 
     The state holds the seed, two counters, the number of draws from the table, and the table, each in 8 bytes.
     """
@@ -81,7 +81,7 @@ _USERS = ("torch._functorch.aot_autograd", "torch._dynamo.utils")
 
 
 def numbers_preserved_here() -> list[AbstractContextManager[None]]:
-    """Where dynamo and export put back the generator of all threads, what this thread runs does as above."""
+    """Apply :func:`generator_kept` where dynamo and export restore the generator of all threads, in this thread."""
     name = "preserve_rng_state"
     spaces = [vars(sys.modules[user]) for user in _USERS if user in sys.modules]
     return [
@@ -103,7 +103,7 @@ def _preserving(original: Callable[[], AbstractContextManager[Any]]) -> Callable
 
 
 def _setting(original: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], None]:
-    """Dynamo sets the generator after each frame that it traces, whether or not anything was drawn."""
+    """Wrap dynamo's setter of the generator, which runs after each traced frame even if nothing was drawn."""
 
     def set_rng_state(new_state: torch.Tensor) -> None:
         caller = sys._getframe(2)  # behind the function that chooses by thread
@@ -118,7 +118,7 @@ def _setting(original: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor
 
 
 def _setting_pythons(original: Callable[[Any], None]) -> Callable[[Any], None]:
-    """The same for Python's generator, which dynamo's C++ sets between the calls of a model."""
+    """Wrap the setter of Python's generator, which dynamo's C++ calls between the calls of a model."""
 
     def setstate(state: Any) -> None:
         caller = sys._getframe(2)

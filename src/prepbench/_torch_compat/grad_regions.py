@@ -1,4 +1,4 @@
-"""Blocks such as ``with torch.enable_grad()`` in exported programs (``torch.ops.higher_order``)."""
+"""Gradient-mode regions such as ``with torch.enable_grad()`` in exported programs (``torch.ops.higher_order``)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ with needed_for("blocks that switch gradients"):
 
 
 def without_grad_regions(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The program with the operators of blocks that switch gradients among its own.
+    """Inline the operators of gradient-mode regions into the program.
 
-    They compute the same, and whoever looks for layers, operators or sizes finds them. In blocks that switch gradients
-    on, decomposing would also trace a derivative of the whole.
+    The result is the same, and passes that look for layers, operators or sizes find them. In regions that enable
+    gradients, decomposing would also trace a derivative of the whole.
 
     Args:
         program: it is not changed.
@@ -57,7 +57,7 @@ def _unwrap(module: fx.GraphModule) -> None:
 
 
 def _inserted(module: fx.GraphModule, before: fx.Node, body: fx.GraphModule, operands: list[Any]) -> Any:
-    """Copy the nodes of a body in front of a node; returns what it gives."""
+    """Copy the nodes of a body in front of a node; return its result."""
     values = dict(zip(body.graph.find_nodes(op="placeholder"), operands, strict=True))
     with module.graph.inserting_before(before):
         for node in body.graph.nodes:

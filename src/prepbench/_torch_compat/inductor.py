@@ -1,4 +1,4 @@
-"""PyTorch's Inductor: compiling ahead of time and running what it compiled (``torch._inductor``)."""
+"""PyTorch's Inductor: compile ahead of time, and run the compiled package (``torch._inductor``)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from prepbench._torch_compat.checks import needed_for
 
 
 def find_cpp_compiler() -> str:
-    """The C++ compiler that Inductor would call.
+    """Return the C++ compiler that Inductor would call.
 
     Raises:
         Exception: there is none; Inductor has an error of its own for it.
@@ -25,7 +25,7 @@ def find_cpp_compiler() -> str:
 
 
 def inductor_options(**options: Any) -> AbstractContextManager[Any]:
-    """A context in which Inductor compiles with these options.
+    """Return a context in which Inductor compiles with these options.
 
     Raises:
         TorchVersionError: Inductor has no such option.
@@ -51,7 +51,9 @@ def compile_package(program: torch.export.ExportedProgram, file: Path, options: 
 
 
 def kernel_events(call: Callable[[], object]) -> tuple[list[tuple[str, float]], float]:
-    """What torch's profiler saw at the top while something ran: names with seconds, in order; and seconds in all."""
+    """Return the top-level events of torch's profiler during a call, names with seconds, in order; and the total
+    seconds.
+    """
     with needed_for("profiling"):
         from torch.autograd.profiler_legacy import profile  # the newer one prints on standard error
 
@@ -64,7 +66,7 @@ def kernel_events(call: Callable[[], object]) -> tuple[list[tuple[str, float]], 
 
 
 def load_library(file: Path) -> Any:
-    """A runner of the shared library in a package: ``run(inputs)``, and its weights to read and replace."""
+    """Return a runner of the shared library in a package: ``run(inputs)``, and its weights to read and replace."""
     with needed_for("running what Inductor compiled ahead of time"):
         runner = torch._C._aoti.AOTIModelContainerRunnerCpu
         _ = runner.extract_constants_map, runner.update_constant_buffer

@@ -1,4 +1,4 @@
-"""What torch would keep of every export for as long as the process lives, let go when tracing ends."""
+"""Drop what torch would keep of every export until the process ends."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _NAMES_OF_STRICT = ("__compiled_fn_", "__builtins_dict_", "___unnamed_scope")
 
 @contextmanager
 def graphs_let_go() -> Iterator[None]:
-    """After the block, nothing in torch keeps the graphs that were made inside it, or what was learned about sizes.
+    """After the block, torch holds no graphs that were made inside it, and no facts about their sizes.
 
-    torch keeps environments of sizes, and with them graphs and stacks, in two ways: its caches hold them, and an
-    environment holds fake tensors whose sizes lead back to it through C++, where no collector of garbage looks.
+    torch holds environments of sizes, and with them graphs and stacks, in two ways: in its caches, and by fake
+    tensors in an environment whose sizes lead back to it through C++, where no garbage collector looks.
     """
     sizes = sys.modules.get(_SIZES)
     if sizes is None:  # loading it takes as long as a small trace, and whoever makes sizes has loaded it
@@ -66,9 +66,9 @@ def graphs_let_go() -> Iterator[None]:
 
 @contextmanager
 def sources_let_go() -> Iterator[None]:
-    """The source of a graph module that is made inside the block is forgotten with its code.
+    """Drop the source of a graph module that is made inside the block together with its code.
 
-    torch keeps the source of each graph that ever was, for tracebacks and ``inspect``. A compile makes dozens.
+    torch keeps the source of every graph, for tracebacks and ``inspect``. A compile makes dozens.
     """
     with needed_for("letting go of the sources of graphs"):
         from torch.fx import graph_module
@@ -92,10 +92,10 @@ def sources_let_go() -> Iterator[None]:
 
 @contextmanager
 def strict_export_let_go() -> Iterator[None]:
-    """After the block, dynamo keeps nothing of the strict exports inside it.
+    """Drop what dynamo keeps of the strict exports inside the block.
 
-    It leaves what it has compiled among the names of its own module, and registers each guard with objects that live
-    as long as Python does. An export compares those guards once; nobody calls them later.
+    It leaves its compiled code among the names of its own module, and registers each guard with objects that live as
+    long as Python does. An export evaluates those guards once; they are never called later.
     """
     export = sys.modules.get(_STRICT)
     guards = sys.modules.get("torch._dynamo.guards")

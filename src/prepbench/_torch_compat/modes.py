@@ -20,10 +20,11 @@ with needed_for("seeing operators and function transforms"):
 
 
 class OperatorMode(_TorchDispatchMode):
-    """A mode whose ``__torch_dispatch__`` sees every operator, also ``torch.cond`` and its like, which have no schema.
+    """A mode whose ``__torch_dispatch__`` sees every operator, also ``torch.cond`` and similar ones, which have no
+    schema.
 
-    Under a mode dynamo compiles nothing and would never look at those functions again. So what somebody has compiled
-    would run without its graph from then on, and ``torch.cond`` would raise. Here it skips them for this once.
+    Under a mode dynamo compiles nothing and skips those functions for ever. A user's compiled function would then
+    run without its graph from then on, and ``torch.cond`` would raise. Here it skips them only this time.
     """
 
     supports_higher_order_operators = True
@@ -38,7 +39,7 @@ class OperatorMode(_TorchDispatchMode):
 
 
 class _Skipping:
-    """What dynamo skips in threads that are in an :class:`OperatorMode`, it skips this time only."""
+    """Limits dynamo's skips in threads with an :class:`OperatorMode` to the current call."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -98,12 +99,12 @@ _skipping = _Skipping()
 
 
 def in_functorch() -> bool:
-    """Whether a function transform (vmap, grad) is running in this thread."""
+    """Return whether a function transform (vmap, grad) is running in this thread."""
     return _innermost_transform() is not None
 
 
 def transforms() -> tuple[tuple[Any, str], ...]:
-    """Where the functions are that run every ``torch.vmap`` and ``torch.func.grad``: module and name."""
+    """Return the location of the functions that run every ``torch.vmap`` and ``torch.func.grad``: module and name."""
     with needed_for("seeing torch.vmap and torch.func.grad"):
         apis = importlib.import_module("torch._functorch.apis")
         eager = importlib.import_module("torch._functorch.eager_transforms")
@@ -113,14 +114,14 @@ def transforms() -> tuple[tuple[Any, str], ...]:
 
 
 def autocast_functions() -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Functions that enter autocast and leave it, for use as nodes of a graph."""
+    """Return the functions that enter and leave autocast, for use as nodes of a graph."""
     with needed_for("recording autocast"):
         from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
     return _enter_autocast, _exit_autocast
 
 
 def autocast_state() -> tuple[tuple[str, bool, torch.dtype], ...]:
-    """``(device, enabled, dtype)`` of autocast in this thread."""
+    """Return ``(device, enabled, dtype)`` of autocast in this thread."""
     return tuple(
         (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in ("cpu", "cuda")
     )

@@ -1,4 +1,4 @@
-"""What Python would do with a symbolic number."""
+"""Evaluate symbolic numbers as Python would."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ with needed_for("square roots of symbolic sizes"):
 
 
 def symbolic_value(expression: Any, known: Mapping[Any, Any], call: Callable[..., Any]) -> Any:
-    """What a sympy expression over sizes gives for known values of its symbols.
+    """Evaluate a sympy expression over sizes for known values of its symbols.
 
     Args:
         expression: the expression.
@@ -31,14 +31,14 @@ def symbolic_value(expression: Any, known: Mapping[Any, Any], call: Callable[...
 
 
 def is_unbounded(size: Any) -> bool:
-    """Whether a bound of a symbolic size is infinity."""
+    """Return whether a bound of a symbolic size is infinity."""
     with needed_for("the largest values of sizes"):
         from torch.utils._sympy.numbers import int_oo
     return bool(size == int_oo)
 
 
 def number_analysis(call: Callable[..., Any]) -> Any:
-    """How sympy expressions over sizes are computed in a graph.
+    """Return the analysis with which a graph computes sympy expressions over sizes.
 
     Args:
         call: calls a function on numbers, some of which may be proxies.
@@ -47,7 +47,7 @@ def number_analysis(call: Callable[..., Any]) -> Any:
         from torch.utils._sympy.reference import PythonReferenceAnalysis
 
     class Numbers(PythonReferenceAnalysis):
-        """Torch's own way, and the functions that do not take proxies."""
+        """Torch's own analysis, with replacements for the functions that accept no proxies."""
 
         @staticmethod
         def int_truediv(a: Any, b: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What torch's exporter to ONNX does before it translates (``torch.onnx._internal``)."""
+"""The steps of torch's ONNX exporter before its translation (``torch.onnx._internal``)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Program = torch.export.ExportedProgram
 
 @contextmanager
 def decomposing(decomposed: Callable[[Program, Callable[[], Program]], Program]) -> Iterator[None]:
-    """Inside the block, the exporter's decomposition of a program goes through ``decomposed``, in this thread.
+    """Route the exporter's decomposition of a program through ``decomposed`` inside the block, in this thread.
 
     It is called with the program and a function that decomposes it.
     """
@@ -39,8 +39,8 @@ def decomposing(decomposed: Callable[[Program, Callable[[], Program]], Program])
 def translations_read_once() -> Iterator[None]:
     """Inside the block, the exporter does not parse the sources of onnxscript's translations again, in this thread.
 
-    It does so in every export, which takes longer than all the rest for a small model. What was read before is taken
-    again for as long as onnxscript's registry holds the same functions.
+    It does so in every export, which takes longer than everything else for a small model. The parsed sources are
+    reused as long as onnxscript's registry holds the same functions.
     """
     owner = getattr(_module("torch.onnx._internal.exporter._registration"), "onnxscript_apis", None)
     read = getattr(owner, "get_torchlib_ops", None)
@@ -62,16 +62,16 @@ def translations_read_once() -> Iterator[None]:
 
 @contextmanager
 def exact_rules() -> Iterator[bool]:
-    """Inside the block, rules of onnxscript's optimizer keep what a graph computes, in this thread.
+    """Make the rules of onnxscript's optimizer exact inside the block, in this thread.
 
-    They take a constant of 1e-9 for zero and one of 1.000001 for one, so that an addition and a product disappear, and
-    they give the constants that they make names which others have. Here whole numbers in a rule match no others, real
-    ones match by their relative difference, and names are new.
+    Upstream they treat a constant of 1e-9 as zero and one of 1.000001 as one, so that an addition and a product
+    disappear, and they reuse existing names for new constants. Here integers in a rule match only themselves, floats
+    match by their relative difference, and names are new.
 
-    A rule is tried at nodes of the operator that it begins with only. It would go through the whole graph at each node
-    for a rule with several outputs, and find nothing.
+    A rule is tried only at nodes of its first operator. Upstream a rule with several outputs searches the whole
+    graph at each node, without a match.
 
-    What it gives says whether that holds. Where onnxscript has its rules under other names, they must not run.
+    The yielded value says whether that holds. Where onnxscript has its rules under other names, they must not run.
     """
     rule_type = getattr(_module("onnxscript.rewriter"), "RewriteRule", None)
     matcher_type = getattr(_module("onnxscript.rewriter._matcher"), "SimplePatternMatcher", None)
@@ -115,7 +115,7 @@ _TRANSLATIONS: dict[str, Any] = {}
 
 
 def _module(name: str) -> Any:
-    """A module of torch's exporter or onnxscript; ``None`` where this version has none of that name."""
+    """Return a module of torch's exporter or onnxscript; ``None`` where this version lacks it."""
     try:
         return importlib.import_module(name)
     except ImportError:

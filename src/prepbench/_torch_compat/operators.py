@@ -27,41 +27,41 @@ with needed_for("the functions of layers that torch implements in C++"):
 
 
 def schema_of(operator: Any) -> Any:
-    """The arguments and results of an operator, of torch or of ExecuTorch's edge dialect; None for other things."""
+    """Return the schema of an operator, of torch or of ExecuTorch's edge dialect; None for other objects."""
     return getattr(operator, "_schema", None)
 
 
 def argument_names(operator: Any) -> list[str]:
-    """The names of an operator's arguments, in order."""
+    """Return the names of an operator's arguments, in order."""
     with needed_for("the arguments of operators"):
         return [argument.name for argument in operator._schema.arguments]
 
 
 def registered_operators() -> list[str]:
-    """The names of all operators that torch knows, such as ``"aten::relu"``."""
+    """Return the names of all operators that torch knows, such as ``"aten::relu"``."""
     with needed_for("names of operators that are not taken"):
         names: list[str] = torch._C._dispatch_get_all_op_names()
     return names
 
 
 def is_registered(name: str) -> bool:
-    """Whether torch has an operator of this name, such as ``"aten::relu"``."""
+    """Return whether torch has an operator of this name, such as ``"aten::relu"``."""
     with needed_for("names of operators that are not taken"):
         return bool(torch._C._dispatch_has_kernel(name))
 
 
 def register_quantized_operators() -> None:
-    """Make the operators of converted graphs known to torch, as loading such a graph needs."""
+    """Register the operators of converted graphs with torch, which loading such a graph requires."""
     with needed_for("the operators of quantized graphs"):
         importlib.import_module("torch.ao.quantization.fx._decomposed")
 
 
 @contextmanager
 def operators_looked_up_once() -> Iterator[None]:
-    """Inside the block, in this thread, torch makes Python objects of its operators once.
+    """Cache torch's Python objects of operators inside the block, in this thread.
 
-    For each table of decompositions it would look up every composite operator again, for each namespace of operators.
-    What is registered meanwhile and then called has such an object already.
+    Otherwise torch looks up every composite operator for each table of decompositions and each namespace. Operators
+    that are registered inside the block and then called have such an object already.
     """
     utils = sys.modules.get("torch._export.utils")
     if utils is None:
@@ -74,9 +74,9 @@ def operators_looked_up_once() -> Iterator[None]:
 
 
 def without_onnx_translation(program: torch.export.ExportedProgram) -> list[torch.fx.Node]:
-    """The nodes, after decomposition, whose operator torch's ONNX exporter cannot translate.
+    """Return the nodes, after decomposition, whose operator torch's ONNX exporter cannot translate.
 
-    Assertions are not among them, because the exporter leaves them out.
+    Assertions are excluded, because the exporter drops them.
     """
     with needed_for("finding operators that ONNX lacks"):
         from torch.onnx._internal.exporter import _decomp, _dispatching, _registration

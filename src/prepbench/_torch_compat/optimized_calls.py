@@ -18,7 +18,7 @@ from prepbench.patching import patched
 
 @dataclasses.dataclass(frozen=True)
 class OptimizedCall:
-    """The call of a compiled function that dynamo is working for.
+    """A running call of a compiled function, for which dynamo compiles.
 
     Attributes:
         function: what was given to ``torch.compile``.
@@ -34,9 +34,10 @@ class OptimizedCall:
 
 
 def optimized_call() -> OptimizedCall | None:
-    """The innermost call of a ``torch.compile``d function on this thread's stack; None when there is none.
+    """Return the innermost call of a ``torch.compile``d function on this thread's stack; None if there is none.
 
-    Called from a backend, or from the function that a backend returned: dynamo tells neither what it belongs to.
+    Call this from a backend, or from the function that a backend returned: dynamo passes neither the function nor
+    the call.
     """
     with needed_for("finding the call that torch.compile works for"):
         from torch._dynamo import eval_frame
@@ -51,7 +52,7 @@ def optimized_call() -> OptimizedCall | None:
 
 
 def _compiled_callable(function: Any) -> Callable[..., Any]:
-    """The user's module or function, without the functions that ``torch.compile`` puts around it."""
+    """Return the user's module or function without ``torch.compile``'s wrappers."""
     inner = vars(function).get("__wrapped__") if isinstance(function, types.FunctionType) else None
     if isinstance(inner, torch.nn.Module):  # torch's own layers get a frame of their own
         return inner
@@ -74,7 +75,7 @@ def _traced_place() -> tuple[str, str, int]:
 
 @dataclasses.dataclass(frozen=True)
 class GraphInput:
-    """One input of a graph of dynamo.
+    """One input of a dynamo graph.
 
     Attributes:
         name: dynamo's name for where it comes from, such as ``"L_x_"``.
@@ -90,7 +91,7 @@ class GraphInput:
 
 
 def graph_inputs(graph: torch.fx.GraphModule) -> tuple[GraphInput, ...]:
-    """The inputs of a graph of dynamo, in the order in which it is called with them."""
+    """Return the inputs of a dynamo graph, in the order of its arguments."""
     nodes = graph.graph.find_nodes(op="placeholder")
     values = [node.meta.get("example_value") for node in nodes]
     sizes: dict[Any, tuple[int, int]] = {}
@@ -118,9 +119,9 @@ def _may_vary(size: Any) -> bool:
 
 
 def with_backend_options(options: Any, kind: Callable[[Any], Any]) -> Any:
-    """``kind(options)``, which also takes the place of ``options`` in the backend that dynamo compares with others.
+    """Return ``kind(options)``, and put it in place of ``options`` in the backend that dynamo compares with others.
 
-    Called from the backend; comparing dicts that hold tensors raises.
+    Call this from the backend; comparing dicts that hold tensors raises.
     """
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -134,7 +135,8 @@ def with_backend_options(options: Any, kind: Callable[[Any], Any]) -> Any:
 
 
 def compiled_apart(function: Callable[..., Any], backend: Callable[..., Any], *, dynamic: bool | None) -> Any:
-    """``torch.compile``, counted apart from other compiles of the same code where torch can do that.
+    """Return ``torch.compile`` of a function, counted apart from other compiles of the same code where torch
+    supports that.
 
     Numbers that are no sizes are constants of its graphs.
     """
@@ -156,7 +158,7 @@ def compiled_apart(function: Callable[..., Any], backend: Callable[..., Any], *,
 
 @contextmanager
 def compiled_calls_off(root: torch.nn.Module) -> Iterator[None]:
-    """Inside the block, modules on which ``module.compile()`` was called run as they were before."""
+    """Disable earlier calls of ``module.compile()`` inside the block."""
     found = [module for module in root.modules() if vars(module).get("_compiled_call_impl") is not None]
     with ExitStack() as stack:
         for module in found:

@@ -27,10 +27,10 @@ from prepbench.patching import patched_here
 
 
 def flat_program(program: torch.export.ExportedProgram, names: Sequence[str]) -> torch.export.ExportedProgram:
-    """The same program, taking its input leaves as positional arguments and returning a tuple of output leaves.
+    """Return a program that takes its input leaves as positional arguments and returns a tuple of output leaves.
 
     ``names`` are identifiers for the input leaves. The graph and its weights are shared; only the description of the
-    call changes, so that no class of the user's is needed to run or load it.
+    call changes, so that running or loading it needs none of the user's classes.
     """
     root, *rest = program.module_call_graph
     signature = root.signature
@@ -49,14 +49,16 @@ def flat_program(program: torch.export.ExportedProgram, names: Sequence[str]) ->
 
 
 def without_guards(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The same program without checks of its inputs, which refer to the original call: ``b['x']`` where a flat program
-    has a leaf. torch makes them anew for each program that it derives.
+    """Return a program without the checks of its inputs.
+
+    They refer to the original call: ``b['x']`` where a flat program has a leaf. torch adds new ones to each program
+    that it derives.
     """
     return _changed(program, _guards_code=[])
 
 
 def with_guards(program: torch.export.ExportedProgram, guards: Sequence[str]) -> torch.export.ExportedProgram:
-    """The same program, whose module also refuses calls for which one of ``guards`` is false.
+    """Return a program whose module also refuses calls for which one of ``guards`` is false.
 
     Args:
         program: takes the call as it was captured.
@@ -68,7 +70,7 @@ def with_guards(program: torch.export.ExportedProgram, guards: Sequence[str]) ->
 
 
 def with_graph(program: torch.export.ExportedProgram, graph: torch.fx.GraphModule) -> torch.export.ExportedProgram:
-    """The same program computing its results in another way, from the same inputs, parameters and constants."""
+    """Return a program with another graph over the same inputs, parameters and constants."""
     (output,) = graph.graph.find_nodes(op="output")
     signature = program.graph_signature
     signature = dataclasses.replace(
@@ -86,12 +88,12 @@ def with_contents(
     state: Mapping[str, torch.Tensor],
     constants: Mapping[str, torch.Tensor],
 ) -> torch.export.ExportedProgram:
-    """The same program with another graph, whose nodes have the same names, and other tensors."""
+    """Return a program with another graph, whose nodes have the same names, and other tensors."""
     return _changed(program, _graph_module=graph, _state_dict=dict(state), _constants=dict(constants))
 
 
 def _specs_of(specs: Sequence[Any], values: Sequence[Any]) -> list[Any]:
-    """The descriptions of inputs or outputs with the names of their nodes."""
+    """Return the specs of inputs or outputs with the names of their nodes."""
     return [
         dataclasses.replace(spec, arg=dataclasses.replace(spec.arg, name=value.name))
         if isinstance(value, torch.fx.Node) and not isinstance(spec.arg, ConstantArgument)
@@ -103,7 +105,7 @@ def _specs_of(specs: Sequence[Any], values: Sequence[Any]) -> list[Any]:
 def with_own_weights(
     program: torch.export.ExportedProgram, copies: dict[int, Any] | None = None
 ) -> torch.export.ExportedProgram:
-    """The same program with copies of all parameters, buffers and constants; ``copies`` as ``changed`` below."""
+    """Return a program with copies of all parameters, buffers and constants; ``copies`` as ``changed`` below."""
     return with_tensors(program, torch.Tensor.clone, changed=copies)
 
 
@@ -113,8 +115,8 @@ def with_tensors(
     kept: Collection[str] = (),
     changed: dict[int, Any] | None = None,
 ) -> torch.export.ExportedProgram:
-    """The same program with other parameters, buffers and constants: ``change`` is called once for each tensor, except
-    those that have one of the names ``kept``.
+    """Return a program with other parameters, buffers and constants: ``change`` is called once for each tensor,
+    except those named in ``kept``.
 
     ``changed`` holds what other programs of the same tensors got, by the ``id`` of the tensor, and what this one gets.
     """
@@ -140,12 +142,14 @@ def with_tensors(
 
 
 def without_example_inputs(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The same program without its example inputs, which ``torch.export.save`` would write as a pickle."""
+    """Return a program without its example inputs, which ``torch.export.save`` would write as a pickle."""
     return _changed(program, _example_inputs=None)
 
 
 def copied_graph(graph: torch.fx.Graph) -> torch.fx.Graph:
-    """A copy whose nodes have the same names; ``deepcopy`` renames what is called like a builtin, such as ``input``."""
+    """Return a copy whose nodes keep their names; ``deepcopy`` renames nodes that are called like a builtin, such as
+    ``input``.
+    """
     copied: torch.fx.Graph = copy.deepcopy(graph)
     for old, new in zip(graph.nodes, copied.nodes, strict=True):
         new.name = old.name
@@ -153,9 +157,7 @@ def copied_graph(graph: torch.fx.Graph) -> torch.fx.Graph:
 
 
 def with_outputs(program: torch.export.ExportedProgram, places: Sequence[int]) -> torch.export.ExportedProgram:
-    """A flat program that returns only the user outputs at ``places``; what it changes in place stays. Weights are
-    shared.
-    """
+    """Return a flat program with only the user outputs at ``places``; its mutations stay. Weights are shared."""
     signature = program.graph_signature
     kinds = [spec.kind is OutputKind.USER_OUTPUT for spec in signature.output_specs]
     order = [i for i, is_user in enumerate(kinds) if is_user]
@@ -212,20 +214,20 @@ def with_further_outputs(
 
 
 def constant_outputs(program: torch.export.ExportedProgram) -> dict[int, Any]:
-    """The user outputs that are no results of the graph but values known beforehand, by place."""
+    """Return the user outputs that are constants, by index."""
     specs = [spec for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
     return {i: spec.arg.value for i, spec in enumerate(specs) if isinstance(spec.arg, ConstantArgument)}
 
 
 def number_outputs(program: torch.export.ExportedProgram) -> tuple[int, ...]:
-    """The places of the user outputs that are computed and no tensors, such as a size."""
+    """Return the indices of the user outputs that are computed numbers, such as a size."""
     kinds = (SymIntArgument, SymFloatArgument, SymBoolArgument)
     specs = [spec for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
     return tuple(i for i, spec in enumerate(specs) if isinstance(spec.arg, kinds))
 
 
 def lower_bounds(program: torch.export.ExportedProgram) -> dict[Any, int]:
-    """The smallest value of each dynamic size that the program was made for, by symbol."""
+    """Return the lower bound of each dynamic size, by symbol."""
     ranges = program.range_constraints
     return {
         symbol: int(bounds.lower) for symbol, bounds in ranges.items() if getattr(bounds.lower, "is_Integer", False)
@@ -233,7 +235,7 @@ def lower_bounds(program: torch.export.ExportedProgram) -> dict[Any, int]:
 
 
 def size_limits(program: torch.export.ExportedProgram) -> list[tuple[int, int, int, int | None]]:
-    """The range of each dynamic size of an input that is a size of its own.
+    """Return the range of each dynamic input size that is not derived from another.
 
     Returns:
         For each the number of the input, the dim, the smallest size, and the largest; None for no upper limit.
@@ -254,7 +256,7 @@ def size_limits(program: torch.export.ExportedProgram) -> list[tuple[int, int, i
 
 
 def with_lower_bounds(program: torch.export.ExportedProgram, bounds: Mapping[Any, int]) -> torch.export.ExportedProgram:
-    """The same program with other smallest values for some of its dynamic sizes."""
+    """Return a program with other lower bounds for some of its dynamic sizes."""
     from torch.utils._sympy.value_ranges import ValueRanges
 
     ranges = dict(program.range_constraints)
@@ -263,7 +265,7 @@ def with_lower_bounds(program: torch.export.ExportedProgram, bounds: Mapping[Any
 
 
 def _changed(program: torch.export.ExportedProgram, **parts: Any) -> torch.export.ExportedProgram:
-    """A copy of a program with other values for some of its private attributes; the rest is shared."""
+    """Return a copy of a program with other values for some of its private attributes; the rest is shared."""
     result = copy.copy(program)
     for name, value in parts.items():
         with needed_for("changing exported programs"):
@@ -273,7 +275,7 @@ def _changed(program: torch.export.ExportedProgram, **parts: Any) -> torch.expor
 
 
 def program_to_json(program: torch.export.ExportedProgram) -> dict[str, Any]:
-    """The graph, signature and sizes of a program as torch serializes them, without its tensors."""
+    """Return the graph, signature and sizes of a program as torch serializes them, without its tensors."""
     with needed_for("saving exported programs"):
         from torch._export.serde import serialize as writer
 
@@ -293,7 +295,9 @@ def program_to_json(program: torch.export.ExportedProgram) -> dict[str, Any]:
 def program_from_json(
     content: dict[str, Any], state: dict[str, torch.Tensor], constants: dict[str, torch.Tensor]
 ) -> torch.export.ExportedProgram:
-    """What :func:`program_to_json` made, with its tensors. The content must have been checked: torch trusts it."""
+    """Return the program from :func:`program_to_json`, with its tensors. Validate the content first: torch trusts
+    it.
+    """
     with needed_for("loading exported programs"):
         from torch._export.serde import schema
         from torch._export.serde.serialize import ExportedProgramDeserializer, _dict_to_dataclass

@@ -1,4 +1,4 @@
-"""Taking nested values apart and putting them together (``torch.utils._pytree``)."""
+"""Flatten and unflatten nested values (``torch.utils._pytree``)."""
 
 from __future__ import annotations
 

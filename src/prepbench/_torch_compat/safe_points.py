@@ -1,4 +1,4 @@
-"""Places inside torch's long calls where an interrupt may be raised: each stops torch as an error of a model does."""
+"""Places inside torch's long calls where an interrupt may be raised: each stops torch like a model's error."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _CALLED_OFTEN = (
 
 @contextmanager
 def safe_points(check: Callable[[], None]) -> Iterator[None]:
-    """Inside the block, ``check`` is called in this thread for each operation that torch traces or lowers.
+    """Call ``check`` in this thread for each operation that torch traces or lowers in the block.
 
-    While Inductor runs the C++ compiler it is called ten times a second; if it raises, the compiler is ended.
+    While Inductor runs the C++ compiler it is called ten times a second; if it raises, the compiler is killed.
     """
     here = threading.get_ident()
     with needed_for("acting on interrupts while torch traces"):
@@ -66,7 +66,7 @@ def safe_points(check: Callable[[], None]) -> Iterator[None]:
 
 
 def _checked(original: Any, check: Callable[[], None]) -> Any:
-    """A function or property that calls ``check`` first, in this thread."""
+    """Return a function or property that calls ``check`` first, in this thread."""
     here = threading.get_ident()
     if isinstance(original, property):
         return property(_checked(original.fget, check))
@@ -81,7 +81,7 @@ def _checked(original: Any, check: Callable[[], None]) -> Any:
 
 
 class _Subprocess:
-    """The module ``subprocess``, but what this thread runs can be ended while it runs."""
+    """The module ``subprocess`` with processes of this thread that can be killed while they run."""
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check

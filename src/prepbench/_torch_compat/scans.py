@@ -24,7 +24,7 @@ def scan(
     rows: Sequence[torch.Tensor],
     others: Sequence[torch.Tensor],
 ) -> list[torch.Tensor]:
-    """``step`` for each row, as one operator of the graph that is being traced.
+    """Return ``step`` for each row, as one operator of the traced graph.
 
     Args:
         step: takes states, rows and others; gives the next states, and what to keep of the step. None of its results
@@ -44,28 +44,28 @@ def scan(
 
 @contextlib.contextmanager
 def untraced() -> Iterator[None]:
-    """Inside the block, nothing becomes part of the graph that is being traced."""
+    """Inside the block, nothing is recorded in the traced graph."""
     with _disable_proxy_modes_tracing():
         yield
 
 
 def surely_equal(one: Any, other: Any) -> bool:
-    """Whether two sizes are the same whatever the sizes of the inputs; nothing is assumed."""
+    """Return whether two sizes are equal for all sizes of the inputs, without adding an assumption."""
     return bool(_statically_known_true(one == other))
 
 
 def is_symbolic(size: Any) -> bool:
-    """Whether a size depends on the inputs."""
+    """Return whether a size depends on the inputs."""
     return isinstance(size, torch.SymInt)
 
 
 def is_input_size(size: Any) -> bool:
-    """Whether a size is that of an axis, and not computed from one."""
+    """Return whether a size is that of an axis, and not computed."""
     return isinstance(size, torch.SymInt) and bool(size.node.expr.is_Symbol)
 
 
 def name_modules_in_steps(graph: torch.fx.GraphModule) -> None:
-    """Give the operations of steps the FQNs of their modules; torch leaves the name of its own root before them."""
+    """Set the FQNs of modules in the operations of loop bodies; torch prefixes them with the name of its own root."""
     for node in scans_in(graph.graph):
         for step in steps_of(graph, node)[1].graph.nodes:
             stack = step.meta.get("nn_module_stack") or {}
@@ -75,11 +75,11 @@ def name_modules_in_steps(graph: torch.fx.GraphModule) -> None:
 
 
 def steps_of(graph: torch.fx.GraphModule, loop: torch.fx.Node) -> tuple[str, Any]:
-    """The graph of a loop's steps, and the name that it has in ``graph``."""
+    """Return the graph of a loop's body, and its name in ``graph``."""
     body: Any = loop.args[0]
     return body.target, graph.get_submodule(body.target)
 
 
 def scans_in(graph: torch.fx.Graph) -> list[torch.fx.Node]:
-    """The loops that are one operator."""
+    """Return the loops that are one operator."""
     return [node for node in graph.nodes if node.target is _scan_op]

@@ -1,4 +1,4 @@
-"""Watching and settling symbolic sizes while torch exports (``torch.fx.experimental``)."""
+"""Observe and resolve symbolic sizes during export (``torch.fx.experimental``)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from prepbench.patching import patched_here
 def watched_specialisation(on_constant: Callable[[str, int], None]) -> Iterator[None]:
     """Call ``on_constant("x.shape[0]", 4)`` when tracing is about to fix the size of an input; it may raise.
 
-    What it raises appears at the line of the model that asked for the number.
+    Its exception appears at the line of the model that asked for the number.
     """
     original = ShapeEnv._set_replacement
 
@@ -48,7 +48,9 @@ def _size_name(shape_env: ShapeEnv, symbol: Any) -> str:
 
 
 def named_expression(size: torch.SymInt) -> tuple[Any, dict[Any, str]]:
-    """A symbolic size as an expression, and the input size behind each symbol in it, such as ``"x.shape[0]"``."""
+    """Return a symbolic size as an expression, and the input size behind each symbol in it, such as
+    ``"x.shape[0]"``.
+    """
     with needed_for("seeing what a size is made of"):
         shape_env, expression = size.node.shape_env, size.node.expr
     return expression, {symbol: _size_name(shape_env, symbol) for symbol in expression.free_symbols}
@@ -71,7 +73,7 @@ def exact_zero_one() -> Any:
 
 
 def smallest(size: torch.SymInt) -> int:
-    """The smallest value that tracing thinks a symbolic size can have."""
+    """Return the smallest value that tracing allows for a symbolic size."""
     with needed_for("asking for the range of a size"):
         bound = size.node.shape_env.bound_sympy(size.node.expr).lower
     return int(bound) if bound.is_Integer else 0
@@ -84,10 +86,12 @@ SizeCallback = Callable[[Any, dict[Any, str]], None]
 def watched_sizes(on_guard: SizeCallback, on_question: SizeCallback | None = None) -> Iterator[None]:
     """Call ``on_guard(expression, names)`` when tracing assumes something about sizes.
 
-    That is also what the model's own Python asks and tracing answers from its assumption that sizes are 2 or more.
+    That includes questions of the model's own Python which tracing answers from its assumption that sizes are 2 or
+    more.
 
-    ``on_question`` is called before an open question is answered; it may raise, and then nothing is assumed. What is
-    raised appears at the line of the model that asked. ``names`` gives each symbol's size, such as ``"x.shape[0]"``.
+    ``on_question`` is called before an open question is answered; it may raise, and then nothing is assumed.
+    Exceptions appear at the line of the model that asked. ``names`` gives each symbol's size, such as
+    ``"x.shape[0]"``.
     """
     original = ShapeEnv.evaluate_expr
 
@@ -112,7 +116,7 @@ def watched_sizes(on_guard: SizeCallback, on_question: SizeCallback | None = Non
 
 
 def answered(question: Any, answer: bool) -> Any:
-    """The sympy condition that a question has this answer."""
+    """Return the sympy condition that a question has this answer."""
     import sympy
 
     return question if answer else sympy.Not(question)
@@ -123,9 +127,9 @@ _CONVERSIONS = frozenset({"__bool__", "__int__", "__index__", "__float__"})
 
 
 def asking_python(frame: FrameType | None = None) -> FrameType | None:
-    """The frame whose own line turns a symbolic size into a truth value or a number, as ``if`` does.
+    """Return the frame whose own line turns a symbolic size into a truth value or a number, as ``if`` does.
 
-    None where one of torch's functions asks, which is also so where that is written in C++.
+    Return None where one of torch's functions asks, also from C++.
 
     Args:
         frame: below it; the caller's when not given.
@@ -145,7 +149,7 @@ def _converts(frame: FrameType | None) -> bool:
 
 
 def noted_guards(program: torch.export.ExportedProgram) -> list[tuple[Any, dict[Any, str], str, bool]]:
-    """What dynamo assumed about sizes while it traced a program.
+    """Return dynamo's assumptions about sizes from the trace of a program.
 
     Returns:
         For each condition the expression, the sizes behind its symbols, the line that asked as dynamo writes it
@@ -175,6 +179,6 @@ def noted_guards(program: torch.export.ExportedProgram) -> list[tuple[Any, dict[
 
 
 def assume(condition: Any) -> None:
-    """Let tracing know that a condition on sizes holds, which a graph checks when it runs."""
+    """Add a condition on sizes to the facts of tracing; a graph checks it when it runs."""
     with needed_for("sizes that depend on data"):
         torch._check(condition)

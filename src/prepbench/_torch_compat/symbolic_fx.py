@@ -10,9 +10,11 @@ from prepbench._torch_compat.checks import needed_for
 
 
 def taking_tuple(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], rest: Any) -> Any:
-    """``function`` with its ``*args`` as one ordinary last parameter, so that a proxy can stand for the tuple.
+    """Return ``function`` with its ``*args`` as one ordinary last parameter, so that a proxy can stand for the
+    tuple.
 
-    Keyword-only parameters become positional, in front of it. ``args``, ``kwargs`` and ``rest`` are what it will get.
+    Keyword-only parameters become positional, in front of it. ``args``, ``kwargs`` and ``rest`` are its future
+    arguments.
 
     Raises:
         TypeError: the function has no Python code of its own (it is wrapped, or built in).
@@ -32,7 +34,7 @@ def taking_tuple(function: Callable[..., Any], args: Sequence[Any], kwargs: dict
 
 
 def wrapped_functions() -> list[tuple[dict[str, Any], str, Callable[..., Any]]]:
-    """What ``torch.fx.wrap`` was called for: the namespace, the name in it, and the function."""
+    """Return the functions that were passed to ``torch.fx.wrap``: the namespace, the name in it, and the function."""
     import builtins
 
     with needed_for("seeing functions given to torch.fx.wrap"):

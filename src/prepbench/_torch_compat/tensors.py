@@ -1,4 +1,4 @@
-"""What a tensor shares with others, and how often it was changed (``torch.Tensor._version``)."""
+"""A tensor's memory, and its count of in-place changes (``torch.Tensor._version``)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ with needed_for("telling which tensors share memory or were changed in place"):
 
 
 def memory_of(tensor: torch.Tensor) -> int:
-    """An identifier of the memory that a strided tensor is in; its views have the same, also without data."""
+    """Return an identifier of a strided tensor's memory, which its views share, also without data."""
     memory: int = tensor.untyped_storage()._cdata
     return memory
 
 
 def version_of(tensor: torch.Tensor) -> int:
-    """How often a tensor was changed in place; 0 for one made in inference mode, where torch does not count."""
+    """Return how often a tensor was changed in place; 0 for one made in inference mode, where torch does not count."""
     return 0 if tensor.is_inference() else tensor._version

@@ -1,4 +1,4 @@
-"""What torch replaces or switches for all threads while it traces, made to act in the tracing thread only."""
+"""Limit torch's global replacements and switches during tracing to the tracing thread."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _OURS = threading.RLock()
 
 
 def locks(with_dynamo: bool) -> list[Any]:
-    """What to acquire, in this order, so that one thread at a time traces.
+    """Return the locks to acquire, in this order, so that only one thread traces.
 
-    Dynamo's own lock comes first, because ``torch.compile`` holds it when it calls a backend, and the backend traces.
-    ``with_dynamo`` says that what follows may use dynamo, which takes seconds to load.
+    Dynamo's own lock comes first, because ``torch.compile`` holds it when it calls a backend, and the backend
+    traces. ``with_dynamo`` says that the traced code may use dynamo, which takes seconds to load.
     """
     if with_dynamo:
         with needed_for("waiting for dynamo in other threads"):
@@ -40,7 +40,7 @@ def locks(with_dynamo: bool) -> list[Any]:
 
 @contextmanager
 def others_wait() -> Iterator[None]:
-    """Inside the block, other threads wait where ``torch.export.export`` and ``torch.fx.symbolic_trace`` begin."""
+    """Make other threads wait at ``torch.export.export`` and ``torch.fx.symbolic_trace`` during the block."""
     with ExitStack() as stack:
         for owner, name, original in _entries():
             stack.enter_context(patched(owner, name, _waiting(original)))
@@ -48,7 +48,7 @@ def others_wait() -> Iterator[None]:
 
 
 def is_traced_elsewhere(ignored: Container[int] = ()) -> bool:
-    """Whether another thread is inside these functions of torch, except for some threads."""
+    """Return whether another thread is inside these functions of torch, except for some threads."""
     frames = sys._current_frames()
     frames.pop(threading.get_ident())
     return any(_is_tracing(frame) for ident, frame in frames.items() if ident not in ignored)
@@ -64,7 +64,7 @@ def _is_tracing(frame: types.FrameType | None) -> bool:
 
 
 def _entries() -> list[tuple[Any, str, Callable[..., Any]]]:
-    """Where users' own tracing begins: the owners of the functions, their names, and the functions of torch."""
+    """Return the entry points of users' own tracing: the owners of the functions, their names, and the functions."""
     with needed_for("waiting for traces in other threads"):
         from torch.fx import Tracer
     owners = [(Tracer, "trace"), *((sys.modules.get(name), "_export") for name in _EXPORTERS)]
@@ -84,7 +84,7 @@ def _codes(function: Any) -> Iterator[types.CodeType]:
 
 
 def _waiting(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``original``, for which other threads wait until nothing is traced here; what they had begun goes on."""
+    """Wrap ``original`` so that other threads wait until nothing is traced here; calls that have begun continue."""
     here = threading.get_ident()
 
     @functools.wraps(original)
@@ -102,11 +102,11 @@ def _waiting(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def torch_traces_here() -> Iterator[None]:
-    """Inside the block, what torch does for its tracing does not reach other threads.
+    """Hide the effects of torch's tracing in the block from other threads.
 
-    FX replaces ``Module.__call__``, ``Module.__getattr__`` and wrapped functions; export replaces ``max``, ``min`` and
-    ``math.pow``; both set flags by which models and torch's own compiled functions choose their way. Export also puts
-    back the generator of random numbers, and has modes that are the same for all threads.
+    FX replaces ``Module.__call__``, ``Module.__getattr__`` and wrapped functions; export replaces ``max``, ``min``
+    and ``math.pow``; both set flags by which models and torch's own compiled functions choose their path. Export
+    also restores the random number generator, and has modes that all threads share.
     """
     with ExitStack() as stack:
         own = (
@@ -124,9 +124,10 @@ def torch_traces_here() -> Iterator[None]:
 
 
 def _modes_before_autograd() -> AbstractContextManager[None]:
-    """The modes of tracing before autograd, which torch keeps in one place for all threads.
+    """Give each thread its own pre-autograd modes of tracing, which torch keeps in one place for all threads.
 
-    A thread that prints a tensor takes all modes off meanwhile: it would take off those of an export elsewhere.
+    A thread that prints a tensor takes all modes off for a moment: it would take off those of an export in another
+    thread.
     """
     with needed_for("tracing before autograd in one thread only"):
         ops = importlib.import_module("torch._ops")
@@ -142,9 +143,10 @@ def _modes_before_autograd() -> AbstractContextManager[None]:
 
 
 def _details_of_nodes() -> AbstractContextManager[None]:
-    """The details of the node that an interpreter is at, which torch keeps in one place for all threads.
+    """Give each thread its own metadata of the interpreter's current node, which torch keeps in one place for all
+    threads.
 
-    A trace writes its annotations into them: an interpreter that runs elsewhere would put its own in their place.
+    A trace writes its annotations into them: an interpreter in another thread would replace them by its own.
     """
     with needed_for("keeping the details of nodes in one thread only"):
         from torch.fx import traceback

@@ -1,4 +1,4 @@
-"""The generator of Python and NumPy, whose tables of numbers tell whether it drew or was seeded."""
+"""The generator of Python and NumPy (Mersenne Twister), whose table shows whether it drew or was seeded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BLOCKS = 1600
 
 
 def is_drawn_from(then: Any, now: Any) -> bool:
-    """Whether a Mersenne Twister came from one state to another by drawing, not by a seed.
+    """Return whether a Mersenne Twister came from one state to another by drawing, not by a seed.
 
     Args:
         then: its table, and how many of its numbers were drawn before the table is made anew.
