@@ -1,4 +1,4 @@
-"""What became of each parameter, buffer and constant of a model: no tensor is left out of the report."""
+"""The outcome for each parameter, buffer and constant of a model, so that the report omits no tensor."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PASS_ON = frozenset([
 
 @dataclass(frozen=True)
 class Account:
-    """What was decided, from which follows what becomes of each tensor.
+    """The decisions for layers, and from them the outcome for each tensor.
 
     Attributes:
         program: the program in float.
@@ -51,12 +51,12 @@ class Account:
     plan: Plan = field(default_factory=Plan)
 
     def rows(self) -> tuple[TensorReport, ...]:
-        """A row for each parameter and buffer of the model, and for each constant of the program."""
+        """Return a row for each parameter and buffer of the model, and for each constant of the program."""
         return tuple(map(self._row, self._tensors()))
 
     @functools.cached_property
     def _quantized(self) -> dict[str, dict[str, LayerReport]]:
-        """The layers that are quantized, by the names of the tensors that their weights are computed from."""
+        """The quantized layers, by the names of the tensors that their weights are computed from."""
         found: dict[str, dict[str, LayerReport]] = {}
         for fqn, sources in _weights(self.plan):
             # a layer with adapters holds the original's as its base, and is told by the original's name
@@ -68,7 +68,7 @@ class Account:
 
     @functools.cached_property
     def _joined(self) -> frozenset[str]:
-        """The names of the tensors of which several make one weight."""
+        """The names of the tensors of which several form one weight."""
         groups = (sources for _, sources in _weights(self.plan) if len(sources) > 1)
         return frozenset(itertools.chain.from_iterable(groups))
 
@@ -102,7 +102,7 @@ class Account:
         )
 
     def _tensors(self) -> Iterator[_Tensor]:
-        """Each tensor once; tied ones with all their names."""
+        """Yield each tensor once; tied ones with all their names."""
         found: dict[int, _Tensor] = {}
         named = (
             ("parameter", self.model.named_parameters(remove_duplicate=False)),
@@ -143,7 +143,7 @@ class Account:
         return ""
 
     def _layer_of(self, names: Iterable[str]) -> str | None:
-        """The layer whose row says what becomes of a tensor of these names."""
+        """Return the layer whose row decides the outcome of a tensor of these names."""
         for name in names:
             for candidate in (name, name.rpartition(".")[0], name.partition(".parametrizations.")[0]):
                 if candidate in self._rows:
@@ -188,7 +188,7 @@ class _Tensor:
 
 
 def _weights(plan: Plan) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The layer and the names of the tensors that its weights are, or were computed from."""
+    """Yield the layer and the names of the tensors that its weights are, or were computed from."""
     for fqn, nodes in plan.nodes.items():
         for weight in (weight for layer in nodes for weight in layer.weights):
             parameter = parameter_of(weight)
@@ -197,7 +197,7 @@ def _weights(plan: Plan) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _readers_of(node: fx.Node) -> list[fx.Node]:
-    """What reads a tensor, beyond what only passes it on; the results of the graph are readers, too."""
+    """Return the readers of a tensor, past nodes that only pass it on; the results of the graph are readers, too."""
     found, rest, seen = [], list(node.users), set()
     while rest:
         user = rest.pop(0)
@@ -212,7 +212,7 @@ def _readers_of(node: fx.Node) -> list[fx.Node]:
 
 
 def totals(rows: Iterable[TensorReport]) -> dict[str, int]:
-    """Bytes in the model by what became of them, in the order of the outcomes; without constants of the program."""
+    """Return the model's bytes by outcome, in the order of the outcomes; without constants of the program."""
     found = dict.fromkeys((QUANTIZED, BY_RULE, FLOAT, NOT_REACHED), 0)
     for row in rows:
         if row.kind != "constant":

@@ -1,4 +1,4 @@
-"""Tells torchao's PT2E what to quantize: turns a plan into annotations on nodes."""
+"""Turn a plan into torchao's PT2E annotations on nodes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def annotate(graph: fx.GraphModule, plan: Plan, placement: Placement, percentile
 
 
 class _ActivationSpecs:
-    """Makes the specs of activations; readers that want a value quantized in the same way share its observer."""
+    """Makes the specs of activations; readers that quantize a value identically share its observer."""
 
     def __init__(self, placement: Placement, percentile: float) -> None:
         self._placement = placement
@@ -62,7 +62,7 @@ class _ActivationSpecs:
         self._first: dict[tuple[Any, ...], Any] = {}
 
     def spec(self, source: fx.Node, where: Any, settings: QuantizationSettings, in_middle: bool = False) -> Any:
-        """The spec for the value of ``source``, quantized at ``where``: a node, or an edge (source, user)."""
+        """Return the spec for the value of ``source``, quantized at ``where``: a node, or an edge (source, user)."""
         kind = (settings.activations_num_bits, settings.activations_symmetric, settings.observer, in_middle)
         if (source, *kind) in self._first:
             return pt2e().SharedQuantizationSpec(self._first[source, *kind])
@@ -71,10 +71,10 @@ class _ActivationSpecs:
 
 
 def activation_spec(settings: QuantizationSettings, placement: Placement, percentile: float, in_middle: bool) -> Any:
-    """The spec of an activation: 4, 8 or 16 bits, one scale for the whole tensor.
+    """Return the spec of an activation: 4, 8 or 16 bits, one scale for the whole tensor.
 
-    The zero point is the middle of the integers for symmetric activations without sign, and with ``in_middle`` for all
-    that are ever negative.
+    The zero point is the middle of the integers for symmetric activations without sign, and with ``in_middle`` for
+    all that are ever negative.
     """
     bits = settings.activations_num_bits
     symmetric = settings.activations_symmetric or placement.symmetric_activations
@@ -93,7 +93,7 @@ def activation_spec(settings: QuantizationSettings, placement: Placement, percen
 
 
 def weight_spec(axis: int, settings: QuantizationSettings, *, spare_bit: bool = False) -> Any:
-    """Signed integers of the first candidate's scheme; candidates are compared after calibration."""
+    """Return the spec of signed integers in the first candidate's scheme; candidates are compared after calibration."""
     from prepbench.quantize.weight_observer import WeightObserver  # loads torchao
 
     scheme = WeightScheme.of(next(settings.candidates()), spare_bit=spare_bit)
@@ -123,9 +123,9 @@ _OFF_HALVES = 1 + 2.0**-10
 
 
 class ActivationObserver(pt2e().UniformQuantizationObserverBase):  # type: ignore[misc]
-    """Learns the range of the values that pass it, and gives one scale and zero point for all of them.
+    """Learns the range of the values that pass through, and gives one scale and zero point for all of them.
 
-    Its ``mode`` says what it does with a value: ``"observe"`` learns from it, ``"pass"`` does nothing, ``"simulate"``
+    Its ``mode`` decides the effect on a value: ``"observe"`` learns from it, ``"pass"`` does nothing, ``"simulate"``
     quantizes and dequantizes it.
 
     Args:
@@ -145,22 +145,22 @@ class ActivationObserver(pt2e().UniformQuantizationObserverBase):  # type: ignor
         self.forget()
 
     def forget(self) -> None:
-        """Forget what was learned."""
+        """Reset the learned range."""
         self.low, self.high = math.inf, -math.inf
         self._kept: list[torch.Tensor] = []
         self._qparams: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def learned(self) -> tuple[float, float, tuple[torch.Tensor, ...]]:
-        """What was learned, for :meth:`recall`."""
+        """Return the learned state, for :meth:`recall`."""
         return self.low, self.high, tuple(self._kept)
 
     def recall(self, learned: tuple[float, float, tuple[torch.Tensor, ...]]) -> None:
-        """Take over what another observer learned from the same values."""
+        """Adopt the state that another observer learned from the same values."""
         self.forget()
         self.low, self.high, self._kept = learned[0], learned[1], list(learned[2])
 
     def fix(self, low: float, high: float) -> None:
-        """Take a range that was learned elsewhere as it is, whatever the method."""
+        """Set a range that was learned elsewhere, whatever the method."""
         self.forget()
         self.low, self.high = low, high
         self._qparams = self._of_range(low, high)
@@ -188,18 +188,18 @@ class ActivationObserver(pt2e().UniformQuantizationObserverBase):  # type: ignor
 
     @property
     def finite(self) -> bool:
-        """Whether something was seen, and all of it finite."""
+        """Whether values were seen, and all of them finite."""
         return math.isfinite(self.low) and math.isfinite(self.high)
 
     def simulate(self, x: torch.Tensor) -> torch.Tensor:
-        """``x`` after quantizing and dequantizing."""
+        """Quantize and dequantize ``x``."""
         if not self.finite:
             return x
         scale, zero_point = self.calculate_qparams()
         return torch.fake_quantize_per_tensor_affine(x, float(scale), int(zero_point), self.quant_min, self.quant_max)
 
     def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Scale and zero point, tensors of one element."""
+        """Return scale and zero point, tensors of one element."""
         if not self.finite:  # nothing ever passed: a branch that calibration did not take
             return torch.ones(1), torch.zeros(1, dtype=torch.int64)
         if self._qparams is None:
@@ -207,7 +207,7 @@ class ActivationObserver(pt2e().UniformQuantizationObserverBase):  # type: ignor
         return self._qparams
 
     def represented(self) -> tuple[float, float]:
-        """The smallest and the largest value that the integers stand for."""
+        """Return the smallest and the largest value that the integers represent."""
         scale, zero_point = (float(value) for value in self.calculate_qparams())
         return (self.quant_min - zero_point) * scale, (self.quant_max - zero_point) * scale
 
@@ -250,7 +250,7 @@ class ActivationObserver(pt2e().UniformQuantizationObserverBase):  # type: ignor
 
 
 def _step(x: torch.Tensor) -> int:
-    """Every how many values of ``x`` one is kept: coprime to its sizes, so that every channel is sampled."""
+    """Return n, where every n-th value of ``x`` is kept: coprime to its sizes, so that every channel is sampled."""
     step = max(1, math.ceil(x.numel() / _KEPT_OF_A_BATCH))
     while any(math.gcd(step, size) > 1 for size in x.shape):
         step += 1

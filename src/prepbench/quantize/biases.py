@@ -1,4 +1,4 @@
-"""Biases: correcting the mean error that quantization adds, and keeping biases within the range of int32."""
+"""Correct biases for the mean error of quantization, and keep them within the range of int32."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LARGEST_BIAS = 2.0**30
 
 
 def correct_biases(graph: fx.GraphModule, shifts: Mapping[str, torch.Tensor]) -> dict[str, fx.Node]:
-    """Subtract from biases what quantizing adds to the mean of each output channel, in place.
+    """Subtract the mean shift that quantization adds to each output channel from biases, in place.
 
     Layers without a bias stay without one. A corrected bias is a new parameter; the old one may be shared.
 
@@ -62,9 +62,9 @@ def restore_biases(graph: fx.GraphModule, before: Mapping[str, fx.Node]) -> None
 def fit_biases(graph: fx.GraphModule) -> None:
     """Widen the scales of calibrated weights, in place, where the bias would not fit otherwise.
 
-    Integer kernels add the bias as int32 of scale (input scale x weight scale). A channel with tiny weights and a large
-    bias (a folded batch norm leaves such channels) would need more than 32 bits. Its scale is raised until the bias
-    fits; what that takes from the weights is far below the resolution of the bias.
+    Integer kernels add the bias as int32 of scale (input scale x weight scale). A channel with tiny weights and a
+    large bias (a folded batch norm leaves such channels) would need more than 32 bits. Its scale is raised until the
+    bias fits; the loss in the weights is far below the resolution of the bias.
     """
     for node in graph.graph.nodes:
         bias = _bias(node)
@@ -79,7 +79,7 @@ def fit_biases(graph: fx.GraphModule) -> None:
 
 
 def _bias(node: fx.Node) -> fx.Node | None:
-    """The parameter that a layer's node adds."""
+    """Return the parameter that a layer's node adds."""
     if node.op != "call_function" or node.target not in BIASES:
         return None
     index = BIASES[node.target][2]

@@ -12,7 +12,7 @@ Program = torch.export.ExportedProgram
 def dequantize_blocks_reference(
     q: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor | None, block_size: int, bits: int
 ) -> torch.Tensor:
-    """What ``prepbench::dequantize_blocks`` computes, in operators of PyTorch.
+    """Compute ``prepbench::dequantize_blocks`` in operators of PyTorch.
 
     Args:
         q: int8 of shape (out, in).
@@ -34,7 +34,7 @@ def dequantize_blocks_reference(
 def dequantize_blocks(
     q: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor | None, block_size: int, bits: int
 ) -> torch.Tensor:
-    """The operator; see :func:`dequantize_blocks_reference`, of which it makes no second copy."""
+    """The operator; see :func:`dequantize_blocks_reference`."""
     blocks = q.to(scale.dtype).reshape(scale.shape[0], scale.shape[1], block_size)
     if zero_point is not None:
         blocks -= zero_point.to(scale.dtype).unsqueeze(-1)
@@ -52,7 +52,7 @@ OPERATOR = torch.ops.prepbench.dequantize_blocks.default
 
 
 def decompose_blocks(program: Program) -> Program:
-    """The program with plain operators in place of ``dequantize_blocks``, for targets that have no kernel for it."""
+    """Replace ``dequantize_blocks`` by plain operators, for targets that have no kernel for it."""
     if not any(node.target is OPERATOR for node in program.graph.nodes):
         return program
     with warnings_ignored_here():  # torch warns about its own internals

@@ -1,4 +1,4 @@
-"""The second stage: run samples through the observers. Samples that give no usable range are named."""
+"""The second stage: run samples through the observers. Errors name samples that give no usable range."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def calibrate(
     progress: ProgressCallback = report_nothing,
     statistics: Statistics | None = None,
 ) -> Observed:
-    """Run the samples through the observers; each learns the range of what passes it.
+    """Run the samples through the observers; each learns the range of the values that pass through.
 
     Args:
         observed: from :func:`insert_observers`; its observers start afresh, so a cancelled call can be repeated.
@@ -99,7 +99,7 @@ def learn(
 
 
 def read_weights(graph: fx.GraphModule) -> None:
-    """Let the observers of weights read them, which they do by themselves only where a sample passes."""
+    """Make the observers of weights read them, which they only do by themselves when a sample passes."""
     found: dict[str, Any] = {}
     for node in graph.graph.nodes:
         observer = observer_of(graph, node)
@@ -158,7 +158,7 @@ def run_sample(graph: fx.GraphModule, call: Callable[..., Any], sample: Sample) 
 
 
 def _not_finite(graph: fx.GraphModule, sample: Sample) -> CalibrationError:
-    """The error for a sample on which values are NaN or infinite: which, and where they appear first."""
+    """Return the error for a sample on which values are NaN or infinite: which, and where they appear first."""
     given = [name for name, tensor in _named_tensors(graph, sample) if _has_nan_or_inf(tensor)]
     if given:
         return CalibrationError(
@@ -176,14 +176,14 @@ def _not_finite(graph: fx.GraphModule, sample: Sample) -> CalibrationError:
 
 
 def _named_tensors(graph: fx.GraphModule, sample: Sample) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of a sample by the names of the graph's inputs."""
+    """Yield the tensors of a sample by the names of the graph's inputs."""
     names = [str(node.target) for node in graph.graph.nodes if node.op == "placeholder"]
     leaves = pytree.tree_leaves((sample.args, sample.kwargs))
     return ((name, leaf) for name, leaf in zip(names, leaves, strict=False) if isinstance(leaf, torch.Tensor))
 
 
 class _Finder(fx.Interpreter):
-    """Remembers the first node whose result is not finite although what it reads is."""
+    """Finds the first node whose result is not finite although its operands are."""
 
     found: fx.Node | None = None
 
@@ -197,7 +197,7 @@ class _Finder(fx.Interpreter):
 
 
 def _first_not_finite(graph: fx.GraphModule, sample: Sample) -> fx.Node | None:
-    """The first node, in execution order, whose result on a sample is not finite although what it reads is."""
+    """Return the first node, in execution order, whose result on a sample is not finite although its operands are."""
     set_mode(graph, "pass")
     finder = _Finder(graph, garbage_collect_values=False)
     with torch.no_grad():
@@ -210,7 +210,7 @@ def _has_nan_or_inf(value: Any) -> bool:
 
 
 def _location(node: fx.Node) -> str:
-    """A node with its module and source line."""
+    """Return a node's name with its module and source line."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     where = stack[-1][0] if stack and stack[-1][0] else "the model"
     lines = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")

@@ -1,4 +1,4 @@
-"""The algorithms that change weights without changing what is computed, as options ask for them."""
+"""Apply the algorithms of the options that change weights but not the results of the graph."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def change_weights(
     progress: ProgressCallback,
     statistics: Statistics | None = None,
 ) -> dict[str, str]:
-    """Apply them in place.
+    """Apply the algorithms in place; return what changed by layer.
 
     Args:
         graph: in float; its tensors that others share stay as they are.
@@ -59,11 +59,11 @@ def change_weights(
 
 
 def smooths_unasked(options: CompileOptions, settings: Mapping[str, QuantizationSettings]) -> bool:
-    """Whether outlier channels are moved although nobody asked: where activations are quantized beside 8-bit weights.
+    """Return whether outliers are smoothed by default: where activations are quantized beside 8-bit weights.
 
-    Weights of fewer bits, or of one scale for all channels, have no room for them. All layers take part, those in float
-    too, whose results stay the same but for rounding. So the weights of a graph do not depend on which of its layers
-    are quantized.
+    Weights of fewer bits, or of one scale for all channels, have no room for them. All layers take part, also float
+    ones, whose results stay the same but for rounding. So the weights of a graph do not depend on which of its
+    layers are quantized.
     """
     both = [one for one in settings.values() if not one.prefer_weights_only_quantization]
     bits = {each.weights_num_bits for one in both for each in one.candidates()}
@@ -74,7 +74,7 @@ def smooths_unasked(options: CompileOptions, settings: Mapping[str, Quantization
 def _smoothing(
     settings: Mapping[str, QuantizationSettings], layers: Collection[str], options: CompileOptions
 ) -> tuple[Mapping[str, object], Worth]:
-    """Which layers may be smoothed, and what that must gain."""
+    """Return the layers that may be smoothed, and the minimal gain."""
     if options.smooth_quant:
         return settings, ASKED_FOR
     return dict.fromkeys(layers) if smooths_unasked(options, settings) else {}, UNASKED

@@ -45,7 +45,7 @@ def convert(observed: Observed) -> fx.GraphModule:
 
 
 def name_weights(graph: fx.GraphModule, plan: Plan) -> dict[str, Stored]:
-    """Name the integers of weights after their layers, in place, so that files tell what they hold.
+    """Name the integers of weights after their layers, in place, so that files show which layer they belong to.
 
     Args:
         graph: converted.
@@ -83,14 +83,14 @@ def name_weights(graph: fx.GraphModule, plan: Plan) -> dict[str, Stored]:
 
 @dataclass(frozen=True)
 class Stored:
-    """The integers of a weight: how many, and of which layers."""
+    """The stored integers of a weight: their bits, and their layers."""
 
     elements: int
     layers: frozenset[str]
 
 
 def _renamed(graph: fx.GraphModule, old: str, wanted: str) -> str:
-    """Give an attribute of the graph another name, which is made unique."""
+    """Rename an attribute of the graph; return the new, unique name."""
     new = next(name for i in itertools.count() if not hasattr(graph, name := f"{wanted}_{i}"))
     graph.register_buffer(new, operator.attrgetter(old)(graph).detach())
     for node in graph.graph.find_nodes(op="get_attr"):
@@ -102,7 +102,7 @@ def _renamed(graph: fx.GraphModule, old: str, wanted: str) -> str:
 
 
 def _is_float(node: fx.Node) -> bool:
-    """Whether it gives a weight as the layer multiplies by it, and not as it is stored."""
+    """Return whether it gives a weight as the layer multiplies by it, and not as it is stored."""
     return (
         node.target is OPERATOR
         or "dequantize_per" in str(node.target)
@@ -115,7 +115,7 @@ def _is_float(node: fx.Node) -> bool:
 
 
 def _forget_unused(graph: fx.GraphModule) -> None:
-    """Drop the float weights that int8 ones replace; they would be saved with the model."""
+    """Remove the float weights that int8 ones replace; they would be saved with the model."""
     used = {str(node.target) for node in graph.graph.nodes if node.op == "get_attr"}
     for module_name, module in graph.named_modules():
         prefix = f"{module_name}." if module_name else ""
@@ -125,7 +125,7 @@ def _forget_unused(graph: fx.GraphModule) -> None:
 
 
 def _without_gradients(graph: fx.GraphModule) -> None:
-    """Put parameters without gradients around the same memory; those that stay in float are the user's own."""
+    """Recreate parameters without gradients around the same memory; those that stay in float are the user's own."""
     made: dict[int, nn.Parameter] = {}
     for module in graph.modules():
         for name, value in module._parameters.items():
@@ -135,9 +135,9 @@ def _without_gradients(graph: fx.GraphModule) -> None:
 
 
 def _take_rounded(graph: fx.GraphModule) -> None:
-    """Put the rounded weight in the place of one whose integers are not the nearest, in place.
+    """Replace a weight whose integers are not the nearest by its rounded values, in place.
 
-    What rounds it to nearest then gives these integers.
+    Rounding these to nearest then gives the same integers.
     """
     made: dict[Any, str] = {}
     for node in list(graph.graph.nodes):
@@ -157,7 +157,8 @@ def _take_rounded(graph: fx.GraphModule) -> None:
 
 
 def _convert_blocks(observer: Any, made: dict[Any, dict[str, str]], graph: fx.GraphModule, node: fx.Node) -> None:
-    """Replace the observer of a weight by its integers, the scales of its blocks and the operator that multiplies them.
+    """Replace the observer of a weight by its integers, the scales of its blocks and the operator that multiplies
+    them.
 
     Args:
         observer: of class ``WeightObserver``, with a block size in its scheme.
@@ -189,7 +190,7 @@ def _convert_blocks(observer: Any, made: dict[Any, dict[str, str]], graph: fx.Gr
 
 
 def _block_constants(observer: Any) -> dict[str, torch.Tensor]:
-    """What the operator multiplies: integers, scales and, of asymmetric weights, zero points."""
+    """Return the operator's constants: integers, scales and, of asymmetric weights, zero points."""
     weight, scheme, rows = observer.weight, observer.scheme, observer.rows()
     parts = {"q": rows.integers.reshape(weight.shape), "scale": rows.scale.reshape(weight.shape[0], -1)}
     if not scheme.symmetric:

@@ -1,4 +1,4 @@
-"""What each layer becomes: the smallest scheme that its sensitivity allows, or float where that is too inexact."""
+"""Decide each layer's scheme: the smallest that its sensitivity allows, or float where that is too inexact."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CANDIDATE_LIMIT = 0.01
 
 @dataclass
 class Decisions:
-    """What was decided, by FQN.
+    """The decisions, by FQN.
 
     Attributes:
         schemes: the scheme of each quantized layer's weight.
@@ -128,7 +128,7 @@ def _choose(
 
 
 def _best(noise: Mapping[WeightScheme, Powers]) -> WeightScheme:
-    """The candidate that adds least noise."""
+    """Return the candidate that adds least noise."""
     return min(noise, key=lambda scheme: noise[scheme].noise_to_signal)
 
 
@@ -149,13 +149,13 @@ def _reach_floor(
 
 
 def _finer(noise: Mapping[WeightScheme, Powers], chosen: WeightScheme) -> list[WeightScheme]:
-    """A scheme, and the candidates that add less noise."""
+    """Return a scheme, and the candidates that add less noise."""
     limit = noise[chosen].noise_to_signal
     return [chosen, *(scheme for scheme, powers in noise.items() if powers.noise_to_signal < limit)]
 
 
 def _without_left_in_float(graph: fx.GraphModule, plan: Plan, decisions: Decisions) -> Plan:
-    """Take the observers of layers that stay in float out of the graph; returns the plan of what is left."""
+    """Remove the observers of layers that stay in float from the graph; return the plan without these layers."""
     if not decisions.left_in_float.keys() & plan.nodes.keys():
         return plan
     for fqn in decisions.left_in_float:
@@ -184,7 +184,7 @@ _FINER = 0.02
 class FloorSearch:
     """Tries schemes for the layers of a graph, and measures the whole model with them.
 
-    Each try changes the graph just enough to run it, and the next try undoes that.
+    Each trial changes the graph only as far as needed to run it, and the next trial undoes that.
 
     Args:
         graph: observed and calibrated.
@@ -226,7 +226,7 @@ class FloorSearch:
         }
 
     def score(self, schemes: Schemes) -> Score:
-        """How far the model is from float with these schemes."""
+        """Return how far the model is from float with these schemes."""
         for fqn, scheme in schemes.items():
             for observer in self._weights[fqn]:
                 observer.take(scheme)
@@ -239,15 +239,15 @@ class FloorSearch:
         return simulated_score(self._graph, self._samples, self._measured.outputs, left, self._logits)
 
     def is_enough(self, score: Score) -> bool:
-        """Whether this reaches the floor, also on samples that were not measured."""
+        """Return whether this reaches the floor, also on samples that were not measured."""
         return self._floors.is_enough(score)
 
     def reach_floor(self, choices: Mapping[str, Sequence[WeightScheme]]) -> dict[str, WeightScheme]:
-        """Give up as little as reaches the floor: finer schemes cost a part of what a layer in float does.
+        """Raise precision at the least cost until the floor is reached: finer schemes cost a share of a float layer.
 
-        Which layers change is an integer program: the least lost work with no more than so much estimated noise. What
-        it finds is simulated, and the noise that it may add is corrected by what came out. The search ends where
-        nothing else is found between what is enough and what is not.
+        An integer program selects the layers: the least lost work within an amount of estimated noise. Its solution
+        is simulated, and the allowed noise is corrected by the result. The search ends when no other solution lies
+        between one that is enough and one that is not.
 
         Args:
             choices: for each layer, the scheme that it has so far, then finer ones that it could have.
@@ -276,7 +276,7 @@ class FloorSearch:
         return best or {}
 
     def output_noise(self, schemes: Mapping[str, Sequence[WeightScheme]], *, in_nats: bool) -> OutputNoise:
-        """What each quantizer adds to the outputs of the model, estimated.
+        """Estimate what each quantizer adds to the outputs of the model.
 
         Args:
             schemes: for each layer, those that could be chosen.
@@ -297,11 +297,13 @@ class FloorSearch:
         )
 
     def noise_of(self, fqn: str, scheme: WeightScheme) -> Powers:
-        """What a scheme adds to the output of a layer."""
+        """Return the noise of a scheme in the output of a layer."""
         return self._measured.powers_of(self._plan.nodes[fqn], scheme)
 
     def _work(self, layers: Iterable[str]) -> dict[str, float]:
-        """What each layer costs in float: its multiplications, and half a layer's for the conversions around it."""
+        """Return the cost of each layer in float: its multiplications, and half a layer's for the conversions around
+        it.
+        """
         each = self._measured.multiplications
         work = {fqn: float(sum(each.get(one.node.name, 0) for one in self._plan.nodes[fqn])) for fqn in layers}
         conversions = 0.5 * max(1.0, math.fsum(work.values()) / max(1, len(work)))
@@ -326,14 +328,14 @@ class _Program:
         ]
 
     def cheapest(self, allowed: float) -> dict[str, WeightScheme]:
-        """The schemes with the least lost work whose predicted noise is at most this."""
+        """Return the schemes with the least lost work whose predicted noise is at most this."""
         found = cheapest(self._all_costs, [Limit(self._noise, allowed)], shared=self._rounded)
         assert found is not None  # everything in float adds nothing
         pairs = zip(self._choices.items(), found, strict=True)
         return {fqn: schemes[choice] for (fqn, schemes), choice in pairs if choice < len(schemes)}
 
     def cost(self, schemes: Schemes) -> float:
-        """The lost work."""
+        """Return the lost work."""
         return math.fsum(
             self._costs[fqn][choices.index(schemes[fqn])] if fqn in schemes else self._work[fqn]
             for fqn, choices in self._choices.items()
@@ -341,13 +343,17 @@ class _Program:
 
 
 def _share(schemes: Sequence[WeightScheme], one: WeightScheme) -> float:
-    """How much of what a layer in float costs a finer scheme does: its further bits; a little where it has none."""
+    """Return the cost of a finer scheme as a share of that of float: by its additional bits; a little where it has
+    none.
+    """
     first = schemes[0]
     return 0.0 if one == first else max(_FINER, (one.bits - first.bits) / (32 - first.bits))
 
 
 def _next(corrected: float, allowed: float, enough: float, too_much: float) -> float:
-    """The noise to allow next: what would be at the floor, within what is known, and not too far from the last."""
+    """Return the noise to allow next: the estimate of the floor, within the known bounds, and not too far from the
+    last.
+    """
     corrected = min(max(corrected, allowed / _FARTHEST), allowed * _FARTHEST)
     if too_much < math.inf and not enough < corrected < too_much:
         return math.sqrt(enough * too_much) if enough else too_much / 2
@@ -361,7 +367,7 @@ def simulated_score(
     plan: Plan,
     logits: Collection[int] = (),
 ) -> Score:
-    """How far the model is from float when quantized as ``plan`` says: SQNR of the worst floating-point output.
+    """Return how far the model is from float when quantized by ``plan``: SQNR of the worst floating-point output.
 
     Args:
         graph: observed and calibrated; its observers are in the mode ``"pass"`` afterwards.

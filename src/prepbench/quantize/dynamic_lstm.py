@@ -23,7 +23,7 @@ def dynamic_lstm_layer(
     weights: Sequence[torch.Tensor],
     lengths: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """``prepbench::lstm_layer`` where the inputs, and the states of each step, are rounded to 8 bits in each call.
+    """Compute ``prepbench::lstm_layer`` with inputs, and the states of each step, rounded to 8 bits in each call.
 
     Args:
         x: as there.
@@ -47,23 +47,23 @@ OPERATOR = torch.ops.prepbench.dynamic_lstm_layer.default
 
 
 def has_integer_kernel(layer: LayerNode) -> bool:
-    """Whether a layer's node has this form: an LSTM without projections."""
+    """Return whether a layer's node has this form: an LSTM without projections."""
     return layer.node.target is _FLOAT and not has_projections(layer)
 
 
 def has_projections(layer: LayerNode) -> bool:
-    """Whether a recurrent layer projects its states."""
+    """Return whether a recurrent layer projects its states."""
     return len(layer.weights) > 2 * int(layer.node.meta["val"][1].shape[0])
 
 
 def use_integers(graph: fx.GraphModule, names: Sequence[str]) -> None:
-    """Let the LSTM nodes of these names compute in integers, in place."""
+    """Make the LSTM nodes of these names compute in integers, in place."""
     _exchange(graph, dict.fromkeys(names, OPERATOR))
 
 
 @contextmanager
 def in_integers(graph: fx.GraphModule, names: Sequence[str]) -> Iterator[None]:
-    """A block in which the LSTM nodes of these names compute in integers."""
+    """Make the LSTM nodes of these names compute in integers inside the block."""
     use_integers(graph, names)
     try:
         yield
@@ -87,7 +87,7 @@ def _direction(
     *,
     backwards: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The states of all steps, and the last two, of one direction."""
+    """Return the states of all steps, and the last two, of one direction."""
     at_input, at_state, *biases = weights
     gates = _rounded(x) @ at_input.t()
     for bias in biases:
@@ -108,7 +108,7 @@ def _direction(
 
 
 def _rounded(x: torch.Tensor) -> torch.Tensor:
-    """What 256 integers between the smallest and the largest value, and 0, stand for."""
+    """Round to 256 integers between the smallest and the largest value, with 0 among them, and back."""
     if not x.numel():
         return x
     low, high = (value.clamp(max=0) if i == 0 else value.clamp(min=0) for i, value in enumerate(torch.aminmax(x)))

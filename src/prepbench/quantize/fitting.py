@@ -1,4 +1,4 @@
-"""Weight schemes that fit a layer: of the settings' candidates, or the next best."""
+"""The weight schemes that fit a layer's shape: the settings' candidates, or the next best."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from prepbench.settings.quantization import BLOCK_SIZES
 
 
 def fitting_schemes(plan: Plan, fqn: str) -> tuple[list[WeightScheme], str]:
-    """The schemes that a layer's settings allow, what takes the least memory first, and a remark on them or nothing.
+    """Return the schemes that a layer's settings allow, the smallest in memory first, and a note on them or "".
 
-    Where no block size that the settings name divides the inputs, the next smaller one that does is taken, and a scale
-    for each channel where none does.
+    Where no block size of the settings divides the inputs, the next smaller one that does is taken, and a scale for
+    each channel where none does.
 
     Args:
         plan: with the layer's nodes and settings.

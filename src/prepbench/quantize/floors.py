@@ -1,8 +1,8 @@
-"""How exact a quantized model and its layers must be, which depends on the bits that were asked for.
+"""The required exactness of a quantized model and its layers, which depends on the requested bits.
 
-Fewer bits are named by who accepts less: a layer in 4 bits is left in float only where it is ruined. What predicts
-tokens is judged by what it predicts (``quantize/predictions``). The logits of a model may be far from float and say the
-same, above all where they say little, as with random weights.
+Users who name fewer bits accept less: a 4-bit layer is left in float only where it is ruined. Models that predict
+tokens are judged by their predictions (``quantize/predictions``): their logits may be far from float and predict the
+same, above all where they are nearly uniform, as with random weights.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MARGIN = 1.0
 
 @dataclass(frozen=True)
 class Score:
-    """How far a model is from float on a few samples.
+    """The distance of a model from float on a few samples.
 
     Attributes:
         sqnr: of its worst output, in dB.
@@ -44,7 +44,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Floors:
-    """What is required.
+    """The requirements.
 
     Attributes:
         options: what the user said about it.
@@ -56,39 +56,41 @@ class Floors:
 
     @classmethod
     def of(cls, options: CompileOptions, settings: Sequence[QuantizationSettings]) -> Floors:
-        """Those of a model whose layers have these settings."""
+        """Return the floors of a model whose layers have these settings."""
         return cls(options, min(map(named_bits, settings), default=8))
 
     def layer(self, settings: QuantizationSettings) -> float:
-        """The SQNR in dB below which a layer stays in float."""
+        """Return the SQNR in dB below which a layer stays in float."""
         floor = self.options.layer_sqnr_floor
         return _LAYER[named_bits(settings)] if floor is None else floor
 
     def is_enough(self, score: Score) -> bool:
-        """Whether a model is exact enough, also on samples that were not measured."""
+        """Return whether a model is exact enough, also on samples that were not measured."""
         if self.judges_predictions(score):
             return score.divergence is not None and score.divergence <= _DIVERGENCE[self.bits]
         return score.sqnr >= self._model + MARGIN
 
     def judges_predictions(self, score: Score) -> bool:
-        """Whether the divergence of predictions decides, and not the SQNR."""
+        """Return whether the divergence of predictions decides, and not the SQNR."""
         return score.divergence is not None and self.options.model_sqnr_floor is None
 
     def exceeded(self, score: Score) -> float:
-        """How many times the noise that is allowed a model has: 1 at the floor, and infinite where nothing is left."""
+        """Return a model's noise as a multiple of the allowed noise: 1 at the floor, and infinite where no signal
+        remains.
+        """
         if self.judges_predictions(score):
             assert score.divergence is not None
             return score.divergence / _DIVERGENCE[self.bits]
         return float(10 ** (-score.sqnr / 10)) / self.noise_allowed(score)
 
     def noise_allowed(self, score: Score) -> float:
-        """The most noise at the floor: the divergence in nats, or noise relative to the signal."""
+        """Return the most noise at the floor: the divergence in nats, or noise relative to the signal."""
         if self.judges_predictions(score):
             return _DIVERGENCE[self.bits]
         return float(10 ** (-(self._model + MARGIN) / 10))
 
     def why_not(self, before: Score, after: Score) -> str:
-        """Why layers went to float, in words."""
+        """Return why layers went to float, in words."""
         if self.judges_predictions(before):
             return (
                 f"the model's predictions would be at {before} from float, above the limit of "
@@ -106,7 +108,7 @@ class Floors:
 
 
 def named_bits(settings: QuantizationSettings) -> int:
-    """The fewest bits that the settings name, of weights or activations; of several to choose from, the most."""
+    """Return the fewest bits that the settings name, of weights or activations; of several candidates the most."""
     bits = settings.weights_num_bits
     most = bits if isinstance(bits, int) else max(bits)
     return most if settings.prefer_weights_only_quantization else min(most, settings.activations_num_bits)

@@ -1,4 +1,4 @@
-"""The integers of a weight, found once for each scheme."""
+"""A cache of the integers of a weight by scheme."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from prepbench.quantize.weights import WeightScheme
 
 
 class FoundRows:
-    """The integers of one weight for each scheme that was asked for, found once; all its observers share them.
+    """The integers of one weight for each requested scheme, computed once; all its observers share them.
 
     Attributes:
         weight: the weight, once it was read.
@@ -24,7 +24,7 @@ class FoundRows:
         self._rows: dict[tuple[int, WeightScheme], PackedRows] = {}
 
     def rows(self, axis: int, scheme: WeightScheme) -> QuantizedRows:
-        """The weight in integers.
+        """Return the weight in integers.
 
         Args:
             axis: the axis of output channels.
@@ -37,7 +37,7 @@ class FoundRows:
         return self._rows[axis, scheme].unpacked()
 
     def fixed(self, axis: int, scheme: WeightScheme, rows: QuantizedRows) -> FoundRows:
-        """The same weight with integers that were found elsewhere."""
+        """Return the same weight with integers that were computed elsewhere."""
         other = FoundRows()
         other.weight = self.weight
         other._rows[axis, scheme] = PackedRows.of(rows, scheme.bits)

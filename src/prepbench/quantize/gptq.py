@@ -1,4 +1,4 @@
-"""Rounding one input after the other, with the weights that are left making up for the errors."""
+"""GPTQ: round one input after the other, and compensate each error by the weights that are left."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _FARTHEST = 1.5
 
 
 def error_compensated(weight: torch.Tensor, axis: int, scheme: WeightScheme, moments: InputMoments) -> QuantizedRows:
-    """Round one input after the other, and change the weights of those that are left so that outputs stay the same.
+    """Round one input after the other, and change the remaining weights so that outputs stay the same.
 
-    Inputs with most power go first. Scales are those of :func:`weighted`, known before; at the end, those of a row are
-    fitted to its integers, all at once.
+    Inputs with most power go first. Scales are those of :func:`weighted`, fixed beforehand; at the end, the scales
+    of a row are fitted jointly to its integers.
 
-    Source: Frantar, Ashkboos, Hoefler, Alistarh, "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained
-    Transformers", 2023, algorithm 1, with the order and the fixed scales that its authors' code calls ``act_order`` and
-    ``static_groups``.
+    Source: Frantar, Ashkboos, Hoefler, Alistarh, "GPTQ: Accurate Post-Training Quantization for Generative
+    Pre-trained Transformers", 2023, algorithm 1, with the order and the fixed scales that its authors' code calls
+    ``act_order`` and ``static_groups``.
     """
     start = weighted(weight, axis, scheme, moments)
     inputs = weight.shape[1 - axis % 2]
@@ -55,9 +55,9 @@ def error_compensated(weight: torch.Tensor, axis: int, scheme: WeightScheme, mom
 
 
 def fitted_scales(rows: torch.Tensor, steps: torch.Tensor, scale: torch.Tensor, products: torch.Tensor) -> torch.Tensor:
-    """Scales of less squared error at the outputs: each is fitted to what those before it left.
+    """Return scales of less squared error at the outputs: each is fitted to the error that those before it left.
 
-    One round of coordinate descent (Gauss-Seidel) over the blocks of a row, the blocks of most error first.
+    One round of coordinate descent (Gauss-Seidel) over the blocks of a row, the blocks with the largest error first.
 
     Args:
         rows: the weights, of shape (rows, in).
@@ -92,7 +92,7 @@ def _compensated(
     order: torch.Tensor,
     groups: torch.Tensor,
 ) -> torch.Tensor:
-    """The integers of some outputs, of which each is rounded by itself."""
+    """Return the integers of some outputs, each of which is rounded independently."""
     outputs, inputs = rows.shape
     left, places = rows.t()[order], order.tolist()  # inputs as rows, which are read at once
     low, high = limits

@@ -1,4 +1,4 @@
-"""Weights in half precision that stay so while their layers are quantized, and are cast where they are read."""
+"""Keep weights in half precision while their layers are quantized, and cast them where they are read."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _MATRICES = {
 
 
 def weights_to_cast(program: torch.export.ExportedProgram) -> frozenset[str]:
-    """Placeholders of weights in half precision that need not be cast as a whole before their layers are quantized.
+    """Return the placeholders of weights in half precision that are cast only where layers read them.
 
-    They are matrices that nothing but layers reads. Where batch norms may be folded into weights, there are none.
+    They are matrices that only layers read. Where batch norms may be folded into weights, there are none.
     """
     nodes = program.graph.nodes
     if any(node.target in _NORMS for node in nodes):
@@ -49,7 +49,7 @@ def _is_weight_of_layers(node: fx.Node) -> bool:
 
 
 def cast_what_is_left(graph: fx.GraphModule) -> None:
-    """Store weights that stayed in half precision, because their layers stay in float, in float32, in place."""
+    """Convert half-precision weights whose layers stay in float to float32, in place."""
     made: dict[str, str] = {}
     for node in list(graph.graph.nodes):
         source = parameter_of(node)

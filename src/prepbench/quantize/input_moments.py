@@ -1,4 +1,8 @@
-"""Rounding weights by what their inputs are on samples: a few layers at a time, so that memory stays small."""
+"""Round weights by the Hessian of their inputs on samples: a few layers at a time, to bound memory.
+
+The Hessian of a layer's squared output error is the sum of products of its inputs, ``X^T X``; the code calls it
+``products``.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ Source = tuple[str, Patches | None]
 
 
 def products_bytes(weights: Iterable[torch.Tensor]) -> int:
-    """Bytes of the products of inputs that are needed at a time, for matrices with output channels first."""
+    """Return the bytes of the Hessians of inputs that are needed at a time, for matrices with output channels first."""
     return max((4 * weight.shape[1] ** 2 for weight in weights if weight.ndim == 2), default=0)
 
 
@@ -41,11 +45,12 @@ def round_by_inputs(
     progress: ProgressCallback,
     rows_of: Callable[[LayerNode], Any] | None = None,
 ) -> None:
-    """Find the integers of weights whose algorithm looks at their inputs, for all candidates of their layers.
+    """Find the integers of weights whose algorithm needs the Hessian of their inputs, for all candidates of their
+    layers.
 
-    Samples run side by side, so that the products of one layer are complete, and forgotten, before the next layer runs.
-    Where that would keep too many results of samples, or the graph writes to tensors, all of it runs once for every
-    :data:`_MEMORY` bytes of products.
+    Samples run side by side, so that the Hessian of one layer is complete, and dropped, before the next layer runs.
+    Where that would keep too many results of samples, or the graph writes to tensors, the whole graph runs once for
+    every :data:`_MEMORY` bytes of Hessians.
 
     Args:
         graph: observed, its observers in the mode ``"pass"`` and with their weights read.
@@ -90,7 +95,7 @@ def round_by_inputs(
 
 
 class _Weight:
-    """A weight, the nodes that give what it is multiplied by, and the schemes to round it for."""
+    """A weight, the nodes that give its inputs, and the schemes to round it for."""
 
     def __init__(self, rows: Any, axis: int) -> None:
         self.rows = rows
@@ -100,7 +105,7 @@ class _Weight:
 
     @property
     def memory(self) -> int:
-        """Bytes of the products of its inputs."""
+        """Return the bytes of the Hessian of its inputs."""
         shape = self.rows.weight.shape
         patches = next(iter(self.sources))[1]
         if patches is not None:
@@ -108,7 +113,7 @@ class _Weight:
         return int(shape[1 - self.axis]) ** 2 * 4
 
     def round(self, found: Mapping[Source, InputMoments]) -> None:
-        """Find the integers, and forget the inputs."""
+        """Find the integers, and drop the Hessian."""
         moments = [found[source] for source in self.sources if source in found]
         if not moments or not all(bool(one.products.isfinite().all()) for one in moments):
             return
@@ -138,7 +143,7 @@ def _wanted(plan: Plan, rows_of: Callable[[LayerNode], Any]) -> list[_Weight]:
 
 
 def _passes(weights: Sequence[_Weight]) -> list[list[_Weight]]:
-    """The weights in groups whose products fit into memory; those that read the same inputs stay together."""
+    """Group the weights so that the Hessians of a group fit into memory; weights of the same inputs stay together."""
     passes: list[list[_Weight]] = []
     used, seen = _MEMORY, set[Source]()
     for weight in weights:
@@ -154,7 +159,7 @@ def _passes(weights: Sequence[_Weight]) -> list[list[_Weight]]:
 
 
 class _Collector(fx.Interpreter):
-    """Runs the graph, and adds up the products of what some nodes give."""
+    """Runs the graph, and accumulates the Hessians of some nodes' results."""
 
     def __init__(self, graph: fx.GraphModule, sources: set[Source]) -> None:
         super().__init__(graph)
@@ -170,7 +175,7 @@ class _Collector(fx.Interpreter):
 
 
 def _add(found: dict[Source, InputMoments], source: Source, value: Any) -> None:
-    """Add the products of what a node gave, or of patches of it."""
+    """Add the products of a node's result, or of its im2col patches, to a Hessian."""
     if not isinstance(value, torch.Tensor) or not value.numel():
         return
     patches, before = source[1], found.get(source)
@@ -191,7 +196,7 @@ def _add(found: dict[Source, InputMoments], source: Source, value: Any) -> None:
 
 
 def can_run_in_step(graph: fx.GraphModule) -> bool:
-    """Whether nothing writes to a tensor, which samples might share."""
+    """Return whether nothing writes to a tensor, which samples might share."""
     schemas = [schema_of(node.target) for node in graph.graph.nodes if node.op == "call_function"]
     return not any(schema is not None and schema.is_mutable for schema in schemas)
 
@@ -199,7 +204,7 @@ def can_run_in_step(graph: fx.GraphModule) -> bool:
 def run_in_step(
     graph: fx.GraphModule, samples: Sequence[Sample], stops: Collection[str], limit: int
 ) -> Iterator[tuple[str, list[Any]]]:
-    """Run up to each of some nodes on all samples, then to the next one; what comes behind the last one is not run.
+    """Run all samples up to each of some nodes, one node after the other; nodes behind the last one do not run.
 
     Ends before the last one where it would keep too much.
 
@@ -239,14 +244,14 @@ class _Runner(fx.Interpreter):
         self.args_iter = iter(sample.args)
 
     def run_part(self, nodes: Sequence[fx.Node]) -> None:
-        """Go on with these nodes, and forget what is read for the last time."""
+        """Run these nodes next, and drop results after their last use."""
         for node in nodes:
             self.env[node] = self.run_node(node)
             for last in self.user_to_last_uses.get(node, []):
                 del self.env[last]
 
     def kept_bytes(self) -> int:
-        """What the results that are still needed take."""
+        """Return the bytes of the results that are still needed."""
         results = [value for node, value in self.env.items() if node.op.startswith("call_")]
         tensors = {value.untyped_storage().data_ptr(): value for value in results if isinstance(value, torch.Tensor)}
         return sum(value.untyped_storage().nbytes() for value in tensors.values())

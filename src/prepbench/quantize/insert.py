@@ -46,7 +46,8 @@ def insert_observers(
     statistics: Statistics | None = None,
     plain_weights: bool = True,
 ) -> Observed:
-    """Fold batch norms, apply the algorithms that change weights, and put observers where settings and target want.
+    """Fold batch norms, apply the algorithms that change weights, and insert observers where settings and target ask
+    for them.
 
     Args:
         program: the captured model; it is not changed.
@@ -88,7 +89,7 @@ def observed_with(
     options: CompileOptions,
     written: dict[str, torch.Tensor],
 ) -> Observed:
-    """A float graph with observers where a plan wants them; ``graph`` is changed, ``written`` is kept."""
+    """Return a float graph with a plan's observers; ``graph`` is changed, ``written`` is kept."""
     annotate(graph, plan, placement, options.percentile)
     _keep_steps(graph)
     observed = pt2e().prepare(graph, pt2e().scopes(graph), is_qat=False)
@@ -96,7 +97,7 @@ def observed_with(
 
 
 def _keep_steps(graph: fx.GraphModule) -> None:
-    """Let torchao take the graphs of loops' steps, which it converts too, for observed ones; they have no observers."""
+    """Mark the graphs of loop bodies as observed, so that torchao converts them too; they have no observers."""
     for node in scans_in(graph.graph):
         name, steps = steps_of(graph, node)
         setattr(graph, name, pt2e().prepare(steps, pt2e().scopes(steps), is_qat=False))
@@ -115,7 +116,8 @@ def _check_not_empty(rows: Sequence[LayerReport]) -> None:
 def float_graph(
     program: torch.export.ExportedProgram, options: CompileOptions, *, plain_weights: bool = True
 ) -> tuple[fx.GraphModule, dict[str, torch.Tensor]]:
-    """The graph of a program with batch norms folded, and what the buffers that it writes to were, by name.
+    """Return the graph of a program with batch norms folded, and the initial values of the buffers that it writes
+    to.
 
     With ``plain_weights``, weights that are computed from constants are computed now; training computes them in each
     step, because their parts learn.
@@ -147,11 +149,11 @@ _MOST_STACKED = 256
 
 @torch.no_grad()
 def make_weights_plain(graph: fx.GraphModule) -> None:
-    """Let layers read their weights from attributes, in place; what the graph computes stays the same.
+    """Make layers read their weights from attributes, in place; the graph's results stay the same.
 
-    Three things are rewritten. A weight that is computed from constants alone (normalised weights, the product of two,
-    one of a stack) is computed now, once. A product with a transposed matrix becomes ``aten.linear``, without a copy of
-    the matrix. A product of stacks, one matrix for each entry of a batch, becomes one layer for each matrix.
+    Three things are rewritten. A weight that is computed from constants alone (normalised weights, the product of
+    two, one of a stack) is computed now, once. A product with a transposed matrix becomes ``aten.linear``, without a
+    copy of the matrix. A product of stacks, one matrix for each entry of a batch, becomes one layer for each matrix.
 
     Args:
         graph: of a program; its parameters may be shared with the user's model and stay as they are.
@@ -180,7 +182,7 @@ def make_weights_plain(graph: fx.GraphModule) -> None:
 
 
 class _Folded:
-    """Which nodes depend on constants alone, and their values; each is computed once."""
+    """Constant folding: the nodes that depend on constants alone, and their values, each computed once."""
 
     def __init__(self, graph: fx.GraphModule) -> None:
         self._graph = graph
@@ -200,7 +202,7 @@ class _Folded:
         return node in self._constant
 
     def value(self, node: fx.Node) -> Any:
-        """What a constant node gives."""
+        """Return the value of a constant node."""
         if node.op == "get_attr":
             return operator.attrgetter(str(node.target))(self._graph).detach()
         if node not in self._values:
@@ -209,7 +211,7 @@ class _Folded:
         return self._values[node]
 
     def replace_weight(self, node: fx.Node, place: int) -> None:
-        """Let a layer read its computed weight from an attribute."""
+        """Make a layer read its computed weight from an attribute."""
         weight = node.args[place]
         if not isinstance(weight, fx.Node) or weight.op == "get_attr" or parameter_of(weight) is not None:
             return
@@ -233,7 +235,7 @@ class _Folded:
 
 
 def _sources(node: fx.Node) -> Iterator[str]:
-    """The tensors that a constant is computed from, the largest first."""
+    """Yield the tensors that a constant is computed from, the largest first."""
     rest, seen, reads = [node], set(), []
     while rest:
         one = rest.pop()
@@ -247,7 +249,7 @@ def _sources(node: fx.Node) -> Iterator[str]:
 
 
 def _is_function(node: fx.Node) -> bool:
-    """Whether it gives the same for the same tensors, and changes none."""
+    """Return whether it is deterministic and has no side effects."""
     if not node.all_input_nodes or not isinstance(node.target, OpOverload):
         return False
     if torch.Tag.nondeterministic_seeded in node.target.tags:
@@ -256,7 +258,7 @@ def _is_function(node: fx.Node) -> bool:
 
 
 def _as_linear(node: fx.Node) -> None:
-    """A product with a transposed matrix as a linear layer."""
+    """Rewrite a product with a transposed matrix as a linear layer."""
     left, right = node.args[:2]
     if not isinstance(right, fx.Node) or right.target not in _TRANSPOSES or not isinstance(left, fx.Node):
         return
@@ -272,7 +274,7 @@ def _as_linear(node: fx.Node) -> None:
 
 
 def _as_product(graph: fx.Graph, node: fx.Node, folded: _Folded) -> None:
-    """An ``einsum`` that contracts the last axes of what comes with those of a constant, as a linear layer."""
+    """Rewrite an ``einsum`` that contracts the last axes of its input with those of a constant, as a linear layer."""
     args: tuple[Any, ...] = node.args
     equation, operands = args[:2]
     if not isinstance(equation, str) or not isinstance(operands, list | tuple) or len(operands) != 2:
@@ -307,14 +309,14 @@ def _as_product(graph: fx.Graph, node: fx.Node, folded: _Folded) -> None:
 
 
 class _Steps:
-    """Adds operators in front of a node, as parts of the module that it is in."""
+    """Adds operators in front of a node, as parts of its module."""
 
     def __init__(self, graph: fx.Graph, node: fx.Node) -> None:
         self._graph, self._node = graph, node
         self._origin: dict[str, Any] = {key: node.meta[key] for key in _ORIGIN if key in node.meta}
 
     def add(self, target: Callable[..., Any], *args: Any) -> fx.Node:
-        """The node that calls an operator."""
+        """Return a new node that calls an operator."""
         given = fx.node.map_arg(args, lambda source: source.meta["val"])
         # torch 2.11 takes a linear layer of symbolic sizes apart in Python only
         with self._graph.inserting_before(self._node), self._node.meta["val"].fake_mode, symbolic_kernels():
@@ -327,7 +329,7 @@ _ORIGIN = ("nn_module_stack", "stack_trace")
 
 
 def _unstack(graph: fx.GraphModule, node: fx.Node, folded: _Folded) -> None:
-    """A product with a stack of matrices as one linear layer for each of them."""
+    """Rewrite a product with a stack of matrices as one linear layer for each of them."""
     left, right = node.args[:2]
     if not isinstance(left, fx.Node) or not isinstance(right, fx.Node) or not folded.is_constant(right):
         return
@@ -354,7 +356,7 @@ def _unstack(graph: fx.GraphModule, node: fx.Node, folded: _Folded) -> None:
 
 
 def skipped_downstream(graph: fx.Graph, explained: Sequence[ExplainedLayer]) -> dict[str, str]:
-    """Why layers stay in float that a skipped layer's output reaches, by FQN.
+    """Return why layers downstream of a skipped layer stay in float, by FQN.
 
     Where a rule skips a layer "until" others, the layers in between stay in float, too. Where it skips "downstream",
     all layers that the output reaches do.
@@ -386,7 +388,7 @@ def skipped_downstream(graph: fx.Graph, explained: Sequence[ExplainedLayer]) -> 
 
 
 def _reach(starts: Sequence[fx.Node], owner: dict[fx.Node, str], until: Sequence[str]) -> tuple[set[str], set[str]]:
-    """FQNs of the layers behind ``starts`` that are skipped, and of those at which skipping ends."""
+    """Return the FQNs of the layers behind ``starts`` that are skipped, and of those at which skipping ends."""
     passed: set[str] = set()
     stops: set[str] = set()
     seen: set[fx.Node] = set()

@@ -1,4 +1,4 @@
-"""One choice for each layer at the least cost within limits, as an integer program."""
+"""Choose one option for each layer at the least cost within limits, as an integer program."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def cheapest(
     *,
     seconds: float = 20.0,
 ) -> tuple[int, ...] | None:
-    """Choose for each item, so that the sum of costs is least and all limits are kept.
+    """Choose an option for each item with the least sum of costs that keeps all limits.
 
     Solved exactly by HiGHS (Huangfu and Hall, "Parallelizing the dual revised simplex method", 2018), which needs
     milliseconds for some hundred layers with a few choices each. The same arguments give the same choices.
@@ -63,7 +63,9 @@ def cheapest(
 def _with_shared(
     costs: Sequence[Sequence[float]], limits: Sequence[Limit], borders: Sequence[Border], shared: Sequence[Shared]
 ) -> tuple[list[Sequence[float]], list[Limit], list[Border]]:
-    """What is shared as further items, which are there or not: absent only beside choices that do not need it."""
+    """Turn shared costs into further items with the choices "present" and "absent"; absent is only allowed if no
+    item needs it.
+    """
     more = []
     for item, one in enumerate(shared, start=len(costs)):
         for needing, choices in sorted(one.needed_by.items()):
@@ -103,7 +105,9 @@ class _Program:
         self.limits = [limit for limit in self.limits if limit.at_most < math.inf]
 
     def discard_impossible(self) -> bool:
-        """Drop choices that exceed a limit whatever the others choose; False where nothing is left."""
+        """Drop choices that exceed a limit even if all other units take their least; return False where nothing is
+        left.
+        """
         changed = True
         while changed:
             changed = False
@@ -121,12 +125,12 @@ class _Program:
         return all(map(any, self.possible))
 
     def cheapest_alone(self) -> list[int] | None:
-        """The cheapest choice of each unit, if these keep all limits and nothing else has a say."""
+        """Return the cheapest choice of each unit, if these keep all limits and there are no borders; else None."""
         chosen = [min(self.choices_of(unit), key=each.__getitem__) for unit, each in enumerate(self.costs)]
         return chosen if not self.borders and self._keeps_limits(chosen) else None
 
     def solve(self, seconds: float) -> list[int] | None:
-        """Ask HiGHS, with tightened limits where what it finds exceeds one by a rounding error."""
+        """Solve with HiGHS; tighten the limits if a rounding error makes the solution exceed one."""
         import numpy as np
         from scipy.optimize import Bounds, LinearConstraint, milp
 
@@ -152,22 +156,22 @@ class _Program:
         return None
 
     def choices_of(self, unit: int) -> list[int]:
-        """The choices that are left to a unit."""
+        """Return the choices that a unit still has."""
         return [choice for choice, is_possible in enumerate(self.possible[unit]) if is_possible]
 
     def least(self, limit: Bound) -> list[float]:
-        """The least value of each unit."""
+        """Return the least value of each unit."""
         return [min(values[choice] for choice in self.choices_of(unit)) for unit, values in enumerate(limit.values)]
 
     def least_of_pairs(self, limit: Bound) -> dict[tuple[int, int], float]:
-        """The least value of each border."""
+        """Return the least value of each border."""
         return {
             (one, other): min(values[pair] for pair in self._pairs(one, other))
             for (one, other), values in limit.pairs.items()
         }
 
     def room(self, limit: Bound, least: Sequence[float]) -> float:
-        """What is left of a limit when all units and borders take the least."""
+        """Return how much of a limit remains when all units and borders take their least."""
         taken = [*least, *self.least_of_pairs(limit).values()]
         return limit.at_most - math.fsum(taken) + _rounding(limit, taken)
 
@@ -188,7 +192,7 @@ def _rounding(limit: Bound, values: Sequence[float]) -> float:
 
 
 class _Matrix:
-    """The program as HiGHS wants it: a variable of 0 or 1 for each possible choice, and for each pair of a border."""
+    """The program in HiGHS's form: a binary variable for each possible choice, and one for each pair of a border."""
 
     def __init__(self, program: _Program) -> None:
         self.of: list[dict[int, int]] = []
@@ -215,7 +219,7 @@ class _Matrix:
         self._limits = range(first, len(self._lower))
 
     def costs(self) -> Any:
-        """The cost of each variable, the largest of which is of moderate size."""
+        """Return the cost of each variable, scaled to a moderate maximum."""
         import numpy as np
 
         costs = np.array(self._costs)
@@ -223,7 +227,7 @@ class _Matrix:
         return costs / largest * _LARGEST_COST if largest > 0 else costs
 
     def bounds(self, tightened: float) -> tuple[Any, Any]:
-        """The least and the largest of each row; those of limits times ``tightened``."""
+        """Return the lower and upper bound of each row; those of limits times ``tightened``."""
         import numpy as np
 
         upper = np.array(self._upper)
@@ -231,14 +235,14 @@ class _Matrix:
         return np.array(self._lower), upper
 
     def sparse(self) -> Any:
-        """The rows."""
+        """Return the rows as a sparse matrix."""
         from scipy.sparse import csr_array
 
         rows, columns, values = zip(*self._entries, strict=True)
         return csr_array((values, (rows, columns)), shape=(len(self._lower), len(self._costs)))
 
     def choices(self, found: Sequence[float]) -> list[int]:
-        """The choice of each unit."""
+        """Return the choice of each unit."""
         return [max(variables, key=lambda choice: found[variables[choice]]) for variables in self.of]
 
     def _variable(self, cost: float, is_integer: bool = True, at_most: int = 1) -> int:
@@ -273,9 +277,10 @@ class _Matrix:
     def _border(
         self, one: Mapping[int, int], other: Mapping[int, int], cost: Mapping[tuple[int, int], float]
     ) -> dict[tuple[int, int], int]:
-        """A variable for each pair, whose sums over either choice are the variables of the other.
+        """Return a variable for each pair; their sums over either choice equal the variables of the other.
 
-        This is exact, and tighter than one inequality for each pair. Pairs need not be integers: choices make them so.
+        This formulation is exact, and its relaxation is tighter than with one inequality for each pair. Pairs need
+        not be integers: binary choices make them so.
         """
         pairs = {}
         for choice in one:
@@ -340,7 +345,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Border:
-    """What the choices of two items cost together, beyond what each costs.
+    """A cost of a pair of choices of two items, beyond the cost of each.
 
     Attributes:
         one: an item.
@@ -357,7 +362,7 @@ class Border:
 
 @dataclass(frozen=True)
 class Shared:
-    """What is there once, as soon as one of several items takes one of some choices.
+    """A cost that is counted once, as soon as one of several items takes one of some choices.
 
     Attributes:
         needed_by: these choices, by item.
@@ -372,7 +377,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class Bound:
-    """A limit in units, with what pairs of neighbours add to it."""
+    """A limit by units, with the values of pairs of neighbours."""
 
     values: list[list[float]]
     at_most: float
@@ -385,7 +390,7 @@ def bound_of(at: int, limit: Limit, borders: Sequence[Border], units: Sequence[i
 
 
 def units_of(count: int, groups: Sequence[Sequence[int]]) -> list[int]:
-    """The unit of each item; groups that share an item are one unit."""
+    """Return the unit of each item; groups that share an item form one unit."""
     leader = list(range(count))
 
     def find(item: int) -> int:
@@ -402,7 +407,7 @@ def units_of(count: int, groups: Sequence[Sequence[int]]) -> list[int]:
 
 
 def added(values: Sequence[Sequence[float]], units: Sequence[int]) -> list[list[float]]:
-    """The sum of the values of each unit's items, by choice."""
+    """Return the sum of the values of each unit's items, by choice."""
     result: dict[int, list[float]] = {}
     for unit, each in zip(units, values, strict=True):
         result[unit] = [a + b for a, b in zip(result[unit], each, strict=True)] if unit in result else list(each)
@@ -415,7 +420,9 @@ def pairs_of(
     alone: list[list[float]],
     of: Callable[[Border], Sequence[Sequence[float]] | None],
 ) -> dict[tuple[int, int], dict[tuple[int, int], float]]:
-    """What pairs of choices add, by pair of units; within a unit it is added to what the unit takes alone."""
+    """Return the values of pairs of choices, by pair of units; within a unit they are added to the unit's own
+    values.
+    """
     result: dict[tuple[int, int], dict[tuple[int, int], float]] = {}
     for border in borders:
         one, other, table = units[border.one], units[border.other], of(border)

@@ -70,7 +70,7 @@ class LayerNode:
 
     @property
     def weights(self) -> tuple[fx.Node, ...]:
-        """All nodes that read its weights."""
+        """Return all nodes that read its weights."""
         return (self.weight, *self.others)
 
     @property
@@ -91,28 +91,28 @@ class LayerNode:
 
     @property
     def groups(self) -> int:
-        """Of a convolution; 1 for other layers."""
+        """The groups of a convolution; 1 for other layers."""
         groups = self.node.args[6] if len(self.node.args) > 6 else self.node.kwargs.get("groups", 1)
         assert isinstance(groups, int)
         return groups if self.is_convolution else 1
 
     @property
     def input_index(self) -> int:
-        """Which argument of the node the input is."""
+        """The index of the input among the node's arguments."""
         return 0 if self.is_recurrent else _OPERANDS[self.node.target][0]
 
     @property
     def weight_index(self) -> int:
-        """Which argument of the node the weight is."""
+        """The index of the weight among the node's arguments."""
         return RECURRENT[self.node.target] if self.is_recurrent else _OPERANDS[self.node.target][1]
 
     def weight_operands(self, args: Sequence[Any]) -> list[Any]:
-        """Of a call's arguments, those at the places of :attr:`weights`."""
+        """Return the arguments of a call at the positions of :attr:`weights`."""
         given = args[self.weight_index]
         return [given[place] for place in self._places(given)] if self.is_recurrent else [given]
 
     def with_weights(self, args: Sequence[Any], weights: Sequence[Any]) -> list[Any]:
-        """A call's arguments with others at these places."""
+        """Return a call's arguments with other weights at these positions."""
         result = list(args)
         if self.is_recurrent:
             given = list(args[self.weight_index])
@@ -128,7 +128,7 @@ class LayerNode:
 
     @property
     def bias_index(self) -> int | None:
-        """Which argument of the node a bias is, if it takes one."""
+        """The index of the bias among the node's arguments, if it takes one."""
         return BIASES[self.node.target][2] if self.node.target in BIASES else None
 
     @property
@@ -137,7 +137,9 @@ class LayerNode:
         return 1 - self.weight.meta["val"].ndim if self.is_convolution else -1
 
     def end(self, fused: Collection[object] = ACTIVATIONS) -> fx.Node:
-        """The last node of the group that one kernel computes: the layer, or the activation that alone follows it."""
+        """Return the last node of the group that one kernel computes: the layer, or the activation that alone
+        follows it.
+        """
         users = list(self.node.users)
         return users[0] if len(users) == 1 and users[0].target in fused else self.node
 
@@ -145,7 +147,8 @@ class LayerNode:
 def layer_nodes(
     graph: fx.Graph, layers: Mapping[str, object], *, lookups: bool = False, recurrent: bool = False
 ) -> list[LayerNode]:
-    """The nodes of ``layers`` in ``graph``, in execution order; other multiplications with parameters are left out.
+    """Return the nodes of ``layers`` in ``graph``, in execution order; other multiplications with parameters are
+    excluded.
 
     Args:
         graph: of ATen operators.
@@ -171,7 +174,7 @@ def layer_nodes(
 
 
 def _recurrent(node: fx.Node, layers: Mapping[str, object]) -> list[LayerNode]:
-    """The layer of a recurrent node; none where something else computes its weights."""
+    """Return the layer of a recurrent node; empty if its weights are computed elsewhere."""
     given = node.args[RECURRENT[node.target]]
     assert isinstance(given, list | tuple)
     x, weights = node.args[0], [given[place] for place in matrices(len(given), node.meta["val"][1].shape[0])]
@@ -183,7 +186,7 @@ def _recurrent(node: fx.Node, layers: Mapping[str, object]) -> list[LayerNode]:
 
 
 def is_weight(weight: object, node: fx.Node) -> TypeGuard[fx.Node]:
-    """Whether it is a parameter that int8 kernels multiply by: ``matmul`` also takes vectors and batches."""
+    """Return whether it is a parameter that int8 kernels multiply by: ``matmul`` also takes vectors and batches."""
     if not isinstance(weight, fx.Node) or parameter_of(weight) is None:
         return False
     value = weight.meta.get("val")
@@ -191,7 +194,7 @@ def is_weight(weight: object, node: fx.Node) -> TypeGuard[fx.Node]:
 
 
 def parameter_of(node: fx.Node) -> fx.Node | None:
-    """The ``get_attr`` node that a node is, or that it casts from half precision to float32; None for others."""
+    """Return the ``get_attr`` node that a node is, or that it casts from half precision to float32; None for others."""
     if node.target is aten.to.dtype and isinstance(node.args[0], fx.Node) and node.args[1] is torch.float32:
         node, casts = node.args[0], True
     else:
@@ -202,15 +205,18 @@ def parameter_of(node: fx.Node) -> fx.Node | None:
 
 
 def sources_of(parameter: fx.Node) -> tuple[str, ...]:
-    """The names in the model of the tensors that a ``get_attr`` node reads, or that its constant was computed from."""
+    """Return the names in the model of the tensors that a ``get_attr`` node reads, or that its constant was computed
+    from.
+    """
     found: tuple[str, ...] = parameter.meta.get(SOURCES, (str(parameter.target),))
     return found
 
 
 def _owner(node: fx.Node, weight: fx.Node, layers: Mapping[str, object]) -> str | None:
-    """The layer that makes this call: the innermost module around it, else the owner of the (maybe tied) weight.
+    """Return the layer that makes this call: the innermost module around it, else the owner of the (maybe tied)
+    weight.
 
-    A module that uses the weights of a layer inside it without calling it (attention does) leaves it to that layer.
+    A module that uses the weights of an inner layer without calling it (attention does) counts as that layer.
     """
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     path = str(stack[-1][0]) if stack else ""
@@ -228,13 +234,15 @@ def _owner(node: fx.Node, weight: fx.Node, layers: Mapping[str, object]) -> str 
 
 
 def runs_in_steps(graph: fx.Graph, fqn: str) -> bool:
-    """Whether the module ``fqn`` computes in the steps of a loop, which are a graph of their own."""
+    """Return whether the module ``fqn`` computes in the body of a loop, which is a graph of its own."""
     weights = (parameter_of(source) for node in scans_in(graph) for source in node.all_input_nodes)
     return any(weight is not None and str(weight.target).rpartition(".")[0] == fqn for weight in weights)
 
 
 def operators_of(graph: fx.Graph, fqn: str) -> list[str]:
-    """Names of the operators that the module ``fqn`` runs, those on its parameters first: why it was not quantized."""
+    """Return the operators that the module ``fqn`` runs, those on its parameters first, to explain why it was not
+    quantized.
+    """
     on_parameters: list[str] = []
     others: list[str] = []
     for node in graph.nodes:

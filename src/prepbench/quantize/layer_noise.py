@@ -1,4 +1,4 @@
-"""What quantizing each layer costs: its output with and without, on real samples, before anything is converted."""
+"""Measure the noise of quantizing each layer: its output with and without, on real samples, before conversion."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _NO_NOISE = 300.0
 
 
 def bounded_decibels(measured: Powers) -> float:
-    """An SQNR in dB for reports, within ±300: 300 stands for no noise at all."""
+    """Return an SQNR in dB for reports, limited to ±300: 300 stands for no noise at all."""
     return max(-_NO_NOISE, min(_NO_NOISE, measured.decibels))
 
 
 @dataclass
 class LayerNoise:
-    """What quantizing adds to the output of one node, summed over all samples.
+    """The noise that quantization adds to the output of one node, summed over all samples.
 
     Attributes:
         powers: of the output in float, and of what quantizing adds to it.
@@ -45,7 +45,7 @@ class LayerNoise:
     count: int = 0
 
     def add(self, right: torch.Tensor, got: torch.Tensor, channels: int) -> None:
-        """Count one output: ``right`` in float, ``got`` quantized, with output channels along the axis ``channels``."""
+        """Add one output: ``right`` in float, ``got`` quantized, with output channels along the axis ``channels``."""
         self.powers += powers(right, got)
         difference = got - right
         others = [axis for axis in range(right.ndim) if axis != channels % right.ndim]
@@ -55,13 +55,13 @@ class LayerNoise:
 
     @property
     def mean_shift(self) -> torch.Tensor | None:
-        """What quantizing adds to the mean of each channel."""
+        """Return the shift of the mean of each channel by quantization."""
         return None if self.shift is None or not self.count else (self.shift / self.count).float()
 
 
 @dataclass
 class MeasuredLayers:
-    """What one pass over samples found.
+    """The results of one pass over samples.
 
     Attributes:
         noise: by name of a layer's node, for each scheme of its weight.
@@ -76,12 +76,12 @@ class MeasuredLayers:
     measured: int = 0
 
     def powers_of(self, nodes: Iterable[LayerNode], scheme: WeightScheme) -> Powers:
-        """The noise of a layer with one scheme, over all its nodes; none where a node never ran."""
+        """Return the noise of a layer with one scheme, over all its nodes; 0 where a node never ran."""
         found = (self.noise.get(layer.node.name, {}).get(scheme) for layer in nodes)
         return sum((noise.powers for noise in found if noise is not None), Powers())
 
     def mean_shifts(self, plan: Plan, schemes: Mapping[str, WeightScheme]) -> dict[str, torch.Tensor]:
-        """By name of a layer's node, what its scheme adds to the mean of each output channel.
+        """Return the mean shift of each output channel with a layer's scheme, by name of its node.
 
         A layer that is called several times has one bias for all its calls, so it is left out.
         """
@@ -95,12 +95,12 @@ class MeasuredLayers:
 
 
 def rows_of(sample: Sample) -> int:
-    """How many rows (first dims) the call of a graph has."""
+    """Return how many rows (first dims) the call of a graph has."""
     return max([1, *(leaf.shape[0] for leaf in sample.args if isinstance(leaf, torch.Tensor) and leaf.ndim)])
 
 
 def chosen_samples(samples: Sequence[Sample]) -> list[Sample]:
-    """A few samples, from all over the list: as many as have some :data:`ROWS` rows together."""
+    """Return a few samples from all over the list: as many as have some :data:`ROWS` rows together."""
     count = max(1, ROWS // rows_of(samples[0]))
     return list(samples[:: max(1, len(samples) // count)][:count])
 
@@ -173,7 +173,7 @@ def _run(
 
 
 class _Runner(fx.Interpreter):
-    """Runs the graph and, at each layer, the layer again with what its observers make of its operands."""
+    """Runs the graph and, at each layer, the layer again on operands that its observers have quantized."""
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ def rounded_outputs(
     schemes: Iterable[WeightScheme],
     is_dynamic: bool,
 ) -> Iterator[torch.Tensor]:
-    """What a layer gives with weights in integers, one scheme after the other.
+    """Yield a layer's outputs with weights in integers, one scheme after the other.
 
     Args:
         graph: with the observers of the weights.
@@ -245,10 +245,10 @@ def rounded_outputs(
 
 
 def first_states(output: Any) -> Any:
-    """What a layer gives; the states of all steps where a recurrent one gives the last ones, too."""
+    """Return a layer's output; where a recurrent one returns its last states, too, only the states of all steps."""
     return output[0] if isinstance(output, tuple) else output
 
 
 def as_tuple(outputs: Any) -> tuple[Any, ...]:
-    """What a graph returns, as a tuple also where it is one value."""
+    """Return a graph's output as a tuple, also a single value."""
     return tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)

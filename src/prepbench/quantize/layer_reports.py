@@ -1,4 +1,4 @@
-"""Writing the report of each layer: first as it is planned, then as it was measured and decided."""
+"""Write the report of each layer: first as planned, then as measured and decided."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _IN_EACH_CALL = "ranges of activations are found in each call"
 
 @dataclass(frozen=True)
 class LayerReporter:
-    """Reports what will become of each layer.
+    """Reports the plan of each layer.
 
     Attributes:
         model: for parameter counts.
@@ -50,11 +50,11 @@ class LayerReporter:
     notes: Mapping[str, str]
 
     def is_layer(self, fqn: str) -> bool:
-        """Whether the graph multiplies by it."""
+        """Return whether the graph multiplies by it."""
         return bool(layer_nodes(self.graph.graph, {fqn: None}, lookups=True))
 
     def report(self, layer: ExplainedLayer) -> LayerReport:
-        """The report of one layer."""
+        """Return the report of one layer."""
         parameters = sum(tensor.numel() for tensor in tensors_of_layer(self.model, layer.fqn))
         settings = self.plan.settings.get(layer.fqn)
         if settings is None:
@@ -109,7 +109,7 @@ class LayerReporter:
 
 
 def _how_computed(nodes: Sequence[LayerNode]) -> str:
-    """What to say of weights that are no tensors of the model; empty where they are."""
+    """Return a note on weights that are no tensors of the model; empty where they are."""
     reads = [parameter_of(weight) for layer in nodes for weight in layer.weights]
     sources = {read.target: sources_of(read) for read in reads if read is not None}
     several = next((names for names in sources.values() if len(names) > 1), None)
@@ -128,7 +128,7 @@ def _why_weights_only(layer: ExplainedLayer, node: LayerNode) -> str:
 
 
 def decided_report(row: LayerReport, observed: Observed, decisions: Decisions) -> LayerReport:
-    """The report of a layer with what was measured and decided."""
+    """Return the report of a layer after measuring and deciding."""
     if row.fqn not in observed.plan.nodes:
         return row
     sqnr = bounded_decibels(decisions.noise[row.fqn]) if row.fqn in decisions.noise else None

@@ -1,4 +1,4 @@
-"""How the layers of a graph hang together: which follow each other, and which must be quantized together."""
+"""The relations between layers of a graph: which follow each other, and which must be quantized together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prepbench.quantize.plan import Plan
 
 
 def following_layers(nodes: Mapping[str, Iterable[LayerNode]]) -> list[tuple[str, str, str]]:
-    """The layers that read what a layer gives, through operators that are no layers: in execution order.
+    """Return the layers that read a layer's output through operators that are no layers, in execution order.
 
     Args:
         nodes: of each layer, by FQN.
@@ -39,7 +39,7 @@ def following_layers(nodes: Mapping[str, Iterable[LayerNode]]) -> list[tuple[str
 
 
 def tied_layers(graph: fx.GraphModule, plan: Plan) -> tuple[frozenset[str], ...]:
-    """Groups of two or more layers that share weights.
+    """Return groups of two or more layers that share weights.
 
     Args:
         graph: that the plan was made for.

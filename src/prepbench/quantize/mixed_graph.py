@@ -1,7 +1,7 @@
-"""A float graph that runs as it would be quantized, with settings of its own for each layer.
+"""Simulate mixed precision: a float graph that runs as if it was quantized, with settings of its own for each layer.
 
-Ranges, integers of weights and noise are learned once for each value, weight and scheme, so a further mixture costs one
-run of the graph. Nothing is inserted into the graph.
+Ranges, integers of weights and noise are learned once for each value, weight and scheme, so a further mixture costs
+one run of the graph. No node is inserted into the graph.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _KEPT_WEIGHTS = 2**28
 
 
 class MixedGraph:
-    """A float graph with what is known of its values. Several threads may use one.
+    """A float graph with a cache of its ranges, integers and noise. Several threads may use one.
 
     Args:
         graph: in float, with batch norms folded; runs, and is not changed.
@@ -92,25 +92,27 @@ class MixedGraph:
         self._writing = threading.RLock()
 
     def plan(self, mixture: Mixture, *, even_alone: bool = False) -> Plan:
-        """Which values are quantized; with ``even_alone`` also layers that are worth it only beside others."""
+        """Return which values are quantized; with ``even_alone`` also layers that are only worth quantizing beside
+        others.
+        """
         placement = without_lone_refusals(self.placement) if even_alone else self.placement
         return make_plan(self.graph, mixture, placement)
 
     def outputs(self, changes: Changes, samples: Sequence[Sample]) -> Iterator[tuple[Any, ...]]:
-        """What the graph gives with these changes, for each sample."""
+        """Yield the outputs of the graph with these changes, for each sample."""
         for sample in samples:
             with torch.no_grad():
                 yield as_tuple(self._alone(QuantizedRun(self.graph, changes).run, *sample.args))
 
     def score(self, changes: Changes) -> Score:
-        """How far the outputs are from float on :attr:`scored`."""
+        """Return how far the outputs are from float on :attr:`scored`."""
         total = ScoreSum(self.logits)
         for right, got in zip(self.expected(), self.outputs(changes, self.scored), strict=True):
             total.add(right, got)
         return total.score
 
     def expected(self) -> list[tuple[Any, ...]]:
-        """The outputs in float on :attr:`scored`."""
+        """Return the outputs in float on :attr:`scored`."""
         with self._learning:
             if self._expected is None:
                 self._expected = list(self.outputs(Changes(), self.scored))
@@ -119,7 +121,7 @@ class MixedGraph:
     def changes(
         self, mixture: Mixture, progress: ProgressCallback = report_nothing, *, even_alone: bool = False
     ) -> Changes:
-        """What this mixture computes in another way than in float; learns what is not known yet.
+        """Return the changes to the float graph that simulate this mixture; learn what is missing for it.
 
         Args:
             mixture: the settings of each layer.
@@ -141,7 +143,7 @@ class MixedGraph:
     def noise(
         self, mixtures: Sequence[Mixture], progress: ProgressCallback = report_nothing
     ) -> list[dict[str, Powers]]:
-        """For each mixture, what quantizing a layer adds to its own output, by FQN of the layers that are quantized."""
+        """Return for each mixture the noise of each quantized layer in its own output, by FQN."""
         with self._learning:
             trials = []
             for mixture in mixtures:
@@ -158,14 +160,14 @@ class MixedGraph:
             ]
 
     def learn(self, mixtures: Sequence[Mixture], progress: ProgressCallback = report_nothing) -> None:
-        """Learn the ranges of all values of these mixtures together, which takes one run over the samples."""
+        """Learn the ranges of all values of these mixtures together, in one run over the samples."""
         with self._learning:
             for mixture in mixtures:
                 self._quantizing(self.plan(mixture, even_alone=True))
             self._learn(progress)
 
     def values(self, names: Sequence[str]) -> dict[str, Any]:
-        """The results of nodes in float on the first sample, by name; those of nodes that did not run are missing."""
+        """Return the results of nodes in float on the first sample, by name; nodes that did not run are missing."""
         found: dict[str, Any] = {}
 
         def keeps(name: str) -> Callable[[Any], Any]:
@@ -177,7 +179,7 @@ class MixedGraph:
         return found
 
     def _alone(self, run: Callable[..., Any], *args: Any) -> Any:
-        """One run of the graph; one at a time, from the buffers as they were, where it writes to some."""
+        """Run the graph; if it writes to buffers, only one run at a time, from their initial values."""
         if not self._written:
             return run(*args)
         with self._writing:
@@ -188,7 +190,7 @@ class MixedGraph:
                 put_back_buffers(self.graph, self._written)
 
     def _quantizing(self, plan: Plan) -> Changes:
-        """The quantizers of values between layers, which may have to learn yet."""
+        """Return changes with the quantizers of values between layers, which may still have to learn."""
         linears = {layer.node.name for nodes in plan.nodes.values() for layer in nodes if not layer.is_convolution}
         changes = Changes(operators=dict.fromkeys(plan.dynamic, OPERATOR))
         for point in plan.points:
@@ -213,7 +215,7 @@ class MixedGraph:
         return changes
 
     def _quantizer(self, source: str, settings: QuantizationSettings, in_middle: bool) -> Any:
-        """What quantizes a value; all that want it in the same way share it."""
+        """Return the quantizer of a value; all readers with the same settings share it."""
         kind = (settings.activations_num_bits, settings.activations_symmetric, settings.observer, in_middle)
         if (source, *kind) not in self._quantizers:
             spec = activation_spec(settings, self.placement, self._options.percentile, in_middle)
@@ -239,7 +241,7 @@ class MixedGraph:
             one.mode = "pass"
 
     def _round(self, plan: Plan, schemes: Mapping[str, WeightScheme], progress: ProgressCallback) -> None:
-        """Round weights by their inputs, where that is the algorithm and was not done."""
+        """Round weights by their inputs, where the algorithm needs that and it is not done yet."""
         known = {
             fqn
             for fqn, nodes in plan.nodes.items()
@@ -277,7 +279,7 @@ class MixedGraph:
     def _layer_noise(
         self, trials: Sequence[tuple[Plan, Mapping[str, WeightScheme], Changes]], progress: ProgressCallback
     ) -> dict[tuple[Any, ...], LayerNoise]:
-        """What quantizing adds to the outputs of layers, by :func:`_key`; measures what is not known."""
+        """Return the noise in the outputs of layers, by :func:`_key`; measure what is missing."""
         wanted: dict[str, list[tuple[Changes, int, LayerNoise]]] = {}
         new: dict[tuple[Any, ...], LayerNoise] = {}
         for plan, schemes, changes in trials:
@@ -304,7 +306,7 @@ class MixedGraph:
         changes: Changes,
         noise: Mapping[tuple[Any, ...], LayerNoise],
     ) -> None:
-        """Subtract from biases what quantizing adds to the mean of each output channel, as ``correct_biases`` does."""
+        """Subtract the mean shift of each output channel from biases, as ``correct_biases`` does."""
         for fqn, nodes in plan.nodes.items():
             bias = _bias(nodes[0])
             shift = noise[_key(nodes[0], schemes[fqn], changes)].mean_shift
@@ -317,7 +319,7 @@ class MixedGraph:
 
 
 def _read(layer: LayerNode, changes: Changes) -> Changes:
-    """What a layer reads in another way than in float, where all layers before it are in float."""
+    """Return the changes to a layer's own operands: what it reads when all layers before it are in float."""
     name, sources = layer.node.name, [source.name for source in layer.node.all_input_nodes]
     operands = {
         (name, source): quantizer
@@ -330,7 +332,7 @@ def _read(layer: LayerNode, changes: Changes) -> Changes:
 
 
 def _key(layer: LayerNode, scheme: WeightScheme, changes: Changes) -> tuple[Any, ...]:
-    """What the noise of a node depends on."""
+    """Return what the noise of a node depends on."""
     read = _read(layer, changes)
     kinds = [(source, *quantizer.kind) for (_, source), quantizer in read.operands.items()]
     return layer.node.name, scheme, bool(read.operators), tuple(kinds)
@@ -341,7 +343,7 @@ def _less(shift: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
 
 
 def _once(make: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The same function of one weight, computed once."""
+    """Return the same function of one weight, with a cache of its result."""
     kept: list[torch.Tensor] = []
 
     def made(weight: torch.Tensor) -> torch.Tensor:
@@ -369,7 +371,7 @@ def _weight_name(layer: LayerNode) -> str:
 
 @dataclass(frozen=True)
 class Changes:
-    """What is computed in another way than in float; by names of nodes, and edges as (user, source).
+    """Deviations from the float graph, by names of nodes and edges as (user, source).
 
     Attributes:
         results: the quantizer of a node's result, for all that read it.
@@ -407,7 +409,7 @@ class QuantizedRun(fx.Interpreter):
 
 
 class Watching(fx.Interpreter):
-    """Runs a graph in float, and shows results to observers.
+    """Runs a graph in float, and passes results to observers.
 
     Args:
         graph: runs.
@@ -451,7 +453,7 @@ class Measuring(fx.Interpreter):
 
 
 def arguments(n: fx.Node, values: Mapping[fx.Node, Any], changes: Changes) -> tuple[Any, Any]:
-    """The arguments of a node's call, with changes."""
+    """Return the arguments of a node's call, with changes."""
 
     def load(source: fx.Node) -> Any:
         value, edge = values[source], (n.name, source.name)

@@ -1,4 +1,4 @@
-"""What is known about the inputs that a weight is multiplied by."""
+"""The Hessian of a layer's inputs: the mean products of inputs on samples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ apart."""
 
 @dataclass(frozen=True)
 class InputMoments:
-    """What the inputs of a layer were on samples.
+    """Statistics of a layer's inputs on samples: their Hessian (``products``) and the number of positions.
 
     Attributes:
         products: of shape (in, in), the sum over all positions of each input with each other.
@@ -29,7 +29,7 @@ class InputMoments:
 
     @classmethod
     def joined(cls, parts: Sequence[InputMoments]) -> InputMoments:
-        """Of the inputs of several calls of one layer."""
+        """Combine the inputs of several calls of one layer."""
         products = parts[0].products
         for other in parts[1:]:
             products = products + other.products
@@ -37,30 +37,31 @@ class InputMoments:
 
     @property
     def power(self) -> torch.Tensor:
-        """The mean square of each input, of shape (in,)."""
+        """Return the mean square of each input, of shape (in,)."""
         return self.products.diag() / max(1, self.count)
 
     @cached_property
     def order(self) -> torch.Tensor:
-        """The places of the inputs, those with most power first."""
+        """Return the indices of the inputs, those with most power first."""
         return self.power.argsort(descending=True, stable=True)
 
     @cached_property
     def damped(self) -> torch.Tensor:
-        """The products, damped."""
+        """Return the damped Hessian."""
         return damped(self.products)
 
     @cached_property
     def inverse_factor(self) -> torch.Tensor | None:
-        """The upper Cholesky factor of the inverse of the damped products, in :attr:`order`; None where there is none.
+        """Return the upper Cholesky factor of the inverse of the damped Hessian, in :attr:`order`; None where there
+        is none.
 
-        Found once for all weights that these inputs are multiplied by.
+        Computed once for all weights of these inputs.
         """
         return _inverse_factor(self.damped[self.order][:, self.order])
 
 
 def damped(products: torch.Tensor, share: float = 1.0) -> torch.Tensor:
-    """The products with a little more on the diagonal, so that inputs that hardly differ can be told apart.
+    """Return a Hessian with a little more on the diagonal, so that nearly equal inputs can be told apart.
 
     Args:
         products: of shape (in, in).
@@ -73,7 +74,7 @@ def damped(products: torch.Tensor, share: float = 1.0) -> torch.Tensor:
 
 
 def _inverse_factor(damped: torch.Tensor) -> torch.Tensor | None:
-    """The upper Cholesky factor of the inverse; None where the numbers do not allow one."""
+    """Return the upper Cholesky factor of the inverse; None where it does not exist numerically."""
     # the factor of the inverse is the inverse of the factor, where both are found from the last input to the first
     lower, failed = torch.linalg.cholesky_ex(damped.flip(0, 1))
     if bool(failed):

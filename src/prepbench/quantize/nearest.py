@@ -13,12 +13,13 @@ from prepbench.quantize.weights import WeightScheme, integers, rows_of, weight_q
 
 
 def nearest(weight: torch.Tensor, axis: int, scheme: WeightScheme) -> QuantizedRows:
-    """In the range that the scheme says.
+    """Round to nearest in the range of the scheme.
 
-    With fewer than 8 bits and more than one scale, each row keeps its gain: its scale is such that the product of the
-    row in float with the rounded one is that of the row with itself. A range of least squared error makes rows shorter
-    in that direction, by a percent or so, layer after layer, where other errors do not add up. Banner, Nahshan and
-    Soudry, "Post training 4-bit quantization of convolutional networks for rapid-deployment", 2019, keep their norm.
+    With fewer than 8 bits and more than one scale, each row keeps its gain: its scale is such that the product of
+    the row in float with the rounded one is that of the row with itself. A range of least squared error makes rows
+    shorter in that direction, by a percent or so, layer after layer, where other errors do not add up. Banner,
+    Nahshan and Soudry, "Post training 4-bit quantization of convolutional networks for rapid-deployment", 2019, keep
+    their norm.
     """
     keeps_gain = scheme.bits < 8 and (scheme.per_channel or scheme.block_size > 0)
     rounded = _as_strong if keeps_gain else _nearest
@@ -43,6 +44,6 @@ def _nearest(
 
 
 def weighted(weight: torch.Tensor, axis: int, scheme: WeightScheme, moments: InputMoments) -> QuantizedRows:
-    """Nearest, in the range of least error where the errors of inputs count by their power."""
+    """Round to nearest in the range of least error, where the errors of inputs are weighted by their power."""
     power = moments.power.unsqueeze(axis % 2)
     return in_parts(weight, axis, scheme, lambda part: _nearest(part, axis, scheme, power.expand_as(part)))

@@ -1,4 +1,4 @@
-"""A graph with PT2E's observers in it, which the stages hand on."""
+"""A graph with PT2E's observers, the value that the stages pass on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from prepbench.settings import CompileOptions
 
 @dataclass(frozen=True)
 class Observed:
-    """A graph with observers in it, and what will become of each layer.
+    """A graph with observers, and the plan of each layer.
 
     Attributes:
         graph: the graph, which the stages change.

@@ -1,4 +1,4 @@
-"""Graphs with observers in them: finding the observers, switching them, and taking them out again."""
+"""Graphs with observers: find the observers, switch their mode, and remove them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from prepbench.quantize.plan import Plan
 
 
 def observer_of(graph: torch.nn.Module, node: object) -> Any:
-    """The observer that a node calls, or None."""
+    """Return the observer that a node calls, or None."""
     if not isinstance(node, fx.Node) or node.op != "call_module":
         return None
     module = graph.get_submodule(str(node.target))
@@ -19,19 +19,19 @@ def observer_of(graph: torch.nn.Module, node: object) -> Any:
 
 
 def all_observers(graph: fx.GraphModule) -> list[Any]:
-    """The observers that the graph calls, each once."""
+    """Return the observers that the graph calls, each once."""
     found = (observer_of(graph, node) for node in graph.graph.nodes)
     return list({id(observer): observer for observer in found if observer is not None}.values())
 
 
 def set_mode(graph: fx.GraphModule, mode: str) -> None:
-    """Set what all observers do: ``"observe"`` learns ranges, ``"pass"`` does nothing, ``"simulate"`` quantizes."""
+    """Set the mode of all observers: ``"observe"`` learns ranges, ``"pass"`` does nothing, ``"simulate"`` quantizes."""
     for observer in all_observers(graph):
         observer.mode = mode
 
 
 def simulate(graph: fx.GraphModule, plan: Plan) -> None:
-    """Let the observers that ``plan`` names simulate quantization, and all others pass."""
+    """Make the observers that ``plan`` names simulate quantization, and all others pass."""
     set_mode(graph, "pass")
     for node in graph.graph.nodes:
         observer = observer_of(graph, node)
@@ -44,7 +44,7 @@ def simulate(graph: fx.GraphModule, plan: Plan) -> None:
 
 
 def observed_value(graph: torch.nn.Module, node: fx.Node) -> fx.Node:
-    """What an observer looks at, behind other observers."""
+    """Return the value that an observer sees, behind other observers."""
     while observer_of(graph, node) is not None:
         source = node.args[0]
         assert isinstance(source, fx.Node)
@@ -53,7 +53,7 @@ def observed_value(graph: torch.nn.Module, node: fx.Node) -> fx.Node:
 
 
 def remove_observers(graph: fx.GraphModule, plan: Plan) -> None:
-    """Take out all observers that ``plan`` does not name, in place."""
+    """Remove all observers that ``plan`` does not name, in place."""
     for node in list(graph.graph.nodes):
         if observer_of(graph, node) is None:
             continue

@@ -1,4 +1,4 @@
-"""What quantizing each layer does to the outputs of the model, estimated for all layers from a few backward passes."""
+"""Estimate the noise of quantizing each layer at the model's outputs, for all layers from a few backward passes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SEED = 2**20
 
 @dataclass(frozen=True)
 class Effect:
-    """What rounding one weight, or one value that is passed on, does.
+    """The effect of rounding one weight, or one activation.
 
     Attributes:
         on_outputs: the noise that it causes at the outputs, in the unit of :class:`OutputNoise`; None where no gradient
@@ -46,15 +46,15 @@ class Effect:
 
     @property
     def noise(self) -> float:
-        """On the outputs; at the place itself where that is unknown."""
+        """Return the noise at the outputs; at the place itself where that is unknown."""
         return self.own.noise_to_signal if self.on_outputs is None else self.on_outputs
 
 
 @dataclass
 class OutputNoise:
-    """What each quantizer of a graph adds to the outputs, apart from all others.
+    """The noise that each quantizer of a graph alone adds to the outputs.
 
-    Noise of several quantizers adds up, as long as all of it is small: the errors of rounding are hardly correlated.
+    Noise of several quantizers adds up, as long as all of it is small: rounding errors are hardly correlated.
 
     Attributes:
         in_nats: whether noise is a divergence of predictions in nats; otherwise it is relative to the signal, added
@@ -74,7 +74,7 @@ class OutputNoise:
     without_gradient: frozenset[str] = frozenset()
 
     def total(self, schemes: Mapping[str, WeightScheme]) -> float:
-        """The noise when these layers are quantized, and all others in float."""
+        """Return the noise when these layers are quantized, and all others in float."""
         weights = [self.weights[fqn][scheme] for fqn, scheme in schemes.items()]
         values = [noise for name, noise in self.values.items() if self.needed_by[name] & schemes.keys()]
         return math.fsum([*weights, *values])
@@ -93,18 +93,18 @@ def estimate_output_noise(
 ) -> OutputNoise:
     """Estimate what each quantizer of a graph adds to the outputs, with everything else in float.
 
-    A random vector ``v`` of independent normal numbers at the outputs has the gradient ``g = v J`` at a place inside,
-    where ``J`` is the Jacobian; the mean of ``(g . e)^2`` over such vectors is ``|J e|^2``, the power at the outputs of
-    an error ``e`` at that place (Hutchinson, "A stochastic estimator of the trace of the influence matrix", 1989). So
-    one way back serves all places. Where outputs are logits, ``v`` has the covariance ``diag(p) - p p^T`` of Fisher's
-    information, and half the mean is the divergence of the predictions to second order (Martens, "New insights and
-    perspectives on the natural gradient method", 2020). That second order decides what layers lose was shown by Dong,
-    Yao, Gholami, Mahoney and Keutzer, "HAWQ: Hessian AWare Quantization of Neural Networks with Mixed-Precision", 2019;
-    here the errors are those of the samples themselves. Rows of a sample that do not depend on each other share a
-    vector and give an estimate each.
+    A random vector ``v`` of independent normal numbers at the outputs has the gradient ``g = v J`` at a place
+    inside, where ``J`` is the Jacobian; the mean of ``(g . e)^2`` over such vectors is ``|J e|^2``, the power at the
+    outputs of an error ``e`` at that place (Hutchinson, "A stochastic estimator of the trace of the influence
+    matrix", 1989). So one backward pass serves all places. Where outputs are logits, ``v`` has the covariance
+    ``diag(p) - p p^T`` of Fisher's information, and half the mean is the divergence of the predictions to second
+    order (Martens, "New insights and perspectives on the natural gradient method", 2020). That the second order
+    decides the loss of layers was shown by Dong, Yao, Gholami, Mahoney and Keutzer, "HAWQ: Hessian AWare
+    Quantization of Neural Networks with Mixed-Precision", 2019; here the errors are those of the samples themselves.
+    Rows of a sample that do not depend on each other share a vector and give an estimate each.
 
-    Where no gradient leads to the outputs (leaves, operators without a derivative, writes in place), or keeping what it
-    needs takes too much memory, the noise at the place itself is taken, relative to the signal there.
+    Where no gradient leads to the outputs (leaves, operators without a derivative, writes in place), or the saved
+    tensors take too much memory, the noise at the place itself is taken, relative to the signal there.
 
     Args:
         graph: observed and calibrated; its observers pass values on afterwards.
@@ -152,7 +152,7 @@ def estimate_output_noise(
 
 @dataclass(frozen=True)
 class _Place:
-    """Where something is rounded: a layer's weights with one scheme, or a value at an observer."""
+    """A place of rounding: a layer's weights with one scheme, or a value at an observer."""
 
     node: fx.Node
     because: frozenset[str]
@@ -168,7 +168,7 @@ class _Place:
 def _places(
     graph: fx.GraphModule, plan: Plan, schemes: Mapping[str, Collection[WeightScheme]]
 ) -> dict[tuple[Any, ...], _Place]:
-    """All places, by what their effects depend on besides the float graph and the samples."""
+    """Return all places, by what their effects depend on besides the float graph and the samples."""
     by_name = {node.name: node for node in graph.graph.nodes}
     result: dict[tuple[Any, ...], _Place] = {}
     for fqn, layers in plan.nodes.items():
@@ -200,7 +200,7 @@ def _places(
 
 
 class _Sums:
-    """What is added up for one place."""
+    """The sums for one place."""
 
     def __init__(self) -> None:
         self.own = Powers()
@@ -211,7 +211,7 @@ class _Sums:
 
 
 class _Estimate(fx.Interpreter):
-    """Runs the graph, keeps what each place would add, and multiplies that with gradients on the way back."""
+    """Runs the graph, keeps the error of each place, and multiplies it with gradients in the backward pass."""
 
     def __init__(
         self, graph: fx.GraphModule, places: Iterable[_Place], dynamic: Collection[str], corrected: bool
@@ -233,7 +233,7 @@ class _Estimate(fx.Interpreter):
     def effects(
         self, samples: Sequence[Sample], outputs: OutputVectors
     ) -> dict[tuple[str, WeightScheme | None], Effect]:
-        """The effects of all places, over all samples."""
+        """Return the effects of all places, over all samples."""
         counts = [_first_size(sample) for sample in samples]
         self._vectors = min(_VECTORS, math.ceil(_DRAWS / max(1, sum(counts))))
         for number, sample in enumerate(samples):
@@ -280,13 +280,13 @@ class _Estimate(fx.Interpreter):
         return output
 
     def _count(self, output: Any) -> None:
-        """Add up what results take; where that is too much, go on without gradients."""
+        """Count the memory of results; where it is too much, continue without gradients."""
         self._kept += sum(leaf.nbytes for leaf in pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor))
         if self._kept > _MEMORY:
             self._keeps = False
 
     def _with_errors(self, node: fx.Node, output: Any) -> Any:
-        """The output, from which gradients will be multiplied with the errors of all places here."""
+        """Return the output with a hook that multiplies its gradients with the errors of all places here."""
         right: torch.Tensor = first_states(output)
         errors = []
         with torch.no_grad():
@@ -352,12 +352,14 @@ class _Estimate(fx.Interpreter):
                 sums.squares += float(by_row.square().sum())
 
     def _of_rows(self, values: torch.Tensor, keep: bool = False) -> torch.Tensor:
-        """The values of each row of the sample, of shape (rows, values); with ``keep`` (rows, values, last size)."""
+        """Return the values of each row of the sample, of shape (rows, values); with ``keep`` (rows, values, last
+        size).
+        """
         splits = values.ndim > 1 and values.shape[0] % self._rows == 0
         return values.reshape(self._rows if splits else 1, -1, *(values.shape[-1:] if keep else ()))
 
     def _mean(self, place: _Place, sums: _Sums) -> float:
-        """The mean over vectors, once it is known what biases take off."""
+        """Return the mean over vectors, now that the bias correction is known."""
         squares = sums.squares
         for _, by_row, channels in sums.means:
             assert sums.shift is not None
@@ -365,7 +367,7 @@ class _Estimate(fx.Interpreter):
         return squares / self._vectors
 
     def _before_blocks(self) -> set[fx.Node]:
-        """The nodes whose results go into something without a gradient."""
+        """Return the nodes whose results reach a node without a gradient."""
         found, left = set(), list(self._blocked)
         while left:
             for source in left.pop().all_input_nodes:
@@ -380,7 +382,7 @@ _FORMS = ("_like", "new_", "empty")
 
 
 def _is_cut(node: fx.Node, output: Any) -> bool:
-    """Whether a node's result depends on its inputs, but has no gradient."""
+    """Return whether a node's result depends on its inputs, but has no gradient."""
     name = str(getattr(node.target, "__name__", node.target))
     return any(map(_is_float, pytree.tree_leaves(output))) and not any(form in name for form in _FORMS)
 
@@ -402,7 +404,7 @@ def _first_size(sample: Sample) -> int:
 
 
 class OutputVectors:
-    """Random vectors at the outputs of a graph whose products with an error there are its noise, in the mean.
+    """Random vectors at the outputs of a graph; the mean square of their products with an error there is its noise.
 
     Args:
         outputs: the results in float for each sample.
@@ -423,12 +425,12 @@ class OutputVectors:
                 self._scale[index] = math.sqrt((0.5 if logits else 1.0) / total) if total else 0.0
 
     def rows(self, outputs: Sequence[Any]) -> int:
-        """How many rows all outputs that count have; 1 where they differ."""
+        """Return the common number of rows of all outputs that count; 1 where they differ."""
         rows = {outputs[index].shape[0] if outputs[index].ndim else 1 for index in self._scale}
         return rows.pop() if len(rows) == 1 else 1
 
     def vectors(self, outputs: Sequence[Any], seed: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Outputs that have a gradient, and a random vector for each."""
+        """Return the outputs that have a gradient, with a random vector for each."""
         generator = torch.Generator().manual_seed(seed)
         pairs = []
         for index, scale in self._scale.items():

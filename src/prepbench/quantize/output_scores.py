@@ -1,4 +1,4 @@
-"""How far a model's outputs are from those in float, over several samples."""
+"""The distance of a model's outputs from those in float, over several samples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from prepbench.running.sqnr import Powers, powers
 
 
 class ScoreSum:
-    """How far outputs are from those in float, added up over samples.
+    """The distance of outputs from those in float, summed over samples.
 
     Args:
         logits: the outputs that predict tokens.
@@ -26,7 +26,7 @@ class ScoreSum:
         self._diverged, self._predictions = 0.0, 0
 
     def add(self, expected: Any, found: Any) -> None:
-        """Count the outputs of one sample."""
+        """Add the outputs of one sample."""
         for index, (one, other) in enumerate(zip(as_tuple(expected), as_tuple(found), strict=True)):
             if isinstance(one, torch.Tensor) and one.is_floating_point():
                 self._powers[index] = self._powers.get(index, Powers()) + powers(one, other)
@@ -36,7 +36,7 @@ class ScoreSum:
 
     @property
     def score(self) -> Score:
-        """SQNR of the worst floating-point output, and the divergence of predictions."""
+        """Return the SQNR of the worst floating-point output, and the divergence of predictions."""
         found = {index: bounded_decibels(power) for index, power in self._powers.items()}
         divergence = self._diverged / self._predictions if self._predictions else None
         main_first = sorted(found, key=lambda index: (index not in self._logits, index))

@@ -1,4 +1,4 @@
-"""Rounding a weight part by part: what is computed on the way stays small, and in the processor's caches."""
+"""Round a weight part by part, so that intermediate results stay small and in the processor's caches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def in_parts(
     scheme: WeightScheme,
     rounded: Callable[[torch.Tensor], QuantizedRows],
 ) -> QuantizedRows:
-    """What ``rounded`` gives for some channels after the other, each time in float32.
+    """Apply ``rounded`` to slices of channels, each in float32, and join the results.
 
     Args:
         weight: of any floating type.

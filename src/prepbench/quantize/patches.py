@@ -1,4 +1,4 @@
-"""The products of what convolutions multiply by their weights: of patches of their inputs."""
+"""im2col for convolutions: the Hessian of the input patches that a convolution multiplies by its weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _VALUES = 2**24  # of patches that are cut out at a time
 
 @dataclass(frozen=True)
 class Patches:
-    """How a convolution cuts its input into patches.
+    """How a convolution cuts its input into patches (im2col).
 
     Attributes:
         kernel: sizes of a patch.
@@ -36,7 +36,9 @@ class Patches:
 
     @classmethod
     def of(cls, layer: LayerNode) -> Patches | None:
-        """Those of a convolution; None of other layers, and where products of patches would be too large."""
+        """Return the patches of a convolution; None for other layers, and where the Hessian of patches would be too
+        large.
+        """
         shape = layer.weight.meta["val"].shape
         if not layer.is_convolution or layer.is_transposed or len(shape) not in (3, 4):
             return None
@@ -58,7 +60,7 @@ class Patches:
         return cls(kernel, stride, padding, dilation, layer.groups)
 
     def moments(self, value: torch.Tensor) -> InputMoments:
-        """The products of the patches of an input, of shape (groups, inputs of a patch, inputs of a patch)."""
+        """Return the Hessian of the patches of an input, of shape (groups, inputs of a patch, inputs of a patch)."""
         dims = len(self.kernel)
         batch = value.detach().float()
         batch = batch[None] if batch.ndim == dims + 1 else batch

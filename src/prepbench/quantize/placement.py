@@ -1,4 +1,4 @@
-"""What a target wants quantized, so that its integer kernels fit together, and which bits it has."""
+"""Where a target needs quantizers so that its integer kernels connect, and which bits it supports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from prepbench.quantize.layer_nodes import ACTIVATIONS
 
 
 def spare_bit_here() -> str:
-    """The reason for :attr:`Placement.spare_bit` of kernels that compute on this CPU."""
+    """Return the reason for :attr:`Placement.spare_bit` of kernels that run on this CPU."""
     return "sums of 8-bit products saturate on this CPU, which has no VNNI instructions" if byte_sums_saturate() else ""
 
 
@@ -18,8 +18,9 @@ def spare_bit_here() -> str:
 class Placement:
     """Where a target wants quantizers placed: which values are quantized besides the inputs and weights of layers.
 
-    An integer kernel computes several operators at once, for example a convolution and its ReLU, and reads and writes
-    integers at its borders only. Quantizers belong at these borders; a quantizer in between would split the kernel.
+    An integer kernel computes several operators at once, for example a convolution and its ReLU, and reads and
+    writes integers at its borders only. Quantizers belong at these borders; a quantizer in between would split the
+    kernel.
 
     Attributes:
         conv_outputs: the output of a convolution, behind its activation function, is quantized (its kernel writes
@@ -77,5 +78,5 @@ class Placement:
 
 
 def without_lone_refusals(placement: Placement) -> Placement:
-    """The placement without refusals of layers that are worth quantizing only beside others."""
+    """Return the placement without refusals of layers that are only worth quantizing beside others."""
     return replace(placement, lone_depthwise_convs=True)

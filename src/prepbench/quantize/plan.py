@@ -1,4 +1,4 @@
-"""Which values of a graph are quantized, given the settings of each layer and what the target wants."""
+"""Decide which values of a graph are quantized, from the settings of each layer and the placement of the target."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FEWEST_ADDED = 8
 
 @dataclass(frozen=True)
 class QuantizationPoint:
-    """One point of the graph at which activations are quantized, and because of which layers.
+    """A point of the graph at which activations are quantized, and the layers that require it.
 
     Attributes:
         because: FQNs; as long as one of them is quantized, so are these activations.
@@ -38,7 +38,7 @@ class QuantizationPoint:
 
 @dataclass(frozen=True)
 class Plan:
-    """Which layers are quantized and where; by names of nodes, so that a plan outlives changes of the graph.
+    """Which layers are quantized and where; by names of nodes, so that a plan survives changes of the graph.
 
     Attributes:
         nodes: the nodes of each layer that is quantized, by FQN; one for each of its calls.
@@ -56,17 +56,17 @@ class Plan:
 
     @property
     def inputs(self) -> dict[Edge, QuantizationSettings]:
-        """The settings of each activation that is quantized on its way into a node, by (user, source)."""
+        """Return the settings of each activation that is quantized on its way into a node, by (user, source)."""
         return {edge: point.settings for point in self.points for edge in point.inputs}
 
     @property
     def outputs(self) -> dict[str, QuantizationSettings]:
-        """The settings of each result that is quantized for whoever reads it, by node."""
+        """Return the settings of each result that is quantized for all its readers, by node."""
         return {point.output: point.settings for point in self.points if point.output is not None}
 
     @property
     def weights(self) -> dict[Edge, LayerNode]:
-        """The layer of each weight that is quantized, by (user, source)."""
+        """Return the layer of each quantized weight, by (user, source)."""
         return {
             (layer.node.name, weight.name): layer
             for nodes in self.nodes.values()
@@ -76,7 +76,7 @@ class Plan:
 
     @property
     def dynamic(self) -> list[str]:
-        """The nodes of recurrent layers that find the range of what enters them in each call."""
+        """Return the nodes of recurrent layers that find the range of their inputs in each call."""
         return [
             layer.node.name
             for fqn, nodes in self.nodes.items()
@@ -85,7 +85,7 @@ class Plan:
         ]
 
     def without(self, given_up: Collection[str]) -> Plan:
-        """The plan when these layers stay in float."""
+        """Return the plan in which these layers stay in float."""
         left = {fqn: nodes for fqn, nodes in self.nodes.items() if fqn not in given_up}
         points = [replace(point, because=point.because & left.keys()) for point in self.points]
         settings = {fqn: self.settings[fqn] for fqn in left}
@@ -122,7 +122,7 @@ def make_plan(graph: fx.GraphModule, settings: Mapping[str, QuantizationSettings
 def _planned_nodes(
     graph: fx.Graph, settings: Mapping[str, QuantizationSettings], placement: Placement
 ) -> list[LayerNode]:
-    """The nodes of layers; of tables that a layer shares only where they are looked up in its integers."""
+    """Return the nodes of layers; tables that a layer shares only where they are looked up in its integers."""
     nodes = layer_nodes(graph, settings, lookups=True, recurrent=True)
     multiplying = {layer.fqn for layer in nodes if not layer.is_lookup}
     shared = {layer.node for layer in nodes if layer.is_lookup and layer.fqn in multiplying}
@@ -136,7 +136,7 @@ def _planned_nodes(
 def _for_kernels(
     settings: Mapping[str, QuantizationSettings], nodes: Iterable[LayerNode], placement: Placement
 ) -> dict[str, QuantizationSettings]:
-    """The settings, with activations in float where there are no integer kernels."""
+    """Return the settings, with activations in float where there are no integer kernels."""
     in_float = {layer.fqn for layer in nodes if not _has_kernel(layer, settings[layer.fqn], placement)}
     weights_only = {"prefer_weights_only_quantization": True, "weights_only_quantization_block_size": 0}
     return {
@@ -169,7 +169,7 @@ def _plan_layer(
 
 
 def _plan_addition(plan: Plan, node: fx.Node, placement: Placement, ends: dict[fx.Node, LayerNode]) -> None:
-    """An addition of two activations, together with the activation function that alone follows it."""
+    """Plan an addition of two activations, together with the activation function that alone follows it."""
     operands = _float_activations(node)
     known = [ends[operand] for operand in operands if operand in ends]
     # the kernel of a convolution that nothing else reads can add
@@ -193,7 +193,7 @@ def _plan_addition(plan: Plan, node: fx.Node, placement: Placement, ends: dict[f
 def _fused_operand(
     operands: Sequence[fx.Node], ends: Mapping[fx.Node, LayerNode], placement: Placement
 ) -> fx.Node | None:
-    """The operand whose kernel computes the addition: the last convolution of those that nothing else reads."""
+    """Return the operand whose kernel computes the addition: the last convolution of those that nothing else reads."""
     own = [operand for operand in operands if operand in ends and len(operand.users) == 1]
     convolutions = [operand for operand in own if ends[operand].node is operand and ends[operand].is_convolution]
     both = placement.fuses_convolution_sums and len(convolutions) == len(operands)
@@ -201,7 +201,7 @@ def _fused_operand(
 
 
 def _plan_product(plan: Plan, node: fx.Node, ends: dict[fx.Node, LayerNode]) -> None:
-    """A product of two activations that comes after quantized layers, with the settings of the last one."""
+    """Plan a product of two activations behind quantized layers, with the settings of the last one."""
     operands = _float_activations(node)
     if len(operands) < 2 or not ends:
         return
@@ -211,7 +211,7 @@ def _plan_product(plan: Plan, node: fx.Node, ends: dict[fx.Node, LayerNode]) -> 
 
 
 def _float_activations(node: fx.Node) -> list[fx.Node]:
-    """The two operands that are float32 and no parameters."""
+    """Return the two operands that are float32 and no parameters."""
     return [a for a in node.args[:2] if isinstance(a, fx.Node) and parameter_of(a) is None and _holds_float32(a)]
 
 
@@ -226,7 +226,7 @@ def _refusal(
     placement: Placement,
     nodes: Mapping[fx.Node, LayerNode],
 ) -> str:
-    """Why a layer stays in float; empty if it can be quantized."""
+    """Return why a layer stays in float; empty if it can be quantized."""
     dtype = layer.weight.meta["val"].dtype
     if dtype != torch.float32:
         return f"its weight is {str(dtype).removeprefix('torch.')}; only float32 is quantized (model.float())"

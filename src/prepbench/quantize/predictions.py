@@ -1,4 +1,4 @@
-"""The distributions that language models predict: which outputs they are, and how far they are from those in float."""
+"""The predicted distributions of language models: find the outputs, and compare them with float."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _PASSES = {
 
 
 def logits_of(graph: fx.Graph) -> tuple[int, ...]:
-    """The outputs that predict tokens: a layer gives a number for each row of the table that integers are looked up in.
+    """Return the outputs that predict tokens: a layer gives a number for each row of the table that integers are
+    looked up in.
 
     Example:
         >>> class Model(torch.nn.Module):
@@ -59,7 +60,7 @@ def _is_predicted(node: fx.Node) -> bool:
 
 
 def _width(node: fx.Node) -> int | None:
-    """The last size of what a node gives; None where it is dynamic."""
+    """Return the last size of a node's result; None where it is dynamic."""
     last = _shape(node)[-1:]
     return last[0] if last and isinstance(last[0], int) else None
 
@@ -72,7 +73,7 @@ def _shape(node: Any) -> tuple[Any, ...]:
 
 
 def divergence(expected: torch.Tensor, found: torch.Tensor) -> tuple[float, int]:
-    """The Kullback-Leibler divergence in nats, added over all predictions, and how many there are.
+    """Return the Kullback-Leibler divergence in nats, summed over all predictions, and their number.
 
     Args:
         expected: logits of shape (..., vocabulary).

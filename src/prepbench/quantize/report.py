@@ -1,4 +1,4 @@
-"""The report of each layer: how it was quantized, and how well; and of each tensor: what became of it."""
+"""The report of each layer: its quantization and its exactness; and of each tensor: its outcome."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class LayerReport:
 
     @property
     def summary(self) -> str:
-        """The outcome in a few words."""
+        """Return a short text of the outcome."""
         if not self.quantized:
             return f"float: {self.reason}" if self.reason else "float"
         if self.bits_to_measure:
@@ -71,7 +71,7 @@ QUANTIZED, BY_RULE, FLOAT, NOT_REACHED = "quantized", "float by rule", "float", 
 
 @dataclass(frozen=True)
 class TensorReport:
-    """One parameter, buffer or constant of the model, and what became of it. Tied ones have one row.
+    """One parameter, buffer or constant of the model, and its outcome. Tied ones share a row.
 
     Attributes:
         fqn: its name in the model.

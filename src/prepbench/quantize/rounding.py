@@ -25,10 +25,10 @@ _GROWTH = 1.01
 
 
 def half_quadratic(weight: torch.Tensor, axis: int, scheme: WeightScheme) -> QuantizedRows:
-    """Take the scale that leaves small errors small and lets a few be large.
+    """Find the scale under a norm that favours many small errors and tolerates a few large ones (HQQ).
 
-    Source: Badri, Shaji, "Half-Quadratic Quantization of Large Machine Learning Models", 2023; the scale is solved for
-    in place of the zero point, which is an integer here.
+    Source: Badri, Shaji, "Half-Quadratic Quantization of Large Machine Learning Models", 2023; the scale is solved
+    for instead of the zero point, which is an integer here.
     """
     return in_parts(weight, axis, scheme, lambda part: _half_quadratic(part, axis, scheme))
 
@@ -58,7 +58,7 @@ def _half_quadratic(weight: torch.Tensor, axis: int, scheme: WeightScheme) -> Qu
 def quantized_rows(
     weight: torch.Tensor, axis: int, scheme: WeightScheme, moments: InputMoments | None = None
 ) -> QuantizedRows:
-    """The integers of a weight.
+    """Return the integers of a weight.
 
     Args:
         weight: of any floating type.
@@ -84,7 +84,7 @@ def _rounded(weight: torch.Tensor, axis: int, scheme: WeightScheme, moments: Inp
 
 
 def _with_zeros(found: QuantizedRows, weight: torch.Tensor, axis: int, scheme: WeightScheme) -> QuantizedRows:
-    """The integers with those of zero where the weight is zero: a mask stays, whatever made up for errors."""
+    """Restore exact zeros where the weight is zero, so that error compensation keeps a mask."""
     is_zero = weight == 0
     if not bool(is_zero.any()):
         return found
@@ -94,7 +94,7 @@ def _with_zeros(found: QuantizedRows, weight: torch.Tensor, axis: int, scheme: W
 
 
 def _inputs(rows: torch.Tensor, moments: InputMoments) -> int:
-    """How many inputs an output has by the moments; -1 where outputs do not lie in as many groups."""
+    """Return how many inputs an output has by the Hessian; -1 where outputs do not lie in as many groups."""
     groups = len(moments.products) if moments.products.ndim == 3 else 1
     return -1 if len(rows) == 0 or len(rows) % groups else moments.products.shape[-1]
 
@@ -126,12 +126,13 @@ _VALUES = 2**20  # weights that are rounded at a time
 
 
 def adaptive(weight: torch.Tensor, scheme: WeightScheme, moments: InputMoments) -> QuantizedRows:
-    """Learn for each weight whether it is rounded up or down, then change single integers as long as that helps.
+    """Learn for each weight whether it is rounded up or down (AdaRound), then improve single integers while that
+    helps.
 
-    What counts is the squared error of the layer's outputs, of which the products of its inputs tell all: no inputs
-    are kept. The integers are relaxed to numbers between both neighbours, pulled to one of them ever harder, and
-    found by gradients (Adam). A sweep over the inputs then gives each the best integer, all others given, from what
-    was learned and from what error compensation finds; a row takes the better of both. In the end scales are fitted.
+    The loss is the squared error of the layer's outputs, which the Hessian of its inputs determines: no inputs are
+    kept. The integers are relaxed to numbers between both neighbours, pulled to one of them ever harder, and found
+    by gradients (Adam). A sweep over the inputs then gives each the best integer, all others given, from the learned
+    integers and from those of error compensation; a row takes the better of both. Finally scales are fitted.
 
     Source: Nagel, Amjad, van Baalen, Louizos, Blankevoort, "Up or Down? Adaptive Rounding for Post-Training
     Quantization", 2020, with the layer's output as what is reconstructed, as in its section 3.3.
@@ -159,7 +160,7 @@ def adaptive(weight: torch.Tensor, scheme: WeightScheme, moments: InputMoments) 
 def _adaround_rounded(
     rows: torch.Tensor, scheme: WeightScheme, products: torch.Tensor, moments: InputMoments | None
 ) -> QuantizedRows:
-    """The integers of some outputs; with the moments of one group also those that error compensation leads to."""
+    """Return the integers of some outputs; with the Hessian of one group, also try those of error compensation."""
     groups, inputs = products.shape[:2]
     size = scheme.block_size or inputs
     power = products.diagonal(dim1=1, dim2=2).repeat_interleave(len(rows) // groups, 0)
@@ -181,7 +182,7 @@ def _adaround_rounded(
 
 
 class _Layer:
-    """Some outputs of a layer, with the products of their inputs."""
+    """Some outputs of a layer, with the Hessian of their inputs."""
 
     def __init__(
         self, rows: torch.Tensor, scheme: WeightScheme, products: torch.Tensor, zero_point: torch.Tensor
@@ -193,7 +194,7 @@ class _Layer:
         self.zeros = self._spread(zero_point.float())
 
     def learned(self, scale: torch.Tensor) -> torch.Tensor:
-        """The integers by gradient descent, each next to the weight.
+        """Return the integers found by gradient descent, each next to the weight.
 
         Args:
             scale: of each row or block.
@@ -225,7 +226,7 @@ class _Layer:
         return (floor + (chance >= 0) + self.zeros).clamp_(self.low, self.high).flatten(0, 1)
 
     def improved(self, numbers: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The integers and scales that changing single ones leads to, and the error of each row.
+        """Return the integers and scales after changing single integers, and the error of each row.
 
         Args:
             numbers: integers to begin with, of shape (rows, in).
@@ -264,7 +265,7 @@ class _Layer:
                 return
 
     def _fitted(self, numbers: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        """The scales of least error for these integers."""
+        """Return the scales of least error for these integers."""
         steps = numbers - self.zeros
         known = scale.reshape(len(self.products), -1, numbers.shape[2] // self.size)
         return torch.cat(
@@ -275,12 +276,14 @@ class _Layer:
         return rows.reshape(len(self.products), -1, self.products.shape[1])
 
     def _spread(self, values: torch.Tensor) -> torch.Tensor:
-        """A value of each row or block as one of each weight, of shape (groups, rows of a group, in)."""
+        """Expand a value of each row or block to each weight, of shape (groups, rows of a group, in)."""
         return self._grouped(values[:, None].expand(-1, self.size))
 
 
 def _pull(soft: torch.Tensor, done: float) -> torch.Tensor:
-    """How hard numbers between 0 and 1 are pulled to the nearer of both: harder, the more of the steps is done."""
+    """Return the regularization that pulls numbers between 0 and 1 to the nearer of both, more strongly with each
+    step.
+    """
     if done < _WARM:
         return torch.zeros(())
     share = (done - _WARM) / (1 - _WARM)

@@ -24,7 +24,7 @@ class QuantizedRows:
 
     @classmethod
     def joined(cls, parts: Sequence[QuantizedRows]) -> QuantizedRows:
-        """The rows of several parts, one part after the other."""
+        """Join the rows of several parts, in order."""
         if len(parts) == 1:
             return parts[0]
         return cls(
@@ -34,7 +34,7 @@ class QuantizedRows:
         )
 
     def floats(self, weight: torch.Tensor, axis: int) -> torch.Tensor:
-        """What the integers stand for, in the shape of the weight.
+        """Return the dequantized values, in the shape of the weight.
 
         Args:
             weight: any tensor of that shape.
@@ -51,7 +51,7 @@ class QuantizedRows:
 
 @dataclass(frozen=True)
 class PackedRows:
-    """Rows in as few bytes as they need, to be kept.
+    """Rows packed into as few bytes as possible.
 
     Attributes:
         numbers: the integers; of 4 bits and fewer, uint8 with the even places in the low half of each byte.
@@ -67,7 +67,7 @@ class PackedRows:
 
     @classmethod
     def of(cls, rows: QuantizedRows, bits: int) -> PackedRows:
-        """Rows whose integers have this many bits."""
+        """Pack rows whose integers have this many bits."""
         numbers = rows.integers
         if bits <= 4 and numbers.numel() % 2 == 0:
             pairs = numbers.view(torch.uint8).reshape(-1, 2)
@@ -76,7 +76,7 @@ class PackedRows:
         return cls(numbers, rows.integers.shape, rows.scale, zero_point)
 
     def unpacked(self) -> QuantizedRows:
-        """The rows."""
+        """Return the unpacked rows."""
         integers = self.numbers
         if integers.dtype == torch.uint8:
             signed, pairs = integers.view(torch.int8), torch.empty(len(integers), 2, dtype=torch.int8)

@@ -1,4 +1,4 @@
-"""What calibrating and measuring one graph found, kept for the next time that the same graph is quantized."""
+"""A calibration cache: the results of calibrating and measuring one float graph, reused when it is quantized again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from prepbench.quantize.weights import WeightScheme
 
 @dataclass
 class Statistics:
-    """Of one float graph on one list of samples. Entries are added once all samples have passed, so each is whole.
+    """The cache for one float graph on one list of samples. Entries are added once all samples have passed, so each
+    is complete.
 
     Attributes:
         ranges: what observers learned, see :func:`range_keys`.
@@ -36,9 +37,9 @@ class Statistics:
 
 
 def range_keys(graph: fx.GraphModule) -> dict[int, tuple[Any, ...]]:
-    """What each observer of activations learns depends on, besides the samples, by the observer's id.
+    """Return what each activation observer's range depends on besides the samples, by the observer's id.
 
-    That is the value that it looks at. Where the graph writes in place the moment matters, too, and where parts of the
+    That is the value that it sees. Where the graph writes in place the moment matters, too, and where parts of the
     values are kept, how often it looks. An observer of several values is left out.
     """
     in_place = any(_writes(node) for node in graph.graph.nodes)
@@ -59,7 +60,7 @@ def range_keys(graph: fx.GraphModule) -> dict[int, tuple[Any, ...]]:
 
 
 def noise_key(graph: torch.nn.Module, layer: LayerNode, node: fx.Node, scheme: WeightScheme) -> tuple[Any, ...]:
-    """What the noise of one node depends on, besides the float graph and the samples."""
+    """Return what the noise of one node depends on, besides the float graph and the samples."""
     quantizers = []
     for index, argument in enumerate(node.args):
         observer = observer_of(graph, argument)
@@ -75,7 +76,7 @@ def _writes(node: fx.Node) -> bool:
 
 
 def _behind(graph: torch.nn.Module, node: fx.Node) -> fx.Node:
-    """The node that runs after this observer and those next to it."""
+    """Return the node that runs after this observer and those next to it."""
     while observer_of(graph, node) is not None:
         node = node.next
     return node

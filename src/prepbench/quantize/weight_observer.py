@@ -27,7 +27,7 @@ class WeightObserver(pt2e().ObserverBase):  # type: ignore[misc]
 
     @property
     def weight(self) -> torch.Tensor | None:
-        """What it has read."""
+        """The weight that it has read."""
         return self.found.weight
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -40,11 +40,11 @@ class WeightObserver(pt2e().ObserverBase):  # type: ignore[misc]
         self.scheme, self._least_scale = scheme, None
 
     def widen(self, least_scale: torch.Tensor) -> None:
-        """Raise scales that are smaller than these, which are one for each channel."""
+        """Raise scales to at least these, one for each channel."""
         self._least_scale = least_scale
 
     def rows(self) -> QuantizedRows:
-        """The weight in integers."""
+        """Return the weight in integers."""
         found, least = self.found.rows(self.axis, self.scheme), self._least_scale
         if least is None:
             return found
@@ -56,12 +56,12 @@ class WeightObserver(pt2e().ObserverBase):  # type: ignore[misc]
         return QuantizedRows(integers(rows, scale, found.zero_point, self.scheme), scale, found.zero_point)
 
     def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Scales and zero points, a vector of one for each row of :func:`rows_of`."""
+        """Return scales and zero points, one for each row of :func:`rows_of`."""
         rows = self.rows()
         return rows.scale, rows.zero_point
 
     def simulate(self, x: torch.Tensor) -> torch.Tensor:
-        """The weight after quantizing and dequantizing."""
+        """Quantize and dequantize the weight."""
         if self.found.weight is None:
             self.found.weight = x.detach()
         return self.rows().floats(x, self.axis)

@@ -1,4 +1,4 @@
-"""Weight schemes: how a weight is quantized, its scales and zero points, and what it becomes with them."""
+"""Weight schemes: how a weight is quantized, its scales and zero points, and its integers."""
 
 from __future__ import annotations
 
@@ -41,11 +41,12 @@ class WeightScheme:
 
     @classmethod
     def of(cls, settings: QuantizationSettings, *, spare_bit: bool = False) -> WeightScheme:
-        """The scheme for settings with one number of bits and one block size (see ``QuantizationSettings.candidates``).
+        """Return the scheme for settings with one number of bits and one block size (see
+        ``QuantizationSettings.candidates``).
 
         Weights of few bits lose little at the edge of their range and much within it, so with fewer than 8 bits the
-        range of least error is taken whatever the observer. With ``spare_bit``, 8-bit weights leave a bit unused where
-        activations have 8 bits too.
+        range of least error is taken whatever the observer. With ``spare_bit``, 8-bit weights leave a bit unused
+        where activations have 8 bits too.
         """
         bits, block_size = settings.weights_num_bits, settings.weights_only_quantization_block_size
         assert isinstance(bits, int)
@@ -66,17 +67,17 @@ class WeightScheme:
 
     @property
     def limits(self) -> tuple[int, int]:
-        """Smallest and largest integer."""
+        """Return the smallest and largest integer."""
         top = 2 ** (self.bits - 1 - self.spare_bit) - 1
         return (-top if self.symmetric and not self.full_range else -top - 1), top
 
     def fits(self, weight: torch.Tensor, axis: int) -> bool:
-        """Whether the weight can be cut into blocks of this size."""
+        """Return whether the weight can be cut into blocks of this size."""
         return self.block_size == 0 or (weight.ndim == 2 and axis == 0 and weight.shape[1] % self.block_size == 0)
 
 
 def rows_of(weight: torch.Tensor, axis: int, scheme: WeightScheme) -> torch.Tensor:
-    """The weight as a matrix with a row for each scale; rows of blocks come channel by channel."""
+    """Return the weight as a matrix with a row for each scale; rows of blocks come channel by channel."""
     if not scheme.per_channel and scheme.block_size == 0:
         return weight.reshape(1, -1)
     rows = weight.movedim(axis, 0).flatten(1) if weight.ndim > 1 else weight.reshape(-1, 1)
@@ -87,7 +88,7 @@ def rows_of(weight: torch.Tensor, axis: int, scheme: WeightScheme) -> torch.Tens
 def weight_qparams(
     weight: torch.Tensor, axis: int, scheme: WeightScheme, importance: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scale and zero point of each row of :func:`rows_of`: two vectors, float32 and int64.
+    """Return scale and zero point of each row of :func:`rows_of`: two vectors, float32 and int64.
 
     Args:
         weight: in its own shape.
@@ -103,7 +104,7 @@ def weight_qparams(
 def weight_clips(
     weight: torch.Tensor, axis: int, scheme: WeightScheme, importance: torch.Tensor | None = None
 ) -> torch.Tensor | None:
-    """How much of its range each row keeps for the least error, from 0 to 1; None for all of it. Arguments as above."""
+    """Return the share of its range that each row keeps for the least error, from 0 to 1; None for all of it."""
     counts = None if importance is None else rows_of(importance, axis, scheme)
     if not scheme.least_error and counts is None:
         return None
@@ -124,13 +125,13 @@ def weight_clips(
 def clipped_qparams(
     rows: torch.Tensor, scheme: WeightScheme, clips: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scale and zero point of each row whose range is clipped as :func:`weight_clips` says."""
+    """Return scale and zero point of each row whose range is clipped as :func:`weight_clips` says."""
     low, high = torch.aminmax(rows, dim=1)
     return _from_range(low, high, scheme) if clips is None else _from_range(low * clips, high * clips, scheme)
 
 
 def integers(rows: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, scheme: WeightScheme) -> torch.Tensor:
-    """The rows as int8."""
+    """Return the rows as int8."""
     low, high = scheme.limits
     return (rows / scale[:, None]).round().add(zero_point[:, None]).clamp(low, high).to(torch.int8)
 

@@ -1,4 +1,4 @@
-"""Buffers that a graph writes to while it runs, which calibration must not count in."""
+"""Buffers that a graph writes to while it runs, which calibration must not change."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _BATCH_NORM = torch.ops.aten.batch_norm.default
 
 
 def own_written_buffers(graph: fx.GraphModule) -> dict[str, torch.Tensor]:
-    """Give the graph copies of the buffers that it writes to, in place; returns what they are copies of, by name.
+    """Give the graph copies of the buffers that it writes to, in place; return the originals, by name.
 
-    The graph shares the others with the user's model, whose state stays what it is while the graph runs on samples.
+    The graph shares the others with the user's model, whose state stays unchanged while the graph runs on samples.
     """
     buffers = dict(graph.named_buffers())
     written = {name: buffers[name] for name in written_names(graph.graph) if name in buffers}
@@ -27,7 +27,7 @@ def own_written_buffers(graph: fx.GraphModule) -> dict[str, torch.Tensor]:
 
 
 def put_back_buffers(graph: fx.GraphModule, before: dict[str, torch.Tensor]) -> None:
-    """Give the copies the values that they had before the graph ran."""
+    """Restore the values that the copies had before the graph ran."""
     buffers = dict(graph.named_buffers())
     with torch.no_grad():
         for name, tensor in before.items():
@@ -37,7 +37,7 @@ def put_back_buffers(graph: fx.GraphModule, before: dict[str, torch.Tensor]) -> 
 
 @contextmanager
 def buffers_kept(graph: fx.GraphModule) -> Iterator[None]:
-    """Put back what the graph writes to its buffers meanwhile, so that later runs begin with the same state."""
+    """Restore the buffers that the graph writes to after the block, so that later runs begin with the same state."""
     buffers = dict(graph.named_buffers())
     before = {name: buffers[name].clone() for name in written_names(graph.graph) if name in buffers}
     try:
@@ -47,12 +47,12 @@ def buffers_kept(graph: fx.GraphModule) -> Iterator[None]:
 
 
 def written_names(graph: fx.Graph) -> Iterator[str]:
-    """The names of the attributes that a graph writes to."""
+    """Yield the names of the attributes that a graph writes to."""
     yield from (str(node.target) for node in written_nodes(graph) if node.op == "get_attr")
 
 
 def written_nodes(graph: fx.Graph) -> Iterator[fx.Node]:
-    """The nodes whose tensors a graph writes to."""
+    """Yield the nodes whose tensors a graph writes to."""
     for node in graph.nodes:
         if not isinstance(node.target, OpOverload):
             continue

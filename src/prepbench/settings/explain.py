@@ -56,7 +56,7 @@ class ExplainedLayer:
 
     @property
     def summary(self) -> str:
-        """What applies, in a few words."""
+        """Return a short text of the settings that apply."""
         assumed = "if the graph multiplies by it" if self.is_assumed else ""
         return ", ".join(filter(None, (self._precision, self.pruning, self.adapter, assumed)))
 

@@ -69,7 +69,7 @@ class PruningSettings(Settings):
 
     @property
     def summary(self) -> str:
-        """What applies, in a few words."""
+        """Return a short text of the settings that apply."""
         if self.pattern is not None:
             return f"{self.share:.0%} pruned ({self.mask_type})"
         return f"{self.share:.0%} of the {'channels' if self.mask_type == CHANNELS else 'weights'} pruned"

@@ -1,4 +1,4 @@
-"""Changes of the float graph that make it easier to quantize; what it computes stays the same up to rounding."""
+"""Changes of the float graph that make it easier to quantize; its results stay the same up to rounding."""
 
 from prepbench.quantize.algorithms.batch_norms import fold_batch_norms as fold_batch_norms
 from prepbench.quantize.algorithms.equalize import equalize as equalize

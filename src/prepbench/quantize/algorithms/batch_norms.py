@@ -1,4 +1,4 @@
-"""Batch norms of an ATen graph, folded into the layers in front of them."""
+"""Fold the batch norms of an ATen graph into the layers in front of them."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ class _Norm:
 
     @property
     def statistics(self) -> tuple[object, ...]:
-        """What it computes with; equal for the calls of one norm."""
+        """The operands of the norm; equal for all calls of one norm."""
         return (*(None if node is None else node.target for node in self.constants), self.epsilon)
 
 
 @torch.no_grad()
 def fold_batch_norms(graph: fx.GraphModule) -> None:
-    """Let convolutions and linear layers compute the batch norms that follow them, in place.
+    """Fold batch norms into the convolutions and linear layers that they follow, in place.
 
-    A layer that is called several times takes a norm only where the same norm follows each call. Results that something
-    else reads keep their norm, and so do linear layers over more than one row, where the norm counts another axis.
-    Other tensors than those of ``graph`` do not change.
+    A layer that is called several times takes a norm only where the same norm follows each call. If something else
+    reads the layer's result, the norm stays; so it does behind linear layers over more than one row, where the norm
+    counts another axis. Tensors outside of ``graph`` do not change.
 
     Source: Jacob, Kligys, Chen, Zhu, Tang, Howard, Adam, Kalenichenko, "Quantization and Training of Neural Networks
     for Efficient Integer-Arithmetic-Only Inference", 2017, section 3.2.
@@ -71,7 +71,7 @@ def fold_batch_norms(graph: fx.GraphModule) -> None:
 
 
 def _norm(graph: fx.GraphModule, node: fx.Node, known: Constants) -> _Norm | None:
-    """The batch norm that ``node`` is, if the layer before it could compute it, too."""
+    """Return the batch norm that ``node`` is, if it can be folded into the layer before it."""
     if node.op != "call_function" or node.target not in NORMS:
         return None
     layer = node.args[0]
@@ -100,7 +100,7 @@ def _is_constant(known: Constants, node: object) -> bool:
 
 
 def _fold(known: Constants, calls: Sequence[_Norm]) -> None:
-    """Fold one norm into all calls of one layer, which nothing else has the weight of."""
+    """Fold one norm into all calls of one layer, whose weight nothing else uses."""
     graph, first = known.graph, calls[0]
     scale, shift, mean, variance = (
         None if node is None else value_of(graph, node).double() for node in first.constants
@@ -120,7 +120,7 @@ def _fold(known: Constants, calls: Sequence[_Norm]) -> None:
 
 
 def scaled_weight(weight: torch.Tensor, factor: torch.Tensor, axis: int) -> torch.Tensor:
-    """The weight times a factor for each output channel, which may count on through groups along another axis.
+    """Return the weight times a factor for each output channel, which may span the groups of another axis.
 
     Args:
         weight: of a layer.
@@ -152,7 +152,7 @@ def _set_bias(graph: fx.GraphModule, call: _Norm, value: torch.Tensor) -> None:
 
 
 def _skip(norm: fx.Node, layer: fx.Node) -> None:
-    """Let who reads a norm read the layer."""
+    """Replace the norm by the layer for all readers."""
     outputs = [norm] if norm.target is aten.batch_norm.default else [u for u in norm.users if u.args[1] == 0]
     for output in outputs:
         output.replace_all_uses_with(layer)

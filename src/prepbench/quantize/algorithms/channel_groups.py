@@ -1,4 +1,4 @@
-"""Values whose channels may be scaled together: what makes them, what reads them, and nothing else."""
+"""Values whose channels may be scaled together, with their producers and consumers."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class ChannelGroup:
 
 
 def channel_groups(graph: fx.GraphModule, layers: Sequence[LayerNode]) -> list[ChannelGroup]:
-    """The groups whose channels can be scaled by any positive factors without changing anything else.
+    """Return the groups whose channels can be scaled by any positive factors without any other effect.
 
-    What makes a value is divided by them, what reads it multiplied. In a group there are only operators that commute
-    with such factors: ReLU, leaky ReLU, PReLU, pooling, dropout, means over places, and sums of two values with the
-    same channels. Layers that are called several times, or that share their weight with something else, are in none.
+    Producers are divided by the factors, consumers multiplied. A group contains only operators that commute with
+    such factors: ReLU, leaky ReLU, PReLU, pooling, dropout, means over places, and sums of two values with the same
+    channels. Layers that are called several times, or that share their weight with something else, are in no group.
 
     Args:
         graph: batch norms are folded already.
@@ -61,7 +61,7 @@ def channel_groups(graph: fx.GraphModule, layers: Sequence[LayerNode]) -> list[C
 
 
 def float_weight(graph: fx.GraphModule, layer: LayerNode) -> torch.Tensor:
-    """A layer's weight in float32, also where it is stored in half precision and cast."""
+    """Return a layer's weight in float32, also where it is stored in half precision and cast."""
     parameter = parameter_of(layer.weight)
     assert parameter is not None
     return value_of(graph, parameter).float()
@@ -81,7 +81,7 @@ def _can_scale(constants: Constants, layer: LayerNode) -> bool:
 
 
 class _Search:
-    """Everything that hangs together with what one layer computes."""
+    """Collects everything that is connected with a layer's output through these operators."""
 
     def __init__(self, layers: Mapping[fx.Node, LayerNode], first: LayerNode) -> None:
         self._layers = layers
@@ -104,7 +104,7 @@ class _Search:
         return ChannelGroup(self.count, tuple(self.producers), tuple(self.consumers), dict(self.axes))
 
     def _before(self, node: fx.Node, axis: int) -> list[tuple[fx.Node, int]]:
-        """What the value is computed from."""
+        """Return the values that a value is computed from, with their channel axes."""
         made = self._layers.get(node)
         if made is not None and made.channels == axis:
             self.producers.append(made)
@@ -122,7 +122,7 @@ class _Search:
         return [(source, found)]
 
     def _after(self, node: fx.Node, axis: int) -> list[tuple[fx.Node, int]]:
-        """What is computed from the value."""
+        """Return the values that are computed from a value, with their channel axes."""
         found = []
         for user in consumers(node):
             layer = self._layers.get(user)
@@ -141,12 +141,12 @@ class _Search:
 
 
 def input_axis(layer: LayerNode) -> int:
-    """The axis of a layer's input that counts its channels, from the end."""
+    """Return the axis of a layer's input that counts its channels, from the end."""
     return 1 - layer.weight.meta["val"].ndim if layer.is_convolution else -1
 
 
 def _alike(one: fx.Node, other: fx.Node) -> bool:
-    """Whether two values have the same shape, so that none is spread over the other."""
+    """Return whether two values have the same shape, so that neither is broadcast."""
     values = [node.meta.get("val") for node in (one, other)]
     if not all(isinstance(value, torch.Tensor) for value in values):
         return False
@@ -180,7 +180,7 @@ _FLATTENS = frozenset([aten.flatten.using_ints, aten.view.default, aten.reshape.
 
 
 def axis_after(source: fx.Node, node: fx.Node, axis: int, count: int) -> int | None:
-    """Where the channels of ``source`` are in what ``node`` computes of it; None where they do not stay apart."""
+    """Return the axis of ``source``'s channels in the result of ``node``; None where they do not stay separate."""
     if node.op != "call_function" or not node.args or node.args[0] is not source:
         return None
     if node.target in _ELEMENTWISE:
@@ -207,7 +207,7 @@ def axis_after(source: fx.Node, node: fx.Node, axis: int, count: int) -> int | N
 
 
 def axis_before(node: fx.Node, source: fx.Node, axis: int, count: int) -> int | None:
-    """Where the channels of what ``node`` computes are in ``source``."""
+    """Return the axis in ``source`` of the channels of ``node``'s result."""
     value = source.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return None

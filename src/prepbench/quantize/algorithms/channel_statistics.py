@@ -1,4 +1,4 @@
-"""What samples hold in the channels of activations: ranges and powers, to choose scales by."""
+"""Ranges and powers of activation channels on samples, from which scales are chosen."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from prepbench.quantize.written_state import buffers_kept
 
 @dataclass(frozen=True)
 class ChannelStatistics:
-    """What one pass over the samples found in the channels of an activation.
+    """The statistics of an activation's channels from one pass over the samples.
 
     Attributes:
         low: the smallest value of each channel, or zero if that is smaller.
@@ -32,7 +32,7 @@ class ChannelStatistics:
 
     @property
     def largest(self) -> torch.Tensor:
-        """The largest absolute value of each channel."""
+        """Return the largest absolute value of each channel."""
         return self.high.maximum(-self.low)
 
 
@@ -44,7 +44,7 @@ def measure_channels(
     progress: ProgressCallback,
     known: MutableMapping[tuple[Any, ...], ChannelStatistics | None] | None = None,
 ) -> dict[fx.Node, ChannelStatistics | None]:
-    """Run the samples and measure what nodes compute; None where that has no values, or infinite ones.
+    """Run the samples and measure the results of nodes; None for a result without values, or with infinite ones.
 
     Args:
         graph: it is as before afterwards, with the buffers that it writes to.
@@ -84,7 +84,7 @@ def _measured(
 
 @contextmanager
 def _recorders(graph: fx.GraphModule, records: Mapping[fx.Node, _ChannelRecorder]) -> Iterator[None]:
-    """Modules that see the values of nodes; the graph is as before afterwards, whatever happens."""
+    """Insert modules that see the values of nodes; the graph is restored afterwards, also after an error."""
     added = []
     try:
         for number, (node, record) in enumerate(records.items()):
@@ -116,7 +116,7 @@ def _statistics(record: _ChannelRecorder) -> ChannelStatistics | None:
 
 
 class _ChannelRecorder(nn.Module):
-    """Passes a tensor on; keeps the smallest and largest value of each channel, and the sum of the squares."""
+    """Passes a tensor on; records the smallest and largest value of each channel, and the sum of the squares."""
 
     def __init__(self, axis: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Weights and other constants of a graph: who reads them, and how to scale them without touching the user's tensors."""
+"""The constants of a graph: their readers, and how to scale them without changing the user's tensors."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ _KEEPS_CHANNELS_LAST = frozenset(
 
 
 def source_of(node: fx.Node) -> fx.Node:
-    """The ``get_attr`` node of a constant, which may be read through a cast from half precision."""
+    """Return the ``get_attr`` node of a constant, which may be read through a cast from half precision."""
     source = parameter_of(node)
     return node if source is None else source
 
 
 def value_of(graph: fx.GraphModule, node: fx.Node) -> torch.Tensor:
-    """The tensor that a ``get_attr`` node reads, before any cast."""
+    """Return the tensor that a ``get_attr`` node reads, before any cast."""
     value = operator.attrgetter(str(source_of(node).target))(graph)
     assert isinstance(value, torch.Tensor)
     return value.detach()
 
 
 class Constants:
-    """The constants of a graph: who reads the memory of each, under whatever name, and how to scale one.
+    """The constants of a graph: finds all readers of a constant's memory, under any name, and scales constants.
 
-    It stays true while constants are scaled here; where others replace some, another one has to be made.
+    It stays valid while constants are scaled through it; make another one after they are replaced elsewhere.
 
     Args:
         graph: whose constants.
@@ -63,7 +63,7 @@ class Constants:
                 self._add(node)
 
     def readers(self, node: fx.Node) -> set[fx.Node]:
-        """All nodes that read memory of this constant."""
+        """Return all nodes that read memory of this constant."""
         value = value_of(self.graph, node)
         start, end = _span(value)
         found = _users(source_of(node))
@@ -74,16 +74,17 @@ class Constants:
         return found
 
     def can_scale(self, node: fx.Node) -> bool:
-        """Whether it is a constant that is read in float32, and stays constant while the graph runs."""
+        """Return whether it is a constant that is read in float32, and stays constant while the graph runs."""
         value = value_of(self.graph, node)
         is_read_in_float32 = value.dtype == torch.float32 or source_of(node) is not node
         plain = is_read_in_float32 and value.layout == torch.strided
         return plain and not any(writes(reader) for reader in self.readers(node))
 
     def scale(self, node: fx.Node, factor: torch.Tensor, users: Collection[fx.Node]) -> None:
-        """Let ``users`` read the constant times ``factor``, under its name if nothing else reads it, else a new one.
+        """Make ``users`` read the constant times ``factor``, under its name if nothing else reads it, else under a
+        new one.
 
-        The old tensor stays as it is, because it is shared with the user's model. One in half precision becomes
+        The old tensor stays unchanged, because it is shared with the user's model. One in half precision becomes
         float32.
         """
         graph, value, name = self.graph, value_of(self.graph, node), str(source_of(node).target)
@@ -115,7 +116,7 @@ class Constants:
 
 
 def _users(source: fx.Node) -> set[fx.Node]:
-    """Those of a constant, and in the place of a cast those of the cast."""
+    """Return the users of a constant; those of a cast in place of the cast."""
     casts = {user for user in source.users if parameter_of(user) is source}
     return (set(source.users) - casts).union(*(cast.users for cast in casts))
 
@@ -132,12 +133,14 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def consumers(node: fx.Node) -> list[fx.Node]:
-    """The nodes that read its values; those that ask for its size do not."""
+    """Return the nodes that read its values; those that ask for its size do not."""
     return [user for user in node.users if user.target is not aten.sym_size.int]
 
 
 def add_constant(graph: fx.GraphModule, name: str, value: torch.Tensor) -> fx.Node:
-    """A new buffer of the graph and, at the insertion point, a node that reads it; its meta is left to the caller."""
+    """Add a buffer to the graph and a node that reads it at the insertion point; the caller sets its meta. Return
+    the node.
+    """
     number = next(i for i in range(len(graph.graph.nodes) + 1) if not hasattr(graph, f"{name}_{i}"))
     graph.register_buffer(f"{name}_{number}", value)
     return graph.graph.get_attr(f"{name}_{number}")
@@ -154,7 +157,7 @@ def assign_constant(graph: fx.GraphModule, target: str, value: torch.Tensor) -> 
 
 
 def bias_of(constants: Constants, node: fx.Node) -> fx.Node | None:
-    """The constant that a layer adds to each output channel, if it adds one.
+    """Return the constant that a layer adds to each output channel, if there is one.
 
     Raises:
         ValueError: the bias is computed in the graph, so it cannot be scaled.
@@ -171,14 +174,16 @@ def bias_of(constants: Constants, node: fx.Node) -> fx.Node | None:
 
 
 def channels(node: object) -> int | None:
-    """The size of the last axis of what a node computes, where that is one tensor and the size is fixed."""
+    """Return the size of the last axis of a node's result, if that is one tensor and the size is static."""
     value = node.meta.get("val") if isinstance(node, fx.Node) else None
     size = value.shape[-1] if isinstance(value, torch.Tensor) and value.ndim else None
     return size if isinstance(size, int) else None
 
 
 def keeps_channels_last(node: fx.Node) -> bool:
-    """Whether the operator only moves or drops whole rows: element c of the last axis stays element c of it."""
+    """Return whether the operator only moves or drops whole rows, so that element c of the last axis stays element
+    c.
+    """
     if node.op != "call_function" or node.target not in _KEEPS_CHANNELS_LAST:
         return False
     source = node.args[0]
@@ -199,6 +204,6 @@ def keeps_channels_last(node: fx.Node) -> bool:
 
 
 def writes(node: fx.Node) -> bool:
-    """Whether the operator changes one of its inputs in place."""
+    """Return whether the operator changes one of its inputs in place."""
     schema = schema_of(node.target)
     return bool(schema is not None and schema.is_mutable)

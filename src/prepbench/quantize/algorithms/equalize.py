@@ -1,4 +1,4 @@
-"""Cross-layer equalisation of an ATen graph: activations and weights get channels of like ranges."""
+"""Cross-layer equalization of an ATen graph: give the channels of activations and weights similar ranges."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def equalize(
 ) -> list[str]:
     """Divide channels by scales where they are made, and multiply them where they are read, so that ranges agree.
 
-    One range serves all channels of an activation, so small channels lose most. The scales of a group of channels (see
-    :func:`prepbench.quantize.algorithms.channel_groups.channel_groups`; that can be a whole residual stream) are
-    ``max|x| ** p / max|w| ** q``, by what samples hold and by the weights that read it, with the ``p`` and ``q`` from
-    0 to 1 for which the estimated noise is least in the layers that read the group. Where it falls by less than 5 %,
-    nothing changes.
+    One range serves all channels of an activation, so small channels lose most. The scales of a group of channels
+    (see :func:`prepbench.quantize.algorithms.channel_groups.channel_groups`; that can be a whole residual stream)
+    are ``max|x| ** p / max|w| ** q``, with the range ``x`` of the channel on samples, the weights ``w`` that read
+    it, and the ``p`` and ``q`` from 0 to 1 of least estimated noise in the layers that read the group. Where it
+    falls by less than 5 %, nothing changes.
 
     Args:
         graph: batch norms are folded already; it is changed in place, the tensors that it shares with others are not.
@@ -91,10 +91,10 @@ def equalize(
 def settings_of_scales(
     settings: Mapping[str, QuantizationSettings], layers: Iterable[str], everywhere: bool = False
 ) -> dict[str, QuantizationSettings]:
-    """The settings that scales of channels are chosen for; empty where no layer wants any.
+    """Return the settings for which the scales of channels are chosen; empty where no layer uses equalization.
 
-    What stays in float counts as if it had the settings of the first layer that wants scales, because they change
-    nothing there. So a layer that is quantized alone has the scales that it has beside others.
+    Float layers count as if they had the settings of the first layer that uses equalization, because scales do not
+    affect them. So a layer has the same scales whether it is quantized alone or with others.
 
     Args:
         settings: of the layers that are quantized, by FQN.
@@ -110,7 +110,7 @@ def settings_of_scales(
 
 
 class _Equalizer:
-    """Finds the scales of groups, one after the other, each with those of the others as they are so far."""
+    """Finds the scales of groups one after the other, each with the current scales of the others."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class _Equalizer:
         self._settings = settings
 
     def scale(self, group: ChannelGroup) -> None:
-        """Scale one group, where that is worth it."""
+        """Scale one group, if that helps."""
         least, best = self._noise(group, torch.ones(())) / _WORTH_IT, None
         for scale in self._scales(group):
             noise = self._noise(group, scale)
@@ -143,7 +143,7 @@ class _Equalizer:
                 self._seen[node] = ChannelStatistics(one.low / best, one.high / best, one.power / best.square())
 
     def _scales(self, group: ChannelGroup) -> Iterator[torch.Tensor]:
-        """Scales to try; none where values or weights are not finite, or all are zero."""
+        """Yield candidate scales; none where values or weights are not finite, or all are zero."""
         ranges = [None if one is None else one.largest for one in self._inputs(group)]
         columns = [self._weights[layer.node].columns() for layer in group.consumers]
         shares = [None if one is None or not float(one.max()) > 0 else one / one.max() for one in (*ranges, *columns)]
@@ -159,9 +159,9 @@ class _Equalizer:
         return [self._seen[layer.input] for layer in group.consumers]
 
     def _noise(self, group: ChannelGroup, scale: torch.Tensor) -> float:
-        """The estimated noise in the layers that read a group, each relative to its signal, added up.
+        """Return the estimated noise in the layers that read a group, each relative to its signal, summed.
 
-        Rounding errors are taken as uniform and independent, and so are the channels.
+        Rounding errors are assumed to be uniform and independent, and so are the channels.
         """
         scale = scale.expand(group.count)
         made = sum((self._made(layer, scale) for layer in group.producers), torch.zeros_like(scale))
@@ -181,7 +181,9 @@ class _Equalizer:
         return total
 
     def _made(self, layer: LayerNode, scale: torch.Tensor) -> torch.Tensor:
-        """The noise that rounding a layer's weights adds to its outputs; 0 where scales of outputs do not change it."""
+        """Return the noise of rounding a layer's weights in its outputs; 0 where scaling the outputs does not change
+        it.
+        """
         settings, x = self._settings.get(layer.fqn), self._seen[layer.input]
         if settings is None or settings.per_channel or x is None:
             return torch.zeros_like(scale)
@@ -192,7 +194,7 @@ class _Equalizer:
 
 
 def _step(x: ChannelStatistics, scale: torch.Tensor, settings: QuantizationSettings) -> float:
-    """The step of an activation that is divided by a scale; 0 where it stays in float."""
+    """Return the step of an activation that is divided by a scale; 0 where it stays in float."""
     if settings.prefer_weights_only_quantization:
         return 0.0
     high, low = float((x.high / scale).max()), float((x.low / scale).min())
@@ -206,7 +208,7 @@ def _step(x: ChannelStatistics, scale: torch.Tensor, settings: QuantizationSetti
 
 @dataclass
 class ScaledWeight:
-    """What is known of a layer's weight, by group, output of the group and input of the group.
+    """A layer's weight by group, output of the group and input of the group.
 
     Attributes:
         layer: whose it is.
@@ -239,25 +241,25 @@ class ScaledWeight:
         return self.inputs.view(groups, 1, -1) / self.outputs.view(groups, -1, 1)
 
     def columns(self) -> torch.Tensor:
-        """The largest weight that reads each input."""
+        """Return the largest weight that reads each input."""
         return (self.largest * self.factor).amax(1).flatten()
 
     def energy(self) -> torch.Tensor:
-        """The sum of the squares of the weights that read each input."""
+        """Return the sum of the squares of the weights that read each input."""
         return (self.squares * self.factor.square()).sum(1).flatten()
 
     def rows(self, settings: QuantizationSettings, scale: torch.Tensor) -> torch.Tensor:
-        """The step of the weights of each output, by group, with the inputs multiplied by a further scale."""
+        """Return the step of the weights of each output, by group, with the inputs multiplied by a further scale."""
         groups = len(self.largest)
         rows = (self.largest * (self.factor * scale.view(groups, 1, -1))).amax(2)
         return steps_of(rows, settings)
 
     def reach(self, power: torch.Tensor) -> torch.Tensor:
-        """By group, the noise of an output for weights that are each off by 1, from the power of the inputs."""
+        """Return, by group, the noise of an output for an error of 1 in each weight, from the power of the inputs."""
         return power.view(len(self.largest), -1).sum(1, keepdim=True) * self.taps
 
     def write(self, constants: Constants) -> bool:
-        """Scale those that the layer reads; whether there was anything to do."""
+        """Scale the constants that the layer reads; return whether anything changed."""
         if bool((self.outputs == 1).all()) and bool((self.inputs == 1).all()):
             return False
         layer = self.layer
@@ -271,7 +273,7 @@ class ScaledWeight:
 
 
 def steps_of(rows: torch.Tensor, settings: QuantizationSettings) -> torch.Tensor:
-    """The steps of weights whose largest values are ``rows``."""
+    """Return the steps of weights whose largest values are ``rows``."""
     bits = settings.weights_num_bits
     largest = rows if settings.per_channel else rows.amax().expand_as(rows)
     levels: int = 2 ** ((bits if isinstance(bits, int) else min(bits)) - 1) - 1

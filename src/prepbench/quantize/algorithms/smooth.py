@@ -1,4 +1,4 @@
-"""SmoothQuant on an ATen graph: outlier channels of activations become larger weights."""
+"""SmoothQuant on an ATen graph: move outlier channels of activations into the weights."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _FLOOR = 1e-3
 
 @dataclass(frozen=True)
 class Worth:
-    """What smoothing must gain.
+    """The minimal gain of smoothing.
 
     Attributes:
         folding: by how much the estimated noise power must fall where constants take the division.
@@ -55,7 +55,9 @@ _STRENGTHS = (0.5, 0.65, 0.8, 0.95)
 
 @dataclass(frozen=True)
 class _Group:
-    """Layers that read the same activation, which ``root`` computes, maybe moved or cut but with the same channels."""
+    """Layers that read the same activation, which ``root`` computes, possibly moved or sliced but with the same
+    channels.
+    """
 
     root: fx.Node
     layers: tuple[LayerNode, ...]
@@ -72,12 +74,12 @@ def smooth(
 ) -> list[str]:
     """Divide the channels of activations by scales, and multiply the weights that read them by the same.
 
-    Linear layers that read the same activation share its scales, ``max|x| ** strength / max|w| ** (1 - strength)`` for
-    each channel. The division goes into the constants that made the activation (weight and bias of a normalisation, or
-    the output channels of a linear layer); where other nodes read the activation too, or nothing can take the
-    division, one multiplication is inserted. Both only where the estimated quantization noise falls, with uint8
-    activations per tensor and int8 weights per channel. Convolutions are left alone, and layers that share a weight
-    with another layer outside the group.
+    Linear layers that read the same activation share its scales, ``max|x| ** strength / max|w| ** (1 - strength)``
+    for each channel. The division goes into the constants that made the activation (weight and bias of a
+    normalisation, or the output channels of a linear layer); where other nodes read the activation too, or no
+    constant can take the division, one multiplication is inserted. Both only where the estimated quantization noise
+    falls, with uint8 activations per tensor and int8 weights per channel. Convolutions are left alone, and layers
+    that share a weight with another layer outside the group.
 
     Args:
         graph: changed in place, the tensors that it shares with others are not.
@@ -139,7 +141,9 @@ def _groups(constants: Constants, layers: Sequence[LayerNode]) -> list[_Group]:
 
 
 def _may_leave(reader: fx.Node) -> bool:
-    """Whether a reader of a weight can keep the old one at no cost: a lookup stays float, the layer becomes int8."""
+    """Return whether a reader of a weight can keep the old one for free: a lookup stays float, the layer becomes
+    int8.
+    """
     return reader.target in _LOOKUPS
 
 
@@ -156,7 +160,7 @@ def _root(node: fx.Node) -> fx.Node:
 
 
 def _is_written(node: fx.Node) -> bool:
-    """Whether something changes the tensor, or a view of it, in place: its value then depends on the moment."""
+    """Return whether the tensor, or a view of it, is changed in place, so that its value depends on the moment."""
     return any(writes(user) or (keeps_channels_last(user) and _is_written(user)) for user in node.users)
 
 
@@ -167,7 +171,7 @@ def _smooth_group(
     strengths: Sequence[float],
     worth: Worth,
 ) -> set[fx.Node]:
-    """Scale one group where that pays; returns the nodes whose weights changed."""
+    """Scale one group if that helps; return the nodes whose weights changed."""
     graph = constants.graph
     weights = [value_of(graph, layer.weight).transpose(0, layer.axis).float() for layer in group.layers]
     each = [_scales(activations, weights, strength) for strength in strengths]
@@ -194,7 +198,7 @@ def _smooth_group(
 
 
 def _folds(constants: Constants, group: _Group) -> list[Fold] | None:
-    """The constants that can take the division; None if there are none, or if others read the activation too."""
+    """Return the constants that can take the division; None if there are none, or if others read the activation too."""
     count = channels(group.root)
     is_alone = is_closed(group.root, {layer.node for layer in group.layers})
     return folds(constants, group.root, count) if is_alone and count is not None else None
@@ -213,9 +217,9 @@ def _scales(
 
 
 def _noise(activations: Sequence[ChannelStatistics], weights: Sequence[torch.Tensor], scale: torch.Tensor) -> float:
-    """The estimated power of the quantization noise of the layers, each relative to the power of its output.
+    """Return the estimated power of the quantization noise of the layers, each relative to the power of its output.
 
-    Rounding errors are taken as uniform and independent, and so are the channels.
+    Rounding errors are assumed to be uniform and independent, and so are the channels.
     """
     total = 0.0
     for activation, weight in zip(activations, weights, strict=True):
@@ -244,7 +248,7 @@ _PRODUCTS = frozenset([aten.mul.Tensor])
 
 @dataclass(frozen=True)
 class Fold:
-    """Dividing an axis of a constant, for one reader, instead of dividing what the reader computes."""
+    """Dividing an axis of a constant, for one reader, instead of dividing the reader's result."""
 
     constant: fx.Node
     reader: fx.Node
@@ -252,7 +256,7 @@ class Fold:
 
 
 def is_closed(node: fx.Node, members: Collection[fx.Node]) -> bool:
-    """Whether nothing but the input of these layers depends on the values of the node."""
+    """Return whether only the input of these layers depends on the values of the node."""
     users = consumers(node)
     return bool(users) and all(_leads_in(node, user, members) for user in users)
 
@@ -264,12 +268,12 @@ def _leads_in(node: fx.Node, user: fx.Node, members: Collection[fx.Node]) -> boo
 
 
 def reads_as_input(layer: fx.Node, node: fx.Node) -> bool:
-    """Whether a layer's node multiplies ``node`` by its weight, and reads it nowhere else."""
+    """Return whether a layer's node multiplies ``node`` by its weight, and reads it nowhere else."""
     return layer.args[WEIGHTED[layer.target][0]] is node and sum(argument is node for argument in layer.args) == 1
 
 
 def folds(constants: Constants, node: fx.Node, count: int) -> list[Fold] | None:
-    """The constants to divide so that the node computes its value divided along the last axis; None if impossible."""
+    """Return the constants to divide so that the node's result is divided along the last axis; None if impossible."""
     if node.op != "call_function" or channels(node) != count:
         return None
     target: Any = node.target
@@ -335,7 +339,7 @@ def _folds_of_linear(constants: Constants, node: fx.Node) -> list[Fold] | None:
 
 
 def insert_products(graph: fx.GraphModule, root: fx.Node, members: Collection[fx.Node], factor: torch.Tensor) -> None:
-    """Multiply the activation of ``root`` by ``factor`` for the members only, as early as that is possible."""
+    """Multiply the activation of ``root`` by ``factor`` for the members only, as early as possible."""
     points = _points(root, members)
     with graph.graph.inserting_before(min(user for _, users in points for user in users)):
         constant = add_constant(graph, "_smooth_scale", factor)
@@ -352,7 +356,7 @@ def insert_products(graph: fx.GraphModule, root: fx.Node, members: Collection[fx
 
 
 def _points(node: fx.Node, members: Collection[fx.Node]) -> list[tuple[fx.Node, list[fx.Node]]]:
-    """The nodes to multiply, each with those of its users that then read the product."""
+    """Return the nodes to multiply, each with those of its users that then read the product."""
     users = consumers(node)
     inside = [user for user in users if _leads_in(node, user, members)]
     points = [(node, inside)] if inside else []
