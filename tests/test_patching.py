@@ -17,7 +17,7 @@ import pytest
 
 from prepbench.patching import (
     Undo,
-    answered_here,
+    flag_only_in_this_thread,
     logs_dropped_here,
     output_here,
     patched,
@@ -133,7 +133,7 @@ def _is_going_on() -> bool:
 
 def test_a_flag_is_off_for_other_threads() -> None:
     known, code = _is_going_on, _is_going_on.__code__
-    with answered_here(_is_going_on):
+    with flag_only_in_this_thread(_is_going_on):
         assert known() is True
         assert _elsewhere(known) is False
     assert _elsewhere(known) is True

@@ -17,8 +17,8 @@ from prepbench.errors import PrepbenchError, StorageError
 from prepbench.storage import (
     KeptFolder,
     folder_beside,
-    gone_if_it_fails,
     nothing_left,
+    remove_new_files_on_error,
     temporary_folder,
     write_file,
     write_folder,
@@ -201,6 +201,6 @@ def test_what_comes_before_a_file_may_fail(tmp_path: Path) -> None:
         write_file(first, "new")
         raise ValueError("mine")
 
-    with pytest.raises(ValueError, match="mine"), gone_if_it_fails(first, second):
+    with pytest.raises(ValueError, match="mine"), remove_new_files_on_error(first, second):
         write_file(second, "new", before=broken)
     assert (names(tmp_path), second.read_text()) == (["second"], "old")

@@ -158,8 +158,8 @@ def only_here(original: Callable[..., Any], function: Callable[..., Any]) -> Cal
 
 
 @contextmanager
-def answered_here(function: types.FunctionType) -> Iterator[None]:
-    """A function without parameters that says whether something is going on answers ``False`` to other threads.
+def flag_only_in_this_thread(function: types.FunctionType) -> Iterator[None]:
+    """Make a flag function without parameters return ``False`` in all other threads during the block.
 
     For functions that read a flag of their module, under whatever name they were imported: their code is replaced.
     """

@@ -79,8 +79,8 @@ def write_file(path: Name, data: bytes | str, before: Callable[[], object] | Non
 
 
 @contextlib.contextmanager
-def gone_if_it_fails(*paths: Path) -> Iterator[None]:
-    """Files that were not there before the block are gone where it fails."""
+def remove_new_files_on_error(*paths: Path) -> Iterator[None]:
+    """Delete the files that the block created if it raises."""
     new = [path for path in paths if not os.path.lexists(path)]
     with interrupts.held():
         try:

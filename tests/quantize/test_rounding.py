@@ -12,13 +12,13 @@ from torch import nn
 import prepbench as pb
 from prepbench.inputs import Sample
 from prepbench.jobs import Cancelled, Job
-from prepbench.quantize import Placement, calibrate, gptq, input_moments, insert_observers, parts, rounding
-from prepbench.quantize import moments as moments_module
+from prepbench.quantize import Placement, calibrate, gptq, input_hessians, insert_observers, parts, rounding
+from prepbench.quantize import hessian as hessian_module
+from prepbench.quantize.hessian import InputHessian
+from prepbench.quantize.im2col import Im2col
 from prepbench.quantize.layer_nodes import layer_nodes
-from prepbench.quantize.moments import InputMoments
 from prepbench.quantize.nearest import nearest
 from prepbench.quantize.observed_graph import all_observers
-from prepbench.quantize.patches import Patches
 from prepbench.quantize.rounding import quantized_rows
 from prepbench.quantize.rows import PackedRows, QuantizedRows
 from prepbench.quantize.weights import WeightScheme, weight_qparams
@@ -36,8 +36,8 @@ def inputs(count: int, size: int = 64, seed: int = 1) -> torch.Tensor:
     return noise(count, size, seed=seed) @ (noise(size, size, seed=2) * torch.logspace(-2, 0, size))
 
 
-def moments(x: torch.Tensor) -> InputMoments:
-    return InputMoments(x.t() @ x, len(x))
+def hessian(x: torch.Tensor) -> InputHessian:
+    return InputHessian(x.t() @ x, len(x))
 
 
 def lost(weight: torch.Tensor, found: QuantizedRows, x: torch.Tensor, axis: int = 0) -> float:
@@ -58,7 +58,7 @@ SCHEMES = [
 def test_what_looks_at_inputs_loses_less_than_the_nearest_integers_on_other_inputs(scheme: WeightScheme) -> None:
     weight, unseen = noise(32, 64), inputs(256, seed=5)
     nearest = WeightScheme(4, scheme.symmetric, block_size=scheme.block_size, least_error=True)
-    found = quantized_rows(weight, 0, scheme, moments(inputs(1024)))
+    found = quantized_rows(weight, 0, scheme, hessian(inputs(1024)))
     most = 0.9 if scheme.algorithm == "gptq" else 1
     assert lost(weight, found, unseen) < most * lost(weight, quantized_rows(weight, 0, nearest), unseen)
     low, high = scheme.limits
@@ -71,7 +71,7 @@ ADAPTIVE = [WeightScheme(4, symmetric, block_size=block, least_error=True, algor
 
 @pytest.mark.parametrize("scheme", ADAPTIVE, ids=str)
 def test_learned_rounding_loses_less_than_error_compensation_on_other_inputs(scheme: WeightScheme) -> None:
-    weight, unseen, known = noise(32, 64), inputs(256, seed=5), moments(inputs(1024))
+    weight, unseen, known = noise(32, 64), inputs(256, seed=5), hessian(inputs(1024))
     found = quantized_rows(weight, 0, scheme, known)
     compensated = quantized_rows(weight, 0, replace(scheme, algorithm="gptq"), known)
     assert lost(weight, found, unseen) < 0.85 * lost(weight, compensated, unseen)
@@ -82,10 +82,10 @@ def test_learned_rounding_loses_less_than_error_compensation_on_other_inputs(sch
 
 def test_learning_alone_loses_less_than_the_nearest_integers() -> None:
     weight, x = noise(32, 64), inputs(1024)
-    products = (x.t() @ x)[None]
+    matrix = (x.t() @ x)[None]
     scheme = WeightScheme(4)
     scale, zero_point = weight_qparams(weight, 0, scheme)
-    learned = rounding._Layer(weight, scheme, products, zero_point).learned(scale)
+    learned = rounding._Layer(weight, scheme, matrix, zero_point).learned(scale)
     assert bool(((learned - weight / scale[:, None]).abs() < 1.001).all())  # up or down, and no farther
     found = QuantizedRows(learned.to(torch.int8), scale, zero_point)
     assert lost(weight, found, x) < 0.9 * lost(weight, quantized_rows(weight, 0, scheme), x)
@@ -105,11 +105,11 @@ def test_patches_of_convolutions_are_what_their_weights_multiply(layer: nn.Modul
     x = noise(3, 6, *[11] * (layer.weight.ndim - 2))
     program = torch.export.export(layer, (x,))
     (node,) = layer_nodes(program.module().graph, {"": None})
-    patches = Patches.of(node)
+    patches = Im2col.of(node)
     assert patches is not None
-    known, output = patches.moments(x), layer(x) - layer.bias.reshape(-1, *[1] * (layer.weight.ndim - 2))
+    known, output = patches.hessian(x), layer(x) - layer.bias.reshape(-1, *[1] * (layer.weight.ndim - 2))
     rows = layer.weight.detach().flatten(1).unflatten(0, (layer.groups, -1))
-    squares = ((rows @ known.products) * rows).sum(2).flatten()
+    squares = ((rows @ known.matrix) * rows).sum(2).flatten()
     torch.testing.assert_close(squares, output.square().sum([0, *range(2, output.ndim)]).detach())
     assert known.count == output[:, 0].numel()
 
@@ -121,7 +121,7 @@ def test_convolutions_whose_patches_are_large_and_others_are_rounded_to_nearest(
         (nn.Conv3d(2, 4, 3), noise(1, 2, 5, 5, 5)),
     ):
         (node,) = layer_nodes(torch.export.export(layer, (x,)).module().graph, {"": None})
-        assert Patches.of(node) is None
+        assert Im2col.of(node) is None
 
 
 class Mixed(nn.Module):
@@ -158,7 +158,7 @@ def test_a_network_of_convolutions_loses_less_with_learned_rounding(weights_only
 
 
 def test_learning_can_be_cancelled() -> None:
-    job = Job(lambda progress: quantized_rows(noise(512, 512), 0, ADAPTIVE[0], moments(inputs(1024, 512))))
+    job = Job(lambda progress: quantized_rows(noise(512, 512), 0, ADAPTIVE[0], hessian(inputs(1024, 512))))
     job.cancel()
     with pytest.raises(Cancelled):
         job.result()
@@ -167,7 +167,7 @@ def test_learning_can_be_cancelled() -> None:
 @pytest.mark.parametrize("scheme", [scheme for scheme in SCHEMES if scheme.algorithm == "gptq"], ids=str)
 def test_scales_fit_the_integers_that_were_found_with_others(scheme: WeightScheme) -> None:
     weight, unseen = noise(32, 64), inputs(256, seed=5)
-    known = moments(inputs(1024))
+    known = hessian(inputs(1024))
     found = quantized_rows(weight, 0, scheme, known)
     before = replace(found, scale=quantized_rows(weight, 0, replace(scheme, algorithm="awq"), known).scale)
     assert lost(weight, found, unseen) < lost(weight, before, unseen)
@@ -176,7 +176,7 @@ def test_scales_fit_the_integers_that_were_found_with_others(scheme: WeightSchem
 @pytest.mark.parametrize("block", [16, 64])
 def test_scales_fitted_one_after_the_other_are_nearly_those_of_least_squares(block: int) -> None:
     weight, x = noise(4, 64), inputs(512)
-    known = moments(x)
+    known = hessian(x)
     scheme = WeightScheme(4, block_size=block, least_error=True)
     start = nearest(weight, 0, scheme)
     steps, scale = start.integers.reshape(4, 64).float(), start.scale.reshape(4, -1)
@@ -194,10 +194,10 @@ def test_scales_fitted_one_after_the_other_are_nearly_those_of_least_squares(blo
 def test_weights_of_the_same_inputs_share_what_is_computed_from_them(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     monkeypatch.setattr(
-        "prepbench.quantize.moments._inverse_factor",
-        lambda products, take=moments_module._inverse_factor: found.append(len(products)) or take(products),
+        "prepbench.quantize.hessian._inverse_factor",
+        lambda matrix, take=hessian_module._inverse_factor: found.append(len(matrix)) or take(matrix),
     )
-    known = moments(inputs(256))
+    known = hessian(inputs(256))
     for seed in (3, 4):
         quantized_rows(noise(32, 64, seed=seed), 0, replace(FOUR_BITS, algorithm="gptq"), known)
     assert found == [64]
@@ -206,7 +206,7 @@ def test_weights_of_the_same_inputs_share_what_is_computed_from_them(monkeypatch
 def test_the_axis_of_output_channels_may_be_the_last() -> None:
     weight, scheme = noise(64, 32), WeightScheme(4, least_error=True, algorithm="gptq")
     one, other = (
-        quantized_rows(given, axis, scheme, moments(inputs(1024))).floats(given, axis)
+        quantized_rows(given, axis, scheme, hessian(inputs(1024))).floats(given, axis)
         for given, axis in ((weight, 1), (weight.t().contiguous(), 0))
     )
     assert torch.equal(one, other.t())
@@ -216,7 +216,7 @@ def test_weights_of_inputs_that_were_always_zero_are_rounded_to_nearest() -> Non
     weight, x = noise(32, 64), inputs(256)
     x[:, 10:20] = 0
     scheme = WeightScheme(4, least_error=True, algorithm="gptq")
-    found = quantized_rows(weight, 0, scheme, moments(x))
+    found = quantized_rows(weight, 0, scheme, hessian(x))
     far = (found.floats(weight, 0) - weight)[:, 10:20].abs()
     inside = weight[:, 10:20].abs() < found.scale[:, None] * 7
     assert bool((far <= 0.5001 * found.scale[:, None])[inside].all())
@@ -225,7 +225,7 @@ def test_weights_of_inputs_that_were_always_zero_are_rounded_to_nearest() -> Non
 @pytest.mark.parametrize("count", [1, 8, 64])
 def test_few_positions_do_not_make_it_worse_than_the_nearest_integers(count: int) -> None:
     weight, unseen = noise(32, 64), inputs(256, seed=5)
-    found = quantized_rows(weight, 0, WeightScheme(4, least_error=True, algorithm="gptq"), moments(inputs(count)))
+    found = quantized_rows(weight, 0, WeightScheme(4, least_error=True, algorithm="gptq"), hessian(inputs(count)))
     nearest = quantized_rows(weight, 0, WeightScheme(4, least_error=True))
     assert lost(weight, found, unseen) < 1.05 * lost(weight, nearest, unseen)
 
@@ -236,7 +236,7 @@ def test_inputs_and_weights_of_zeros_stay_finite(algorithm: str) -> None:
     weight = noise(8, 64)
     weight[3] = 0
     for given, x in ((weight, torch.zeros(4, 64)), (torch.zeros(8, 64), inputs(4)), (weight.bfloat16(), inputs(4))):
-        values = quantized_rows(given, 0, scheme, moments(x)).floats(given, 0)
+        values = quantized_rows(given, 0, scheme, hessian(x)).floats(given, 0)
         assert bool(values.isfinite().all())
         assert not values[given == 0].any()
 
@@ -261,7 +261,7 @@ def test_a_weight_in_parts_gets_the_integers_that_it_gets_as_a_whole(
 ) -> None:
     weight, block = noise(50, 64).movedim(0, axis), 0 if axis else 16
     scheme = WeightScheme(4, symmetric=False, block_size=block, least_error=True, algorithm=algorithm)
-    known = None if algorithm == "hqq" else moments(inputs(1024))
+    known = None if algorithm == "hqq" else hessian(inputs(1024))
     whole = quantized_rows(weight.bfloat16(), axis, scheme, known)
     monkeypatch.setattr(parts, "_SIZE", 7 * 64)
     monkeypatch.setattr(gptq, "_VALUES", 7 * 64)
@@ -324,8 +324,8 @@ def test_samples_run_once_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> Non
     found = rounded(model, once)
     # all that is needed in front of the last layer, once for each sample
     assert once.count("aten.linear.default") == 3 * 3
-    monkeypatch.setattr(input_moments, "can_run_in_step", lambda graph: False)
-    monkeypatch.setattr(input_moments, "_MEMORY", 1)
+    monkeypatch.setattr(input_hessians, "can_run_in_step", lambda graph: False)
+    monkeypatch.setattr(input_hessians, "_MEMORY", 1)
     for one, other in zip(found, rounded(model, often), strict=True):
         assert torch.equal(one, other)
     assert len(often) > 2 * len(once)
@@ -335,7 +335,7 @@ def test_where_samples_keep_too_much_the_rest_is_rounded_in_passes(monkeypatch: 
     torch.manual_seed(0)
     model, runs = Growing().eval(), list[str]()
     found = rounded(model, [])
-    monkeypatch.setattr(input_moments, "_MEMORY", 1)
+    monkeypatch.setattr(input_hessians, "_MEMORY", 1)
     for one, other in zip(found, rounded(model, runs), strict=True):
         assert torch.equal(one, other)
     assert runs.count("aten.linear.default") > 3 * 4

@@ -19,7 +19,7 @@ from prepbench._torch_compat.checks import needed_for
 from prepbench._torch_compat.fx_threads import fx_traces_by_thread
 from prepbench._torch_compat.generators import numbers_preserved_here
 from prepbench._torch_compat.operators import operators_looked_up_once
-from prepbench.patching import answered_here, only_here, patched, patched_item
+from prepbench.patching import flag_only_in_this_thread, only_here, patched, patched_item
 
 _OURS = threading.RLock()
 
@@ -160,7 +160,7 @@ def _flags() -> list[AbstractContextManager[None]]:
 
     functions = [getattr(torch.compiler, name, None) for name in ("is_compiling", "is_exporting")]
     functions += [getattr(_symbolic_trace, name, None) for name in ("is_fx_tracing", "is_fx_symbolic_tracing")]
-    return [answered_here(function) for function in functions if function is not None]
+    return [flag_only_in_this_thread(function) for function in functions if function is not None]
 
 
 _REPLACED_BY_EXPORT = ((builtins, "max"), (builtins, "min"), (math, "pow"))

@@ -27,7 +27,7 @@ from prepbench.results.fingerprint import fingerprint, modules_of, structure_of
 from prepbench.results.journal import Changes, Journal
 from prepbench.results.journal_file import files_of_journal
 from prepbench.results.run import Run
-from prepbench.storage import gone_if_it_fails, write_file
+from prepbench.storage import remove_new_files_on_error, write_file
 from prepbench.views.bench_report import write_report
 
 SUFFIX = ".bench.json"
@@ -134,7 +134,7 @@ def save_bench(bench: Storable, path: str | os.PathLike[str]) -> Path:
     writer = JournalWriter(journal, bench.model)
     runs = tuple(map(writer.marked, bench.runs))
     text = bench_to_json(_document(bench, runs))
-    with gone_if_it_fails(*files_of_journal(journal.path)):
+    with remove_new_files_on_error(*files_of_journal(journal.path)):
         written = write_file(path, text, before=lambda: journal.write(*runs))
     bench.mark_runs(runs, writer)
     return written
@@ -181,7 +181,7 @@ def read_bench(path: str | os.PathLike[str]) -> BenchDocument:
     try:
         status = place.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise DocumentError(f"{place} is no regular file, so it is no saved bench. Bench.save writes one.")
+            raise DocumentError(f"{place} is not a regular file, so it is not a saved bench. Bench.save writes one.")
         if status.st_size > BENCH_LIMIT:
             raise DocumentError(f"{place} has {status.st_size} bytes, more than any saved bench. Save it again.")
         data = place.read_bytes()

@@ -7,7 +7,7 @@ from prepbench.quantize.choose import choose_weight_schemes as choose_weight_sch
 from prepbench.quantize.conversion import convert as convert
 from prepbench.quantize.floors import Score as Score
 from prepbench.quantize.half_weights import weights_to_cast as weights_to_cast
-from prepbench.quantize.input_moments import products_bytes as products_bytes
+from prepbench.quantize.input_hessians import products_bytes as products_bytes
 from prepbench.quantize.insert import insert_observers as insert_observers
 from prepbench.quantize.observed import Observed as Observed
 from prepbench.quantize.placement import Placement as Placement

@@ -17,7 +17,7 @@ from prepbench.inputs import Sample, named_leaves
 from prepbench.internal_errors import raise_if_internal
 from prepbench.jobs import Progress, ProgressCallback, report_nothing
 from prepbench.quantize.biases import fit_biases
-from prepbench.quantize.input_moments import round_by_inputs
+from prepbench.quantize.input_hessians import round_by_inputs
 from prepbench.quantize.layer_nodes import parameter_of
 from prepbench.quantize.observed import Observed
 from prepbench.quantize.observed_graph import all_observers, observed_value, observer_of, set_mode

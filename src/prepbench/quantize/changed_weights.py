@@ -8,7 +8,14 @@ from torch import fx
 
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback
-from prepbench.quantize.algorithms import ASKED_FOR, UNASKED, Worth, equalize, settings_of_scales, smooth
+from prepbench.quantize.algorithms import (
+    BY_DEFAULT,
+    WHEN_REQUESTED,
+    SmoothingGain,
+    equalize,
+    settings_of_scales,
+    smooth,
+)
 from prepbench.quantize.layer_nodes import layer_nodes
 from prepbench.quantize.statistics import Statistics
 from prepbench.settings import CompileOptions, QuantizationSettings
@@ -50,10 +57,10 @@ def change_weights(
         changed = equalize(graph, layer_nodes(graph.graph, scaled), scaled, samples, progress, known)
         for fqn in (fqn for fqn in changed if fqn in settings):
             notes.setdefault(fqn, []).append(EQUALISED)
-    smoothed, worth = _smoothing(settings, layers, options)
+    smoothed, min_gain = _smoothing(settings, layers, options)
     if smoothed and samples:
         nodes = layer_nodes(graph.graph, smoothed)
-        for fqn in smooth(graph, nodes, samples, progress, options.smooth_quant_strength, worth):
+        for fqn in smooth(graph, nodes, samples, progress, options.smooth_quant_strength, min_gain):
             notes.setdefault(fqn, []).append("smoothed")
     return {fqn: ", ".join(texts) for fqn, texts in notes.items()}
 
@@ -73,8 +80,8 @@ def smooths_unasked(options: CompileOptions, settings: Mapping[str, Quantization
 
 def _smoothing(
     settings: Mapping[str, QuantizationSettings], layers: Collection[str], options: CompileOptions
-) -> tuple[Mapping[str, object], Worth]:
+) -> tuple[Mapping[str, object], SmoothingGain]:
     """Return the layers that may be smoothed, and the minimal gain."""
     if options.smooth_quant:
-        return settings, ASKED_FOR
-    return dict.fromkeys(layers) if smooths_unasked(options, settings) else {}, UNASKED
+        return settings, WHEN_REQUESTED
+    return dict.fromkeys(layers) if smooths_unasked(options, settings) else {}, BY_DEFAULT

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import torch
 
-from prepbench.quantize.patches import Patches
+from prepbench.quantize.im2col import Im2col
 from prepbench.quantize.plan import Plan
-from prepbench.quantize.rounding import FOR_PATCHES, NEEDS_MOMENTS
+from prepbench.quantize.rounding import FOR_IM2COL, NEEDS_MOMENTS
 from prepbench.quantize.weights import WeightScheme
 from prepbench.settings.quantization import BLOCK_SIZES
 
@@ -28,9 +28,9 @@ def fitting_schemes(plan: Plan, fqn: str) -> tuple[list[WeightScheme], str]:
     weights = [node.meta["val"] for node in layer.weights]
     wanted = [WeightScheme.of(candidate, spare_bit=plan.spare_bit) for candidate in plan.settings[fqn].candidates()]
     if layer.is_convolution or layer.is_recurrent or weights[0].ndim != 2:
-        kept = FOR_PATCHES if Patches.of(layer) is not None else frozenset[str]()
+        kept = FOR_IM2COL if Im2col.of(layer) is not None else frozenset[str]()
         wanted = [
-            one if one.algorithm in kept else replace(one, algorithm=_without_moments(one.algorithm)) for one in wanted
+            one if one.algorithm in kept else replace(one, algorithm=_without_hessian(one.algorithm)) for one in wanted
         ]
     fitting = [scheme for scheme in wanted if _fit(scheme, weights, layer.axis)]
     if fitting:
@@ -42,7 +42,7 @@ def fitting_schemes(plan: Plan, fqn: str) -> tuple[list[WeightScheme], str]:
     return list(dict.fromkeys(replace(scheme, block_size=smaller) for scheme in wanted)), note
 
 
-def _without_moments(algorithm: str) -> str:
+def _without_hessian(algorithm: str) -> str:
     return "nearest" if algorithm in NEEDS_MOMENTS else algorithm
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from prepbench.quantize.moments import DAMPING, InputMoments
+from prepbench.quantize.hessian import DAMPING, InputHessian
 from prepbench.quantize.nearest import weighted
 from prepbench.quantize.rows import QuantizedRows
 from prepbench.quantize.weights import EPSILON, WeightScheme
@@ -19,7 +19,7 @@ _FITTED = 256
 _FARTHEST = 1.5
 
 
-def error_compensated(weight: torch.Tensor, axis: int, scheme: WeightScheme, moments: InputMoments) -> QuantizedRows:
+def error_compensated(weight: torch.Tensor, axis: int, scheme: WeightScheme, hessian: InputHessian) -> QuantizedRows:
     """Round one input after the other, and change the remaining weights so that outputs stay the same.
 
     Inputs with most power go first. Scales are those of :func:`weighted`, fixed beforehand; at the end, the scales
@@ -29,10 +29,10 @@ def error_compensated(weight: torch.Tensor, axis: int, scheme: WeightScheme, mom
     Pre-trained Transformers", 2023, algorithm 1, with the order and the fixed scales that its authors' code calls
     ``act_order`` and ``static_groups``.
     """
-    start = weighted(weight, axis, scheme, moments)
+    start = weighted(weight, axis, scheme, hessian)
     inputs = weight.shape[1 - axis % 2]
     size = scheme.block_size or inputs
-    order, factor = moments.order, moments.inverse_factor
+    order, factor = hessian.order, hessian.inverse_factor
     if factor is None:
         return start
     rows = weight.movedim(axis, 0)
@@ -44,9 +44,9 @@ def error_compensated(weight: torch.Tensor, axis: int, scheme: WeightScheme, mom
     ):
         numbers = _compensated(part.float(), known, zeros, scheme.limits, factor, order, groups)
         steps = numbers - zeros.repeat_interleave(size, 1)
-        fitted = fitted_scales(part.float(), steps, known, moments.damped)
+        fitted = fitted_scales(part.float(), steps, known, hessian.damped)
         # what no sample showed is not made up for: it stays the nearest
-        silent = (moments.power == 0).nonzero().flatten()
+        silent = (hessian.power == 0).nonzero().flatten()
         nearest = part.float()[:, silent] / fitted[:, silent // size] + zeros[:, silent // size]
         numbers[:, silent] = nearest.round_().clamp_(*scheme.limits).to(torch.int8)
         found.append(QuantizedRows(numbers.reshape(-1, size), fitted.flatten(), zeros.flatten()))
@@ -54,7 +54,7 @@ def error_compensated(weight: torch.Tensor, axis: int, scheme: WeightScheme, mom
     return QuantizedRows(joined.integers.reshape(start.integers.shape), joined.scale, start.zero_point)
 
 
-def fitted_scales(rows: torch.Tensor, steps: torch.Tensor, scale: torch.Tensor, products: torch.Tensor) -> torch.Tensor:
+def fitted_scales(rows: torch.Tensor, steps: torch.Tensor, scale: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
     """Return scales of less squared error at the outputs: each is fitted to the error that those before it left.
 
     One round of coordinate descent (Gauss-Seidel) over the blocks of a row, the blocks with the largest error first.
@@ -63,23 +63,23 @@ def fitted_scales(rows: torch.Tensor, steps: torch.Tensor, scale: torch.Tensor, 
         rows: the weights, of shape (rows, in).
         steps: their integers without zero points, likewise.
         scale: the scales that they were found with, of shape (rows, blocks); kept where others would be far from them.
-        products: of the inputs, of shape (in, in).
+        matrix: of the inputs, of shape (in, in).
     """
     if len(rows) > _FITTED:
         parts = zip(rows.split(_FITTED), steps.split(_FITTED), scale.split(_FITTED), strict=True)
-        return torch.cat([fitted_scales(few, numbers, known, products) for few, numbers, known in parts])
+        return torch.cat([fitted_scales(few, numbers, known, matrix) for few, numbers, known in parts])
     size = rows.shape[1] // scale.shape[1]
-    pull = (rows - steps * scale.repeat_interleave(size, 1)) @ products
+    pull = (rows - steps * scale.repeat_interleave(size, 1)) @ matrix
     found = scale.clone()
     for block in range(scale.shape[1]):
         here, after = slice(block * size, (block + 1) * size), slice((block + 1) * size, None)
         own = steps[:, here]
-        bend = ((own @ products[here, here]) * own).sum(1) * (1 + DAMPING)
+        bend = ((own @ matrix[here, here]) * own).sum(1) * (1 + DAMPING)
         fitted = scale[:, block] + (own * pull[:, here]).sum(1) / bend.clamp_min(EPSILON)
         is_near = (fitted > scale[:, block] / _FARTHEST) & (fitted < scale[:, block] * _FARTHEST)
         found[:, block] = torch.where(is_near, fitted, scale[:, block])
         change = found[:, block] - scale[:, block]
-        pull[:, after].addmm_(own * change[:, None], products[here, after], alpha=-1)
+        pull[:, after].addmm_(own * change[:, None], matrix[here, after], alpha=-1)
     return found
 
 

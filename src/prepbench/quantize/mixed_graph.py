@@ -20,12 +20,12 @@ from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback, check_cancelled, report_nothing
 from prepbench.quantize.annotate import activation_spec
 from prepbench.quantize.biases import LARGEST_BIAS
+from prepbench.quantize.cached_rows import CachedRows
 from prepbench.quantize.calibration import learn
 from prepbench.quantize.dynamic_lstm import OPERATOR
 from prepbench.quantize.fitting import fitting_schemes
 from prepbench.quantize.floors import Score
-from prepbench.quantize.found_rows import FoundRows
-from prepbench.quantize.input_moments import round_by_inputs
+from prepbench.quantize.input_hessians import round_by_inputs
 from prepbench.quantize.layer_nodes import LayerNode, parameter_of
 from prepbench.quantize.layer_noise import LayerNoise, as_tuple, chosen_samples, first_states
 from prepbench.quantize.output_scores import ScoreSum
@@ -84,7 +84,7 @@ class MixedGraph:
         self.logits = logits_of(graph.graph)
         self._nodes = {node.name: node for node in graph.graph.nodes}
         self._quantizers: dict[tuple[Any, ...], Any] = {}
-        self._rows: dict[str, FoundRows] = {}
+        self._rows: dict[str, CachedRows] = {}
         self._rounded: set[tuple[str, WeightScheme]] = set()
         self._noise: dict[tuple[Any, ...], LayerNoise] = {}
         self._expected: list[tuple[Any, ...]] | None = None
@@ -252,12 +252,12 @@ class MixedGraph:
             self._alone(round_by_inputs, self.graph, left, self._samples, progress, self._rows_of)
             self._rounded |= {(_weight_name(nodes[0]), schemes[fqn]) for fqn, nodes in left.nodes.items()}
 
-    def _rows_of(self, layer: LayerNode) -> FoundRows:
+    def _rows_of(self, layer: LayerNode) -> CachedRows:
         return self._found(_weight_name(layer))
 
-    def _found(self, name: str) -> FoundRows:
+    def _found(self, name: str) -> CachedRows:
         if name not in self._rows:
-            self._rows[name] = FoundRows()
+            self._rows[name] = CachedRows()
             self._rows[name].weight = operator.attrgetter(name)(self.graph).detach()
         return self._rows[name]
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from prepbench.quantize.moments import InputMoments
+from prepbench.quantize.hessian import InputHessian
 from prepbench.quantize.parts import in_parts
 from prepbench.quantize.rows import QuantizedRows
 from prepbench.quantize.weights import WeightScheme, integers, rows_of, weight_qparams
@@ -43,7 +43,7 @@ def _nearest(
     return QuantizedRows(integers(rows_of(weight, axis, scheme), scale, zero_point, scheme), scale, zero_point)
 
 
-def weighted(weight: torch.Tensor, axis: int, scheme: WeightScheme, moments: InputMoments) -> QuantizedRows:
+def weighted(weight: torch.Tensor, axis: int, scheme: WeightScheme, hessian: InputHessian) -> QuantizedRows:
     """Round to nearest in the range of least error, where the errors of inputs are weighted by their power."""
-    power = moments.power.unsqueeze(axis % 2)
+    power = hessian.power.unsqueeze(axis % 2)
     return in_parts(weight, axis, scheme, lambda part: _nearest(part, axis, scheme, power.expand_as(part)))

@@ -10,7 +10,7 @@ import torch
 
 from prepbench.jobs import check_cancelled
 from prepbench.quantize.gptq import error_compensated, fitted_scales
-from prepbench.quantize.moments import InputMoments, damped
+from prepbench.quantize.hessian import InputHessian, damped
 from prepbench.quantize.nearest import nearest, weighted
 from prepbench.quantize.parts import in_parts
 from prepbench.quantize.rows import QuantizedRows
@@ -21,7 +21,7 @@ from prepbench.quantize.weights import EPSILON, WeightScheme, integers, rows_of,
 
 _HQQ_STEPS = 20
 _NORM = 0.7
-_GROWTH = 1.01
+_KAPPA = 1.01
 
 
 def half_quadratic(weight: torch.Tensor, axis: int, scheme: WeightScheme) -> QuantizedRows:
@@ -37,7 +37,7 @@ def _half_quadratic(weight: torch.Tensor, axis: int, scheme: WeightScheme) -> Qu
     rows, (low, high) = rows_of(weight, axis, scheme), scheme.limits
     scale, zero_point = (value[:, None].float() for value in weight_qparams(weight, axis, scheme))
     best = torch.full((len(rows), 1), float("inf"))
-    kept, strength = scale, 10.0
+    kept, beta = scale, 10.0
     for _ in range(_HQQ_STEPS):
         numbers = (rows / scale).round_().add_(zero_point).clamp_(low, high)
         errors = rows - (numbers - zero_point) * scale
@@ -45,18 +45,18 @@ def _half_quadratic(weight: torch.Tensor, axis: int, scheme: WeightScheme) -> Qu
         kept = torch.where(lost < best, scale, kept)
         best = torch.minimum(best, lost)
         size = errors.abs()
-        outliers = errors.sign() * (size - size.clamp_min(1e-8).pow(_NORM - 1) / strength).clamp_min_(0)
+        outliers = errors.sign() * (size - size.clamp_min(1e-8).pow(_NORM - 1) / beta).clamp_min_(0)
         steps = numbers - zero_point
         fitted = ((rows - outliers) * steps).sum(1, keepdim=True)
         scale = (fitted / steps.square().sum(1, keepdim=True).clamp_min(1)).clamp_min(EPSILON)
-        strength *= _GROWTH
+        beta *= _KAPPA
     found = (kept[:, 0], zero_point[:, 0].long())
     return QuantizedRows(integers(rows, *found, scheme), *found)
 
 
 @torch.no_grad()
 def quantized_rows(
-    weight: torch.Tensor, axis: int, scheme: WeightScheme, moments: InputMoments | None = None
+    weight: torch.Tensor, axis: int, scheme: WeightScheme, hessian: InputHessian | None = None
 ) -> QuantizedRows:
     """Return the integers of a weight.
 
@@ -64,22 +64,22 @@ def quantized_rows(
         weight: of any floating type.
         axis: the axis of output channels.
         scheme: bits, blocks, and the algorithm.
-        moments: of the layer's inputs; without them (no samples, or no matrix) algorithms that need them round to
+        hessian: of the layer's inputs; without them (no samples, or no matrix) algorithms that need them round to
             nearest.
     """
     weight = weight.detach()
-    return _with_zeros(_rounded(weight, axis, scheme, moments), weight, axis, scheme)
+    return _with_zeros(_rounded(weight, axis, scheme, hessian), weight, axis, scheme)
 
 
-def _rounded(weight: torch.Tensor, axis: int, scheme: WeightScheme, moments: InputMoments | None) -> QuantizedRows:
+def _rounded(weight: torch.Tensor, axis: int, scheme: WeightScheme, hessian: InputHessian | None) -> QuantizedRows:
     if scheme.algorithm == "adaround":
         rows = weight.movedim(axis, 0) if weight.ndim > 1 else weight
-        fits = moments is not None and scheme.per_channel and _inputs(rows, moments) == rows[:1].numel()
-        if fits and moments is not None:
-            return adaptive(rows, scheme, moments)
+        fits = hessian is not None and scheme.per_channel and _inputs(rows, hessian) == rows[:1].numel()
+        if fits and hessian is not None:
+            return adaptive(rows, scheme, hessian)
     fits = weight.ndim == 2 and scheme.per_channel
-    if moments is not None and fits and len(moments.products) == weight.shape[1 - axis % 2]:
-        return _WITH_MOMENTS.get(scheme.algorithm, weighted)(weight, axis, scheme, moments)
+    if hessian is not None and fits and len(hessian.matrix) == weight.shape[1 - axis % 2]:
+        return _WITH_HESSIAN.get(scheme.algorithm, weighted)(weight, axis, scheme, hessian)
     return half_quadratic(weight, axis, scheme) if scheme.algorithm == "hqq" else nearest(weight, axis, scheme)
 
 
@@ -93,20 +93,20 @@ def _with_zeros(found: QuantizedRows, weight: torch.Tensor, axis: int, scheme: W
     return replace(found, integers=torch.where(places, zeros, found.integers))
 
 
-def _inputs(rows: torch.Tensor, moments: InputMoments) -> int:
+def _inputs(rows: torch.Tensor, hessian: InputHessian) -> int:
     """Return how many inputs an output has by the Hessian; -1 where outputs do not lie in as many groups."""
-    groups = len(moments.products) if moments.products.ndim == 3 else 1
-    return -1 if len(rows) == 0 or len(rows) % groups else moments.products.shape[-1]
+    groups = len(hessian.matrix) if hessian.matrix.ndim == 3 else 1
+    return -1 if len(rows) == 0 or len(rows) % groups else hessian.matrix.shape[-1]
 
 
-_WITH_MOMENTS: dict[str, Callable[[torch.Tensor, int, WeightScheme, InputMoments], QuantizedRows]] = {
+_WITH_HESSIAN: dict[str, Callable[[torch.Tensor, int, WeightScheme, InputHessian], QuantizedRows]] = {
     "gptq": error_compensated,
     "awq": weighted,
 }
-NEEDS_MOMENTS = frozenset([*_WITH_MOMENTS, "adaround"])
+NEEDS_MOMENTS = frozenset([*_WITH_HESSIAN, "adaround"])
 """The algorithms that look at a layer's inputs."""
 
-FOR_PATCHES = frozenset(["adaround"])
+FOR_IM2COL = frozenset(["adaround"])
 """Those of them that round convolutions, too."""
 
 
@@ -115,17 +115,17 @@ FOR_PATCHES = frozenset(["adaround"])
 
 _STEPS = 200
 _RATE = 0.1
-_STRENGTH = 4.0
+_LAMBDA = 4.0
 _WARM = 0.2  # of the steps, in which nothing pulls to 0 or 1
-_SHARPEST, _SOFTEST = 2.0, 20.0
-_STRETCH, _SHIFT = 1.2, -0.1  # of the sigmoid, so that 0 and 1 are reached
+_LAST_BETA, _FIRST_BETA = 2.0, 20.0
+_STRETCH, _GAMMA = 1.2, -0.1  # of the sigmoid, so that 0 and 1 are reached
 _SWEEPS = 4
 _FITS = 2
 _COLUMNS = 128
 _VALUES = 2**20  # weights that are rounded at a time
 
 
-def adaptive(weight: torch.Tensor, scheme: WeightScheme, moments: InputMoments) -> QuantizedRows:
+def adaptive(weight: torch.Tensor, scheme: WeightScheme, hessian: InputHessian) -> QuantizedRows:
     """Learn for each weight whether it is rounded up or down (AdaRound), then improve single integers while that
     helps.
 
@@ -140,37 +140,37 @@ def adaptive(weight: torch.Tensor, scheme: WeightScheme, moments: InputMoments) 
     Args:
         weight: of shape (outputs, ...), float.
         scheme: with a scale for each output channel or block.
-        moments: of the inputs; products of shape (in, in), or (groups, in, in) for outputs in groups.
+        hessian: of the inputs; matrix of shape (in, in), or (groups, in, in) for outputs in groups.
     """
     rows = weight.flatten(1).float()
-    products = moments.products if moments.products.ndim == 3 else moments.products[None]
-    groups, inputs = products.shape[:2]
-    share = min(100.0, inputs / max(1, moments.count))
-    products = torch.stack([damped(each, share) for each in products])
+    matrix = hessian.matrix if hessian.matrix.ndim == 3 else hessian.matrix[None]
+    groups, inputs = matrix.shape[:2]
+    share = min(100.0, inputs / max(1, hessian.count))
+    matrix = torch.stack([damped(each, share) for each in matrix])
     outputs = len(rows) // groups
     step = max(1, _VALUES // inputs)
     if groups == 1:
-        plain = replace(moments, products=moments.products.reshape(inputs, inputs))
-        return QuantizedRows.joined([_adaround_rounded(part, scheme, products, plain) for part in rows.split(step)])
+        plain = replace(hessian, matrix=hessian.matrix.reshape(inputs, inputs))
+        return QuantizedRows.joined([_adaround_rounded(part, scheme, matrix, plain) for part in rows.split(step)])
     few = max(1, step // outputs)
-    parts = zip(rows.split(few * outputs), products.split(few), strict=True)
+    parts = zip(rows.split(few * outputs), matrix.split(few), strict=True)
     return QuantizedRows.joined([_adaround_rounded(part, scheme, known, None) for part, known in parts])
 
 
 def _adaround_rounded(
-    rows: torch.Tensor, scheme: WeightScheme, products: torch.Tensor, moments: InputMoments | None
+    rows: torch.Tensor, scheme: WeightScheme, matrix: torch.Tensor, hessian: InputHessian | None
 ) -> QuantizedRows:
     """Return the integers of some outputs; with the Hessian of one group, also try those of error compensation."""
-    groups, inputs = products.shape[:2]
+    groups, inputs = matrix.shape[:2]
     size = scheme.block_size or inputs
-    power = products.diagonal(dim1=1, dim2=2).repeat_interleave(len(rows) // groups, 0)
+    power = matrix.diagonal(dim1=1, dim2=2).repeat_interleave(len(rows) // groups, 0)
     scale, zero_point = weight_qparams(rows, 0, scheme, power)
-    layer = _Layer(rows, scheme, products, zero_point)
+    layer = _Layer(rows, scheme, matrix, zero_point)
     best = layer.improved(layer.learned(scale), scale)
-    if moments is None:
+    if hessian is None:
         return QuantizedRows(best[0].to(torch.int8).reshape(-1, size), best[1], zero_point)
-    start = error_compensated(rows, 0, scheme, moments)
-    other = _Layer(rows, scheme, products, start.zero_point)
+    start = error_compensated(rows, 0, scheme, hessian)
+    other = _Layer(rows, scheme, matrix, start.zero_point)
     found = other.improved(start.integers.reshape(rows.shape).float(), start.scale)
     better = (found[2] < best[2])[:, None]
     blocks = better.expand(-1, inputs // size).flatten()
@@ -185,9 +185,9 @@ class _Layer:
     """Some outputs of a layer, with the Hessian of their inputs."""
 
     def __init__(
-        self, rows: torch.Tensor, scheme: WeightScheme, products: torch.Tensor, zero_point: torch.Tensor
+        self, rows: torch.Tensor, scheme: WeightScheme, matrix: torch.Tensor, zero_point: torch.Tensor
     ) -> None:
-        self.products = products
+        self.hessian = matrix
         self.low, self.high = scheme.limits
         self.size = scheme.block_size or rows.shape[1]
         self.rows = self._grouped(rows)
@@ -202,22 +202,22 @@ class _Layer:
         scales = self._spread(scale)
         exact = self.rows / scales
         floor = exact.floor()
-        chance = torch.log((exact - floor - _SHIFT) / (_STRETCH + _SHIFT - (exact - floor)))
+        chance = torch.log((exact - floor - _GAMMA) / (_STRETCH + _GAMMA - (exact - floor)))
         # in units of a row's scale and of inputs of power 1, so that rates fit all layers
         unit = scales.mean(2, keepdim=True)
-        products = self.products / self.products.diagonal(dim1=1, dim2=2).mean(1)[:, None, None]
+        matrix = self.hessian / self.hessian.diagonal(dim1=1, dim2=2).mean(1)[:, None, None]
         mean, square = torch.zeros_like(chance), torch.zeros_like(chance)
         for step in range(_STEPS):
             if step % 20 == 0:
                 check_cancelled("round weights")
             sigmoid = chance.sigmoid()
-            stretched = sigmoid * _STRETCH + _SHIFT
+            stretched = sigmoid * _STRETCH + _GAMMA
             soft = stretched.clamp(0, 1)
             number = floor + soft + self.zeros
             inside = number.clamp(self.low, self.high)
             error = ((inside - self.zeros) * scales - self.rows) / unit
-            slope = 2 * (error @ products) * (scales / unit) * (inside == number)
-            slope -= _STRENGTH * _pull(soft, step / _STEPS)
+            slope = 2 * (error @ matrix) * (scales / unit) * (inside == number)
+            slope -= _LAMBDA * _regularizer_slope(soft, step / _STEPS)
             slope *= (stretched == soft) * _STRETCH * sigmoid * (1 - sigmoid)
             mean.lerp_(slope, 0.1)
             square.mul_(0.999).addcmul_(slope, slope, value=0.001)
@@ -237,18 +237,18 @@ class _Layer:
             self._sweep(grouped, self._spread(scale))
             scale = self._fitted(grouped, scale)
         error = (grouped - self.zeros) * self._spread(scale) - self.rows
-        return grouped.flatten(0, 1), scale, ((error @ self.products) * error).sum(2).flatten()
+        return grouped.flatten(0, 1), scale, ((error @ self.hessian) * error).sum(2).flatten()
 
     def _sweep(self, numbers: torch.Tensor, scales: torch.Tensor) -> None:
         """Give each input the best integer, all others given, until none changes; in place."""
-        slope = (self.rows - (numbers - self.zeros) * scales) @ self.products
-        power = self.products.diagonal(dim1=1, dim2=2)
+        slope = (self.rows - (numbers - self.zeros) * scales) @ self.hessian
+        power = self.hessian.diagonal(dim1=1, dim2=2)
         for _ in range(_SWEEPS):
             check_cancelled("round weights")
             changed = False
             for first in range(0, numbers.shape[2], _COLUMNS):
                 last = min(first + _COLUMNS, numbers.shape[2])
-                near = self.products[:, first:last, first:last]
+                near = self.hessian[:, first:last, first:last]
                 block, steps = slope[:, :, first:last].clone(), torch.zeros_like(slope[:, :, first:last])
                 for place in range(last - first):
                     column = first + place
@@ -260,33 +260,33 @@ class _Layer:
                     block -= steps[:, :, place, None] * near[:, place, None]
                 if bool(steps.any()):
                     changed = True
-                    slope -= steps @ self.products[:, first:last]
+                    slope -= steps @ self.hessian[:, first:last]
             if not changed:
                 return
 
     def _fitted(self, numbers: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         """Return the scales of least error for these integers."""
         steps = numbers - self.zeros
-        known = scale.reshape(len(self.products), -1, numbers.shape[2] // self.size)
+        known = scale.reshape(len(self.hessian), -1, numbers.shape[2] // self.size)
         return torch.cat(
-            [fitted_scales(*each) for each in zip(self.rows, steps, known, self.products, strict=True)]
+            [fitted_scales(*each) for each in zip(self.rows, steps, known, self.hessian, strict=True)]
         ).flatten()
 
     def _grouped(self, rows: torch.Tensor) -> torch.Tensor:
-        return rows.reshape(len(self.products), -1, self.products.shape[1])
+        return rows.reshape(len(self.hessian), -1, self.hessian.shape[1])
 
     def _spread(self, values: torch.Tensor) -> torch.Tensor:
         """Expand a value of each row or block to each weight, of shape (groups, rows of a group, in)."""
         return self._grouped(values[:, None].expand(-1, self.size))
 
 
-def _pull(soft: torch.Tensor, done: float) -> torch.Tensor:
+def _regularizer_slope(soft: torch.Tensor, done: float) -> torch.Tensor:
     """Return the regularization that pulls numbers between 0 and 1 to the nearer of both, more strongly with each
     step.
     """
     if done < _WARM:
         return torch.zeros(())
     share = (done - _WARM) / (1 - _WARM)
-    power = _SHARPEST + 0.5 * (_SOFTEST - _SHARPEST) * (1 + math.cos(math.pi * share))
+    power = _LAST_BETA + 0.5 * (_FIRST_BETA - _LAST_BETA) * (1 + math.cos(math.pi * share))
     away = 2 * soft - 1
     return 2 * power * away.sign() * away.abs() ** (power - 1)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from prepbench._torchao_compat import pt2e
-from prepbench.quantize.found_rows import FoundRows
+from prepbench.quantize.cached_rows import CachedRows
 from prepbench.quantize.rows import QuantizedRows
 from prepbench.quantize.weights import WeightScheme, integers, rows_of
 
@@ -22,7 +22,7 @@ class WeightObserver(pt2e().ObserverBase):  # type: ignore[misc]
         self.mode = "observe"
         self.axis = ch_axis or 0
         self.scheme = scheme if scheme is not None else WeightScheme()
-        self.found = FoundRows()
+        self.found = CachedRows()
         self._least_scale: torch.Tensor | None = None
 
     @property

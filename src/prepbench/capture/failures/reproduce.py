@@ -36,7 +36,7 @@ from prepbench.running.record_inputs import record_inputs
 from prepbench.running.source_lines import is_user_code
 from prepbench.running.twin import Twin
 from prepbench.running.unchanged import own_copy, unchanged
-from prepbench.storage import gone_if_it_fails, write_file
+from prepbench.storage import remove_new_files_on_error, write_file
 
 
 def with_reproduction(failures: Iterable[Failure], model: Any, samples: Sequence[Sample] | None) -> tuple[Failure, ...]:
@@ -80,7 +80,7 @@ class _Reproduction:
         import safetensors.torch
 
         tensors, data = path.with_suffix(".safetensors"), safetensors.torch.save(script.tensors)
-        with gone_if_it_fails(tensors):
+        with remove_new_files_on_error(tensors):
             return write_file(path, text, before=lambda: write_file(tensors, data))
 
 

@@ -3,9 +3,17 @@
 from prepbench.quantize.algorithms.batch_norms import fold_batch_norms as fold_batch_norms
 from prepbench.quantize.algorithms.equalize import equalize as equalize
 from prepbench.quantize.algorithms.equalize import settings_of_scales as settings_of_scales
-from prepbench.quantize.algorithms.smooth import ASKED_FOR as ASKED_FOR
-from prepbench.quantize.algorithms.smooth import UNASKED as UNASKED
-from prepbench.quantize.algorithms.smooth import Worth as Worth
+from prepbench.quantize.algorithms.smooth import BY_DEFAULT as BY_DEFAULT
+from prepbench.quantize.algorithms.smooth import WHEN_REQUESTED as WHEN_REQUESTED
+from prepbench.quantize.algorithms.smooth import SmoothingGain as SmoothingGain
 from prepbench.quantize.algorithms.smooth import smooth as smooth
 
-__all__ = ["ASKED_FOR", "UNASKED", "Worth", "equalize", "fold_batch_norms", "settings_of_scales", "smooth"]
+__all__ = [
+    "BY_DEFAULT",
+    "WHEN_REQUESTED",
+    "SmoothingGain",
+    "equalize",
+    "fold_batch_norms",
+    "settings_of_scales",
+    "smooth",
+]

@@ -34,7 +34,7 @@ _FLOOR = 1e-3
 
 
 @dataclass(frozen=True)
-class Worth:
+class SmoothingGain:
     """The minimal gain of smoothing.
 
     Attributes:
@@ -46,9 +46,9 @@ class Worth:
     multiplying: float = math.inf
 
 
-ASKED_FOR = Worth(folding=1.05, multiplying=2.0)
+WHEN_REQUESTED = SmoothingGain(folding=1.05, multiplying=2.0)
 # Without being asked for, only what costs nothing when the model runs, and where channels stand out.
-UNASKED = Worth(folding=2.0)
+BY_DEFAULT = SmoothingGain(folding=2.0)
 # What is tried where none is named.
 _STRENGTHS = (0.5, 0.65, 0.8, 0.95)
 
@@ -70,7 +70,7 @@ def smooth(
     samples: Sequence[Sample],
     progress: ProgressCallback = report_nothing,
     strength: float | None = None,
-    worth: Worth = ASKED_FOR,
+    min_gain: SmoothingGain = WHEN_REQUESTED,
 ) -> list[str]:
     """Divide the channels of activations by scales, and multiply the weights that read them by the same.
 
@@ -88,7 +88,7 @@ def smooth(
         progress: called after each sample; may raise to cancel, and the graph is then as it was.
         strength: how much of the difficulty moves from the activations (0) to the weights (1); None for what leaves the
             least estimated noise in each group.
-        worth: what it must gain.
+        min_gain: what it must gain.
 
     Returns:
         The layers of ``layers`` whose weights changed, in execution order.
@@ -102,7 +102,7 @@ def smooth(
     """
     constants = Constants(graph)
     groups = _groups(constants, layers)
-    if worth.multiplying == math.inf:
+    if min_gain.multiplying == math.inf:
         groups = [group for group in groups if _folds(constants, group) is not None]
     if not groups:
         return []
@@ -113,7 +113,7 @@ def smooth(
     for group in groups:
         found = [activations[layer.input] for layer in group.layers]
         if all(activation is not None for activation in found):
-            changed |= _smooth_group(constants, group, [a for a in found if a is not None], strengths, worth)
+            changed |= _smooth_group(constants, group, [a for a in found if a is not None], strengths, min_gain)
     graph.graph.lint()
     graph.recompile()
     return list(dict.fromkeys(layer.fqn for layer in layers if layer.node in changed))
@@ -169,7 +169,7 @@ def _smooth_group(
     group: _Group,
     activations: Sequence[ChannelStatistics],
     strengths: Sequence[float],
-    worth: Worth,
+    min_gain: SmoothingGain,
 ) -> set[fx.Node]:
     """Scale one group if that helps; return the nodes whose weights changed."""
     graph = constants.graph
@@ -182,7 +182,7 @@ def _smooth_group(
     gain = _noise(activations, weights, torch.ones_like(scale)) / max(_noise(activations, weights, scale), 1e-30)
     members = {layer.node for layer in group.layers}
     found = _folds(constants, group)
-    if gain < (worth.multiplying if found is None else worth.folding):
+    if gain < (min_gain.multiplying if found is None else min_gain.folding):
         return set()
     for layer in {source_of(layer.weight).target: layer for layer in group.layers}.values():
         factor = scale.view(1, -1).transpose(0, layer.axis)

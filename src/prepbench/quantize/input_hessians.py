@@ -1,8 +1,4 @@
-"""Round weights by the Hessian of their inputs on samples: a few layers at a time, to bound memory.
-
-The Hessian of a layer's squared output error is the sum of products of its inputs, ``X^T X``; the code calls it
-``products``.
-"""
+"""Round weights by the Hessian of their inputs on samples: a few layers at a time, to bound memory."""
 
 from __future__ import annotations
 
@@ -17,19 +13,19 @@ from prepbench._torch_compat.operators import schema_of
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback
 from prepbench.quantize.fitting import fitting_schemes
+from prepbench.quantize.hessian import InputHessian
+from prepbench.quantize.im2col import Im2col
 from prepbench.quantize.layer_nodes import LayerNode
-from prepbench.quantize.moments import InputMoments
 from prepbench.quantize.observed_graph import observer_of
-from prepbench.quantize.patches import Patches
 from prepbench.quantize.plan import Plan
 from prepbench.quantize.rounding import NEEDS_MOMENTS
 from prepbench.quantize.weights import WeightScheme
 
-# bytes of results, or of products of inputs, that are kept at a time
+# bytes of results, or of Hessians, that are kept at a time
 _MEMORY = 2**29
 _STAGE = "round weights"
 
-Source = tuple[str, Patches | None]
+Source = tuple[str, Im2col | None]
 """The name of a node that gives a layer's input, and how a convolution cuts it."""
 
 
@@ -57,7 +53,7 @@ def round_by_inputs(
         plan: its layers.
         samples: calls of the graph.
         progress: called after each sample and each weight; may raise to cancel.
-        rows_of: gives the ``FoundRows`` of the weight of a layer's node; by default those of its observer.
+        rows_of: gives the ``CachedRows`` of the weight of a layer's node; by default those of its observer.
     """
     left = _wanted(plan, rows_of or _of_observers(graph))
     count = len(left)
@@ -68,7 +64,7 @@ def round_by_inputs(
     if left:
         report()
     if left and can_run_in_step(graph):
-        found: dict[Source, InputMoments] = {}
+        found: dict[Source, InputHessian] = {}
         seen: set[Source] = set()
         sources = {source for weight in left for source in weight.sources}
         for name, values in run_in_step(graph, samples, {name for name, _ in sources}, _MEMORY):
@@ -112,16 +108,16 @@ class _Weight:
             return int(shape[1:].numel()) ** 2 * patches.groups * 4
         return int(shape[1 - self.axis]) ** 2 * 4
 
-    def round(self, found: Mapping[Source, InputMoments]) -> None:
+    def round(self, found: Mapping[Source, InputHessian]) -> None:
         """Find the integers, and drop the Hessian."""
-        moments = [found[source] for source in self.sources if source in found]
-        if not moments or not all(bool(one.products.isfinite().all()) for one in moments):
+        hessian = [found[source] for source in self.sources if source in found]
+        if not hessian or not all(bool(one.matrix.isfinite().all()) for one in hessian):
             return
         # the object itself where there is one, because it knows what was computed from it for another weight
-        self.rows.moments = moments[0] if len(moments) == 1 else InputMoments.joined(moments)
+        self.rows.hessian = hessian[0] if len(hessian) == 1 else InputHessian.joined(hessian)
         for scheme in self.schemes:
             self.rows.rows(self.axis, scheme)
-        self.rows.moments = None
+        self.rows.hessian = None
 
 
 def _of_observers(graph: fx.GraphModule) -> Callable[[LayerNode], Any]:
@@ -137,7 +133,7 @@ def _wanted(plan: Plan, rows_of: Callable[[LayerNode], Any]) -> list[_Weight]:
         for layer in layers if schemes and not layers[0].is_lookup and not layers[0].is_recurrent else ():
             rows = rows_of(layer)
             weight = found.setdefault((id(rows), layer.axis), _Weight(rows, layer.axis))
-            weight.sources[layer.input.name, Patches.of(layer)] = None
+            weight.sources[layer.input.name, Im2col.of(layer)] = None
             weight.schemes.update(dict.fromkeys(schemes))
     return list(found.values())
 
@@ -164,7 +160,7 @@ class _Collector(fx.Interpreter):
     def __init__(self, graph: fx.GraphModule, sources: set[Source]) -> None:
         super().__init__(graph)
         self._sources = sources
-        self.found: dict[Source, InputMoments] = {}
+        self.found: dict[Source, InputHessian] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         output = super().run_node(n)
@@ -174,22 +170,22 @@ class _Collector(fx.Interpreter):
         return output
 
 
-def _add(found: dict[Source, InputMoments], source: Source, value: Any) -> None:
-    """Add the products of a node's result, or of its im2col patches, to a Hessian."""
+def _add(found: dict[Source, InputHessian], source: Source, value: Any) -> None:
+    """Add a node's result, or its im2col patches, to a Hessian."""
     if not isinstance(value, torch.Tensor) or not value.numel():
         return
     patches, before = source[1], found.get(source)
     if patches is not None:
-        new = patches.moments(value)
-        products = new.products if before is None else before.products.add_(new.products)
-        found[source] = InputMoments(products, new.count + (before.count if before else 0))
+        new = patches.hessian(value)
+        matrix = new.matrix if before is None else before.matrix.add_(new.matrix)
+        found[source] = InputHessian(matrix, new.count + (before.count if before else 0))
         return
     rows = value.detach().reshape(-1, value.shape[-1]).float()
     if before is None:
-        found[source] = InputMoments(rows.t() @ rows, len(rows))
+        found[source] = InputHessian(rows.t() @ rows, len(rows))
     else:
-        before.products.addmm_(rows.t(), rows)
-        found[source] = InputMoments(before.products, before.count + len(rows))
+        before.matrix.addmm_(rows.t(), rows)
+        found[source] = InputHessian(before.matrix, before.count + len(rows))
 
 
 # Running a graph on several samples side by side, so that what one node gives is known for all before it goes on.

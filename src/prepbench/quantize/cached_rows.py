@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import torch
 
-from prepbench.quantize.moments import InputMoments
+from prepbench.quantize.hessian import InputHessian
 from prepbench.quantize.rounding import quantized_rows
 from prepbench.quantize.rows import PackedRows, QuantizedRows
 from prepbench.quantize.weights import WeightScheme
 
 
-class FoundRows:
+class CachedRows:
     """The integers of one weight for each requested scheme, computed once; all its observers share them.
 
     Attributes:
         weight: the weight, once it was read.
-        moments: of the inputs that it is multiplied by, while they are known.
+        hessian: of the inputs that it is multiplied by, while they are known.
     """
 
     def __init__(self) -> None:
         self.weight: torch.Tensor | None = None
-        self.moments: InputMoments | None = None
+        self.hessian: InputHessian | None = None
         self._rows: dict[tuple[int, WeightScheme], PackedRows] = {}
 
     def rows(self, axis: int, scheme: WeightScheme) -> QuantizedRows:
@@ -32,13 +32,13 @@ class FoundRows:
         """
         assert self.weight is not None
         if (axis, scheme) not in self._rows:
-            found = quantized_rows(self.weight, axis, scheme, self.moments)
+            found = quantized_rows(self.weight, axis, scheme, self.hessian)
             self._rows[axis, scheme] = PackedRows.of(found, scheme.bits)
         return self._rows[axis, scheme].unpacked()
 
-    def fixed(self, axis: int, scheme: WeightScheme, rows: QuantizedRows) -> FoundRows:
+    def fixed(self, axis: int, scheme: WeightScheme, rows: QuantizedRows) -> CachedRows:
         """Return the same weight with integers that were computed elsewhere."""
-        other = FoundRows()
+        other = CachedRows()
         other.weight = self.weight
         other._rows[axis, scheme] = PackedRows.of(rows, scheme.bits)
         return other

@@ -1,4 +1,4 @@
-"""The Hessian of a layer's inputs: the mean products of inputs on samples."""
+"""The Hessian of a layer's squared output error, which its inputs on samples determine."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ apart."""
 
 
 @dataclass(frozen=True)
-class InputMoments:
-    """Statistics of a layer's inputs on samples: their Hessian (``products``) and the number of positions.
+class InputHessian:
+    """The Hessian ``X^T X`` of a layer's squared output error, with the inputs ``X`` of all positions of the samples.
 
     Attributes:
-        products: of shape (in, in), the sum over all positions of each input with each other.
+        matrix: of shape (in, in), the sum over all positions of the products of each two inputs.
         count: how many positions were added.
     """
 
-    products: torch.Tensor
+    matrix: torch.Tensor
     count: int
 
     @classmethod
-    def joined(cls, parts: Sequence[InputMoments]) -> InputMoments:
+    def joined(cls, parts: Sequence[InputHessian]) -> InputHessian:
         """Combine the inputs of several calls of one layer."""
-        products = parts[0].products
+        matrix = parts[0].matrix
         for other in parts[1:]:
-            products = products + other.products
-        return cls(products, sum(part.count for part in parts))
+            matrix = matrix + other.matrix
+        return cls(matrix, sum(part.count for part in parts))
 
     @property
     def power(self) -> torch.Tensor:
         """Return the mean square of each input, of shape (in,)."""
-        return self.products.diag() / max(1, self.count)
+        return self.matrix.diag() / max(1, self.count)
 
     @cached_property
     def order(self) -> torch.Tensor:
@@ -48,7 +48,7 @@ class InputMoments:
     @cached_property
     def damped(self) -> torch.Tensor:
         """Return the damped Hessian."""
-        return damped(self.products)
+        return damped(self.matrix)
 
     @cached_property
     def inverse_factor(self) -> torch.Tensor | None:
@@ -60,16 +60,16 @@ class InputMoments:
         return _inverse_factor(self.damped[self.order][:, self.order])
 
 
-def damped(products: torch.Tensor, share: float = 1.0) -> torch.Tensor:
+def damped(matrix: torch.Tensor, share: float = 1.0) -> torch.Tensor:
     """Return a Hessian with a little more on the diagonal, so that nearly equal inputs can be told apart.
 
     Args:
-        products: of shape (in, in).
+        matrix: of shape (in, in).
         share: how much of the usual damping; less, where many positions were seen.
     """
-    changed = products.clone()
+    changed = matrix.clone()
     # an input that was always zero says nothing about its weights, which are then rounded to nearest
-    changed.diagonal().add_(max(share * DAMPING * float(products.diag().mean()), EPSILON))
+    changed.diagonal().add_(max(share * DAMPING * float(matrix.diag().mean()), EPSILON))
     return changed
 
 

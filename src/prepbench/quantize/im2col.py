@@ -8,16 +8,16 @@ from typing import Any
 
 import torch
 
+from prepbench.quantize.hessian import InputHessian
 from prepbench.quantize.layer_nodes import LayerNode
-from prepbench.quantize.moments import InputMoments
 
-_LARGEST = 2048  # inputs of a patch: products are their square
+_LARGEST = 2048  # inputs of a patch: the Hessian has their square
 _POSITIONS = 4096  # of a sample; neighbours differ little
 _VALUES = 2**24  # of patches that are cut out at a time
 
 
 @dataclass(frozen=True)
-class Patches:
+class Im2col:
     """How a convolution cuts its input into patches (im2col).
 
     Attributes:
@@ -35,7 +35,7 @@ class Patches:
     groups: int
 
     @classmethod
-    def of(cls, layer: LayerNode) -> Patches | None:
+    def of(cls, layer: LayerNode) -> Im2col | None:
         """Return the patches of a convolution; None for other layers, and where the Hessian of patches would be too
         large.
         """
@@ -59,7 +59,7 @@ class Patches:
             padding = tuple((size, size) for size in sizes)
         return cls(kernel, stride, padding, dilation, layer.groups)
 
-    def moments(self, value: torch.Tensor) -> InputMoments:
+    def hessian(self, value: torch.Tensor) -> InputHessian:
         """Return the Hessian of the patches of an input, of shape (groups, inputs of a patch, inputs of a patch)."""
         dims = len(self.kernel)
         batch = value.detach().float()
@@ -71,11 +71,11 @@ class Patches:
         places = windows.shape[: 1 + dims]
         chosen = torch.arange(0, places.numel(), -(-places.numel() // _POSITIONS))
         inputs = windows.shape[1 + dims :].numel() // self.groups
-        products = torch.zeros(self.groups, inputs, inputs)
+        matrix = torch.zeros(self.groups, inputs, inputs)
         for some in chosen.split(max(1, _VALUES // (inputs * self.groups))):
             rows = windows[torch.unravel_index(some, places)].reshape(len(some), self.groups, -1).transpose(0, 1)
-            products.baddbmm_(rows.transpose(1, 2), rows)
-        return InputMoments(products, len(chosen))
+            matrix.baddbmm_(rows.transpose(1, 2), rows)
+        return InputHessian(matrix, len(chosen))
 
 
 def _each(value: Any, kernel: Sequence[int], default: int) -> tuple[int, ...]:
