@@ -111,7 +111,7 @@ def _names_in(kind: type) -> set[str]:
 def _say(lacking: tuple[str, ...]) -> None:
     warnings.warn(
         f"transformers {installed('transformers')} has another form of {', '.join(lacking)}. Graphs of models with "
-        "sliding windows hold for windows that are as full as those of the samples; everything else is as ever. "
+        "sliding windows hold for windows that are as full as those of the samples; everything else is unaffected. "
         f"prepbench is tested with transformers {tested_range('transformers')}.",
         UserWarning,
         stacklevel=2,

@@ -65,7 +65,7 @@ def test_half_of_the_channels(name: str) -> None:
     ("name", "layer", "why"),
     [
         ("transformer", "down", "layer_norm in n"),
-        ("lstm", "before", "lstm in lstm is an operator whose channels are not followed"),
+        ("lstm", "before", "lstm in lstm is an operator without a rule for channels"),
         ("shuffled", "c", "sort in the model mixes all of them"),
         ("residual", "head", "the model's output has them"),
     ],

@@ -158,6 +158,6 @@ def test_models_with_other_weights_than_before_are_told() -> None:
     with torch.no_grad():
         model.stem.weight.mul_(1.1)
     (note,) = pb.recover(prepared, x, steps=2, validation=x).notes
-    assert "learned what the changed one gives" in note
+    assert "learned the outputs of the new ones" in note
     # the remedy that it names
     assert pb.recover(prepared_of(copy.deepcopy(model)), x, steps=2, validation=x).notes == ()

@@ -33,7 +33,7 @@ def bench(data: Any, metric: Any = None) -> pb.Bench:
 
 def test_another_batch_is_refused_before_the_compile() -> None:
     made = bench([call(2), call(5)])
-    with pytest.raises(InputError, match=r"x\.shape\[0\] is 5 in data\[1\], and the axes hold it at 2\. Make it"):
+    with pytest.raises(InputError, match=r"x\.shape\[0\] is 5 in data\[1\], and the axes fix it at 2\. Make it"):
         made.compile()
     assert not made.runs, "nothing was compiled"
 
@@ -67,5 +67,5 @@ def test_prompts_of_another_batch_are_refused() -> None:
     ids = torch.ones(2, 6, dtype=torch.long)
     samples = [{"input_ids": ids, "use_cache": False}, {"input_ids": ids[:, :3], "use_cache": False}]
     made = pb.Bench(transformers.LlamaForCausalLM(config).eval(), tracing_inputs=samples, data=pb.Generation(ids[:1]))
-    with pytest.raises(InputError, match=r"input_ids\.shape\[0\] is 1 in prompts\[0\], and the axes hold it at 2"):
+    with pytest.raises(InputError, match=r"input_ids\.shape\[0\] is 1 in prompts\[0\], and the axes fix it at 2"):
         made.compile()

@@ -388,7 +388,7 @@ def test_large_tables_are_quick(page: Page, blocks: int, record_property: Callab
 def test_a_short_error_shows_its_remedy_and_a_long_one_folds_it(page: Page) -> None:
     open_bench(page, traits())
     turn_to(page, "run")
-    card = {**traits()["message"], "kind": "error", "text": "x.shape[0] is 5 and the axes hold it at 2"}
+    card = {**traits()["message"], "kind": "error", "text": "x.shape[0] is 5 and the axes fix it at 2"}
     give(page, {"message": {**card, "details": f"{card['text']}. Make it dynamic in `Axes`."}})
     error = page.locator(".pbb-error")
     expect(error.get_by_text("Make it dynamic in Axes.")).to_be_visible()

@@ -51,7 +51,7 @@ def test_a_bench_fits_its_schema() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: d.update(format="graph"), "no saved bench"),
+        (lambda d: d.update(format="graph"), "not a saved bench"),
         (lambda d: d.update(version="2.0"), "has version 2.0"),
         (lambda d: d.pop("version"), "version none"),
         (lambda d: d.pop("runs"), "bench lacks the field 'runs'"),

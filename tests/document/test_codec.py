@@ -123,7 +123,7 @@ def _deep(data: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{", "no JSON"),
+        ("{", "not valid JSON"),
         ("[]", "JSON object"),
         (_with(lambda d: d.update(version="2.0")), "version 2.0"),
         (_with(lambda d: d.pop("graphs")), "lacks the field 'graphs'"),

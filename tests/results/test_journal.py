@@ -240,7 +240,7 @@ HOSTILE: dict[str, Callable[[Journal], object]] = {
     "text": lambda j: j.path.write_text("not a database " * 100),
     "a half": lambda j: os.truncate(j.path, 5000),
     "noise in a page": lambda j: j.path.write_bytes(j.path.read_bytes()[:4096] + b"\x5a" * 8192),
-    "a content that is no JSON": lambda j: execute(j, "UPDATE results SET content='{'"),
+    "a content that is not valid JSON": lambda j: execute(j, "UPDATE results SET content='{'"),
     "a content that nests": lambda j: execute(j, f"UPDATE results SET content='{'[' * 100_000}'"),
     "a content of bytes": lambda j: execute(j, "UPDATE runs SET content=x'ff00'"),
     "a content that is no text": lambda j: execute(j, "UPDATE runs SET content=7"),
@@ -275,7 +275,7 @@ def test_what_is_no_regular_file_is_not_opened(journal: Journal) -> None:
     os.mkfifo(journal.path)
     start = time.monotonic()
     for action in (journal.runs, lambda: journal.write(RUN)):
-        with pytest.raises(ArtifactError, match="no regular file"):
+        with pytest.raises(ArtifactError, match="not a regular file"):
             action()
     assert time.monotonic() - start < 5
 

@@ -149,10 +149,10 @@ def test_files_of_others_stay_where_they_are(tmp_path: Path) -> None:
     mine.write_text("x = 1")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(ArtifactError, match="no journal"):
+        with pytest.raises(ArtifactError, match="not a journal"):
             pb.load_results(mine)
         (tmp_path / "passwd").write_text("root:x:0")
-        with pytest.raises(ArtifactError, match="no journal"):
+        with pytest.raises(ArtifactError, match="not a journal"):
             pb.load_results(tmp_path / "passwd")
         connection = sqlite3.connect(tmp_path / "studies.db")
         connection.execute("CREATE TABLE studies (id INTEGER)")

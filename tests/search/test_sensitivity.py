@@ -200,7 +200,7 @@ def test_what_a_notebook_shows(found: pb.Sensitivity) -> None:
 
 
 def test_names_are_looked_up(found: pb.Sensitivity) -> None:
-    with pytest.raises(UnknownNameError, match=r"'body.3' is no layer that can be quantized. Nearest are 'body"):
+    with pytest.raises(UnknownNameError, match=r"'body.3' is not a layer that can be quantized. Nearest are 'body"):
         found["body.3"]
     with pytest.raises(UnknownNameError, match=r"no candidate 'int4'\. There are 'int8', 'four'"):
         found.table("int4")

@@ -211,7 +211,7 @@ def test_models_without_data_are_named() -> None:
     two = {"model": {"a": small(), "b": small(5)}}
     with pytest.raises(InputError, match="calibration_inputs has nothing for the model 'b'"):
         pb.sweep(two, {"a": samples()})
-    with pytest.raises(InputError, match=r"has a key 'bb', which is no model. Did you mean 'b'"):
+    with pytest.raises(InputError, match=r"has a key 'bb', which is not a model. Did you mean 'b'"):
         pb.sweep(two, {"a": samples(), "bb": samples()})
     with pytest.raises(InputError, match="data has nothing for the model 'a'"):
         pb.sweep(two, samples(), metric=pb.metrics.accuracy)

@@ -147,7 +147,7 @@ def test_a_pattern_that_matches_nothing_is_an_error() -> None:
 
 
 def test_a_broken_regular_expression_is_an_error_that_says_where() -> None:
-    with pytest.raises(SettingsError, match="no valid regular expression"):
+    with pytest.raises(SettingsError, match="not a valid regular expression"):
         rules_of({"re:encoder.(": SKIP})
 
 

@@ -66,7 +66,7 @@ def test_rules() -> None:
     [
         ({"x": pb.LayerPruningSettings()}, r"layer_pruning_settings\['x'\] matches no module"),
         ({"2": pb.LayerPruningSettings()}, r"layer_pruning_settings\['2'\] changes nothing"),
-        ({"re:(": pb.LayerPruningSettings()}, "no valid regular expression"),
+        ({"re:(": pb.LayerPruningSettings()}, "not a valid regular expression"),
         ({"0": pb.PruningSettings()}, "must be a LayerPruningSettings, got PruningSettings"),
         ({"0": pb.LayerPruningSettings(amount=0.1)}, "together with pruning_settings: .*contradicts mask_type='2:4'"),
     ],

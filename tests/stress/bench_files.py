@@ -130,7 +130,7 @@ def _execute(file: Path, statements: str) -> None:
 
 
 def _special(file: Path, generator: random.Random) -> None:
-    """Something that is no regular file in place of one."""
+    """Something that is not a regular file in place of one."""
     file.unlink()
     way = generator.randrange(4)
     if way == 0:

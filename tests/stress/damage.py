@@ -234,7 +234,7 @@ def _removed(folder: Path, marker: Path, generator: random.Random) -> None:
 
 
 def _special(folder: Path, marker: Path, generator: random.Random) -> None:
-    """Something that is no regular file in place of one."""
+    """Something that is not a regular file in place of one."""
     path = generator.choice(_files(folder))
     kept = path.with_name(f"{path.name}.kept")
     path.rename(kept)

@@ -147,7 +147,7 @@ def test_a_page_can_be_made_from_what_the_front_end_holds() -> None:
     assert content == {"action": "page"}
     assert buffers[0].decode().startswith("<!doctype html>")
     content, buffers = asked(widget, action="page", document="{")
-    assert "no JSON" in content["error"]
+    assert "not valid JSON" in content["error"]
     content, buffers = asked(widget, action="explode")
     assert content == {
         "action": "explode",

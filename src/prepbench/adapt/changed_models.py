@@ -31,11 +31,13 @@ class Unchanged:
         """Return a warning for each model that has changed."""
         found = []
         if self._original is not None and self._prepared_from and weights_of(self._original) != self._prepared_from:
-            learned = ", and learned what the changed one gives" if self._learns_original else ""
+            learned = ", and learned the outputs of the new ones" if self._learns_original else ""
             found.append(
-                f"The weights of the model have changed since pb.trainable: this began with those of then{learned}. To "
-                "begin with those of now, call pb.trainable again"
+                f"The weights of the model have changed since pb.trainable: this started from the old ones{learned}. "
+                "To start from the new ones, call pb.trainable again"
             )
         if self._teacher is not None and weights_of(self._teacher) != self._learned:
-            found.append("The weights of the teacher have changed during the training, so it learned two things")
+            found.append(
+                "The weights of the teacher have changed during the training, so it learned the outputs of two models"
+            )
         return found

@@ -133,7 +133,7 @@ class _Goal:
             teacher = prepared.parts.original
             if teacher is None or not prepared.parts.is_pretrained:
                 raise SettingsError(
-                    "There is nothing to learn from: the model is not pretrained, so its outputs are no goal. Give "
+                    "There is nothing to learn from: the model is not pretrained, so its outputs are no useful target. Give "
                     "loss=..., such as torch.nn.functional.cross_entropy, and pairs of inputs and targets as data."
                 )
         # a twin, because the mode of the user's model is left as it is
@@ -271,7 +271,7 @@ class _Training:
             if done == self.steps or self._worse >= _PATIENCE:
                 break
         if self._worse >= _PATIENCE and done < self.steps:
-            self.stopped = f"{self.goal.name} got no better for {_PATIENCE} checks"
+            self.stopped = f"{self.goal.name} did not improve for {_PATIENCE} checks"
         elif done < self.steps:
             self.stopped = f"data ended after {done} of {self.steps} steps; give a list or a DataLoader to go on"
             self._check(checked)

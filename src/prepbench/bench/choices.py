@@ -344,7 +344,7 @@ class Choices(AxisChoices):
             self.layer_rules.explained(state.quantization, state.rules)  # raises what does not fit
             unknown = [name for name in state.leaves if name not in self._modules]
             if unknown:
-                raise SettingsError(f"leaves names {unknown[0]!r}, which is no module of the model.")
+                raise SettingsError(f"leaves names {unknown[0]!r}, which is not a module of the model.")
             if not state.targets:
                 raise SettingsError("targets is empty: a bench has at least one.")
         self._states, self._position = list(states), position

@@ -43,7 +43,7 @@ def check_data_fits(
             size, place = shape[axis.dim], f"{axis.path}.shape[{axis.dim}]"
             if not axis.dynamic and size not in axis.sizes:
                 raise InputError(
-                    f"{place} is {size} in {name}, and the axes hold it at {axis.sizes[0]}. Make it dynamic in Axes, "
+                    f"{place} is {size} in {name}, and the axes fix it at {axis.sizes[0]}. Make it dynamic in Axes, "
                     f"which is bench.set_axis({axis.path!r}, {axis.dim}, dynamic=True, linked=True) in Python, or give "
                     "data of that size: the compiled model would refuse this."
                 )

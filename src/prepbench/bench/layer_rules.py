@@ -58,7 +58,7 @@ class LayerRulesOf:
         """
         if not self.layers:
             raise SettingsError(
-                f"pattern: {pattern!r} means no layer, because the model has none to quantize, such as linear "
+                f"pattern: {pattern!r} matches no layer, because the model has none to quantize, such as linear "
                 "layers and convolutions. It compiles in float as it is."
             )
         if pattern.startswith("re:"):

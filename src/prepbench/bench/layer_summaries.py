@@ -68,23 +68,23 @@ _SETTINGS = (
     SettingField(
         "activations",
         "Activations",
-        "bits of what enters and leaves the layer; 32 quantizes its weights only",
+        "bits of the layer's inputs and outputs; 32 quantizes its weights only",
         "choice",
         ("32", *map(str, reversed(ACTIVATION_BITS))),
     ),
     SettingField(
         "block",
         "Block",
-        "how many inputs share a scale, in layers quantized in their weights only; per channel is one for all of them",
+        "how many inputs share a scale, in weight-only layers; per channel is one scale for all of them",
         "choice",
         tuple(map(str, BLOCK_SIZES)),
     ),
     SettingField(
         "algorithm",
         "Algorithm",
-        "how weights become integers: nearest rounds each; gptq makes up for errors with later inputs; awq takes "
-        "scales by what the inputs are; hqq takes the range that suits most weights; adaround learns which go up and "
-        "which down, and takes the longest; auto takes what was best of the others in our benchmark",
+        "how weights become integers: nearest rounds each; gptq compensates each error by the inputs after it; awq "
+        "weights errors by the power of the inputs; hqq takes the range that suits most weights; adaround learns "
+        "which are rounded up or down, and is the slowest; auto takes the best of the others in our benchmark",
         "choice",
         WEIGHT_ALGORITHMS,
     ),
@@ -92,7 +92,7 @@ _SETTINGS = (
     SettingField(
         "mask",
         "Pruning",
-        "what is removed: single weights (1:1), two of each four inputs (2:4), or whole channels, which makes the "
+        "the unit of pruning: single weights (1:1), two of each four inputs (2:4), or whole channels, which makes the "
         "model smaller and faster",
         "choice",
         (NOTHING, "1:1", "2:4", CHANNELS),
@@ -100,14 +100,14 @@ _SETTINGS = (
     SettingField(
         "amount",
         "Pruned",
-        "the share of weights or channels that goes, in percent; 2:4 says it itself",
+        "the share of weights or channels to remove, in percent; 2:4 fixes it at 50",
         "choice",
         ("10", "25", "50", "75", "90"),
     ),
     SettingField(
         "score",
         "Pruned first",
-        "the smallest weights, or the smallest products of weights and what enters the layer on calibration samples",
+        "the smallest weights, or the smallest products of weights and inputs of the layer on calibration samples",
         "choice",
         SCORES,
     ),

@@ -33,7 +33,7 @@ TIMED = "time layers"
 """The stage in which layers are timed."""
 
 _ROUNDS = 10
-_NOT_CALIBRATED = "What layers cost is not known: that needs calibration inputs."
+_NOT_CALIBRATED = "The cost of layers is unknown: that needs calibration inputs."
 
 
 class Measuring(Compiling):
@@ -136,7 +136,7 @@ class Measuring(Compiling):
         candidates, refused = candidates_of(wanted, state)
         if not candidates:
             why = next(iter(refused.values()), "the model has no layer that can be quantized")
-            return {"costs": {}, "unit": "", "said": f"What layers cost is not known: {why}."}
+            return {"costs": {}, "unit": "", "said": f"The cost of layers is unknown: {why}."}
         values = self.value_mark
         kept = {} if self._old_costs() else self.layer_costs.costs  # of other settings, which are as true as they were
         found = sensitivity(

@@ -112,7 +112,7 @@ class PruningChoices(Choices):
         unknown = [key for key in gone if key not in self.state.pruning_rules]
         if unknown:
             known = ", ".join(map(repr, self.state.pruning_rules)) or "none"
-            raise SettingsError(f"There is no rule of pruning {unknown[0]!r}; there are: {known}.")
+            raise SettingsError(f"There is no pruning rule {unknown[0]!r}; there are: {known}.")
         rules = {key: rule for key, rule in self.state.pruning_rules.items() if key not in gone}
         left = None if rules == {EVERYTHING: STAYS} else self.state.pruning
         self._choose_pruning(left, rules if left is not None else {})

@@ -200,7 +200,7 @@ class BenchState:
         except (TypeError, KeyError, ValueError) as error:
             if isinstance(error, SettingsError):
                 raise
-            raise SettingsError(f"These are no choices of a bench: {error}. Save the bench again.") from error
+            raise SettingsError(f"Not a valid bench state: {error}. Save the bench again.") from error
 
     def differences(self, other: BenchState, changed: int = 0) -> tuple[str, ...]:
         """Return the differences between other choices and these, in words.
@@ -243,7 +243,7 @@ def _other_recovery(one: BenchState, other: BenchState) -> str:
 
 def check_steps(states: Any, position: Any) -> None:
     """Raise ``SettingsError`` unless these are states, and an index of one of them."""
-    check_all_of("states", states, BenchState, "Give what the steps of a bench were.")
+    check_all_of("states", states, BenchState, "Give the states that bench.steps returned.")
     check_count("position", position)
     if position >= len(states):
         raise SettingsError(

@@ -84,7 +84,7 @@ class Writing:
                 f"{name} does not generate {self._new_tokens} tokens after prompts[{index}] of shape "
                 f"{tuple(prompt.ids.shape)}: {type(error).__name__}: {str(error).strip().rstrip('.')}. Generation "
                 "calls a model with input_ids, and needs logits and past_key_values in what it returns. For other "
-                "models, give samples as data in place of the Generation."
+                "models, give samples as data instead of the Generation."
             ) from error
 
     def _tell(self, name: str, rows: Sequence[list[int]]) -> None:

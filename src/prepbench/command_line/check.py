@@ -151,11 +151,11 @@ def read_baseline(path: str) -> Ways:
     """Read a baseline that :func:`write_baseline` wrote.
 
     Raises:
-        DocumentError: there is no such file, or it is no baseline.
+        DocumentError: there is no such file, or it is not a baseline.
     """
     data = parsed(read_bounded(path, LIMIT, "a baseline"), "baseline", _REMEDY)
     if data.get("format") != FORMAT or not isinstance(data.get("ways"), dict):
-        raise DocumentError(f"{path} is no baseline (format {FORMAT!r} expected). {_REMEDY}")
+        raise DocumentError(f"{path} is not a baseline (format {FORMAT!r} expected). {_REMEDY}")
     try:
         return {name: _way(way) for name, way in data["ways"].items()}
     except (KeyError, TypeError) as error:

@@ -17,13 +17,13 @@ def read_bounded(path: str, limit: int, what: str) -> bytes:
         what: what it should be, e.g. ``"a saved graph"``.
 
     Raises:
-        DocumentError: there is no such file, it is no regular file, or it is too large.
+        DocumentError: there is no such file, it is not a regular file, or it is too large.
     """
     place = Path(path)
     try:
         status = place.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise DocumentError(f"{place} is no regular file, so it is not {what}.")
+            raise DocumentError(f"{place} is not a regular file, so it is not {what}.")
         if status.st_size > limit:
             raise DocumentError(f"{place} has {status.st_size} bytes, and {what} has at most {limit}.")
         return place.read_bytes()

@@ -94,7 +94,7 @@ def _could_not(error: Exception, options: argparse.Namespace) -> int:
     if options.traceback:
         traceback.print_exception(error)
     elif not known:
-        message += " This was not foreseen; --traceback shows where it comes from."
+        message += " This error was unexpected; --traceback shows where it comes from."
     text = textwrap.fill(f"error: {printable(message)}", _WIDTH, break_long_words=False, break_on_hyphens=False)
     print(text, file=sys.stderr)  # noqa: T201 (a command line prints)
     try:

@@ -112,7 +112,7 @@ def _from_file(path: Path) -> ModuleType:
     """Run a script once and return it as a module; its imports work as for ``python script.py``."""
     place = path.resolve(strict=True)
     if not place.is_file():
-        raise InputError(f"{path} is no file. {_FORM}")
+        raise InputError(f"{path} is not a file. {_FORM}")
     for module in tuple(sys.modules.values()):
         if getattr(module, "__prepbench_script__", None) == place:
             return module

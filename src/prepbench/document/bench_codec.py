@@ -31,7 +31,9 @@ def bench_from_json(text: str | bytes) -> BenchDocument:
     """
     data = parsed(text, "bench file", _AGAIN)
     if data.get("format") != BENCH_FORMAT:
-        raise DocumentError(f"The file is no saved bench: its format is not {BENCH_FORMAT!r}. Bench.save writes one.")
+        raise DocumentError(
+            f"The file is not a saved bench: its format is not {BENCH_FORMAT!r}. Bench.save writes one."
+        )
     version = str(data.get("version", ""))[:40]
     if version.partition(".")[0] != BENCH_VERSION.partition(".")[0]:
         raise DocumentError(

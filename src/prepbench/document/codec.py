@@ -59,7 +59,7 @@ def parsed(text: str | bytes, what: str = "document", remedy: str = "Trace the m
     try:
         data = json.loads(text)
     except ValueError as error:
-        raise DocumentError(f"The {what} is no JSON: {error}.") from error
+        raise DocumentError(f"The {what} is not valid JSON: {error}.") from error
     except RecursionError as error:
         raise DocumentError(f"The {what} nests too deep to be read. {remedy}") from error
     if not isinstance(data, dict):

@@ -169,7 +169,7 @@ def _compared(caller: Caller, one: Observed, is_compiling: bool, proof: Proof | 
     try:
         got = caller.answer(one.trial, is_compiling=is_compiling)
     except TimeLimitReached:
-        return "it does not come to an end"
+        return "it does not terminate"
     if got.error is not None and ASSUMED in str(got.error) and not one.trial.is_given:
         return _REFUSED
     if expected.is_of_numbers:
@@ -216,7 +216,7 @@ def _gradient_problem(one: Observed, changed: torch.nn.Module) -> str:
     try:
         got = gradients(changed, one.trial)
     except TimeLimitReached:
-        return "its gradient does not come to an end"
+        return "its gradient does not terminate"
     if not got:
         return "it has no gradients"
     for left, right in zip(expected, got, strict=True):

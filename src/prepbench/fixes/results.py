@@ -223,7 +223,7 @@ def _checked(source: SourceText) -> str:
     path = Path(source.file)
     if not path.is_file():
         raise StorageError(
-            f"{source.file} is no file, so nothing was written. Print .code() and run it in a cell of its own."
+            f"{source.file} is not a file, so nothing was written. Print .code() and run it in a cell of its own."
         )
     with typed_errors(path), tokenize.open(path) as opened:
         text, encoding = opened.read(), opened.encoding

@@ -276,7 +276,7 @@ class Search:
     def _module(self, fqn: str) -> torch.nn.Module:
         found: torch.nn.Module | None = dict(self.model.named_modules(remove_duplicate=False)).get(fqn)
         if found is None:
-            raise CannotFix(f"{fqn} is inside of a scripted module, whose source is not Python's")
+            raise CannotFix(f"{fqn} is inside a scripted module, which has no Python source")
         return found
 
     def _names(self, fqn: str, source: SourceText) -> dict[str, Any]:
@@ -319,7 +319,7 @@ class Search:
         except CannotFix as error:
             return draft or Draft(failure, sentence(error), kind.name)
         except cst.ParserSyntaxError:  # no kind may keep the others from being tried
-            return draft or Draft(failure, "the change would be no Python", kind.name)
+            return draft or Draft(failure, "the changed text is not valid Python", kind.name)
         return draft
 
     def _checked(self, kind: Kind, site: Site, failure: Failure, proposal: Proposal) -> _Step | Draft | None:

@@ -50,7 +50,7 @@ class PyTorchFirst:
             raise InputError(
                 f"candidate {name!r}: {type(model).__name__} has no method generate, which makes the first step of "
                 "models with encoders, states or images. Give a model of transformers that generates, or calls as "
-                "data in place of the Generation."
+                "data instead of the Generation."
             )
         self._model, self._compiled = model, compiled
         self.takes = frozenset(inspect.signature(model.forward).parameters)

@@ -62,7 +62,7 @@ def compare_generation(
     if metric is not None and metric is not metrics.token_agreement:
         raise InputError(
             "metric: a generation is scored by the tokens that agree with the first candidate's. Leave metric out, or "
-            "give prepbench.metrics.token_agreement; for other metrics give data in place of the Generation."
+            "give prepbench.metrics.token_agreement; for other metrics give data instead of the Generation."
         )
     called = {name: _as_called(one) for name, one in candidates.items()}
     loops = _loops(called, workload)

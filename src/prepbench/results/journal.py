@@ -155,9 +155,9 @@ class Journal:
         try:
             data = json.loads(text)
         except (TypeError, ValueError, RecursionError) as error:
-            raise DamagedJournalError(f"The journal {self.path} is damaged: the {what} is no JSON.") from error
+            raise DamagedJournalError(f"The journal {self.path} is damaged: the {what} is not valid JSON.") from error
         if not isinstance(data, dict):
-            raise DamagedJournalError(f"The journal {self.path} is damaged: the {what} is no object.")
+            raise DamagedJournalError(f"The journal {self.path} is damaged: the {what} is not an object.")
         return data
 
 

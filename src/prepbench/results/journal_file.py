@@ -129,7 +129,7 @@ def _gone_if_empty(path: Path) -> Iterator[None]:
 @contextmanager
 def _connected(path: Path, mode: str) -> Iterator[sqlite3.Connection]:
     if os.path.lexists(path) and not stat.S_ISREG(path.stat().st_mode):
-        raise ArtifactError(f"{path} is no regular file, so it is no journal of results. Choose another path.")
+        raise ArtifactError(f"{path} is not a regular file, so it is not a journal of results. Choose another path.")
     uri = f"{path.absolute().as_uri()}?mode={mode}"
     connection = sqlite3.connect(uri, uri=True, timeout=WAITS_S, isolation_level=None)
     try:
@@ -209,7 +209,9 @@ def _typed_errors(path: Path) -> Iterator[None]:
                 f"The journal {path} cannot be used: {reason} ({sentence(error)}) What was in it before is still "
                 f"there. {remedy}"
             ) from error
-        raise DamagedJournalError(f"The journal {path} is damaged or no journal: {sentence(error)} {ASIDE}") from error
+        raise DamagedJournalError(
+            f"The journal {path} is damaged or not a journal: {sentence(error)} {ASIDE}"
+        ) from error
     except OSError as error:
         if isinstance(error, StorageError):
             raise

@@ -59,7 +59,7 @@ class Budget(Settings):
                 others = " or ".join(repr(goal) for goal in GOALS if goal != self.minimize)
                 raise SettingsError(
                     f"Budget: minimize={self.minimize!r} and {field}={getattr(self, field):g} contradict each other: "
-                    f"what is bounded is not made as small as possible as well. Leave out {field}, or write "
+                    f"a bounded quantity is not minimized as well. Leave out {field}, or write "
                     f"minimize={others}."
                 )
         if not any(getattr(self, field) is not None for fields in _BOUNDS.values() for field in fields):

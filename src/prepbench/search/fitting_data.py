@@ -24,7 +24,7 @@ def check_data(simulation: Simulation, batches: Iterable[Batch]) -> None:
         except InputError as error:
             where = f"data[{sample.index}]"
             raise InputError(
-                f"{where} is no call that the captured model takes: {error} Here such samples are "
+                f"{where} does not fit the captured model: {error} Here such samples are "
                 f"tracing_inputs=[calibration_inputs[0], ...], with the input of {where} at the dots. Or leave such "
                 "batches out: a last batch that is smaller, with drop_last=True of a DataLoader."
             ) from error

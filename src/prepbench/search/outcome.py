@@ -169,7 +169,7 @@ class Known:
         elif best.metric is not None and best.value("drop") + self.unsteady > limit:
             yield f"{said} The drop of {best.name!r}, {best.value('drop'):.4g}, is within the budget by less than that."
         else:
-            yield f"{said} Drops below that say nothing."
+            yield f"{said} Smaller drops are not significant."
 
     def _candidates(self, budget: Budget) -> list[SearchCandidate]:
         """Return the measured candidates, then the predicted ones: the best within the budget and a front."""

@@ -42,7 +42,7 @@ class PrunedParts:
         for cut in self.layers.cuts.all(settings):
             others = [other for other in cut.layers if other not in known]
             if fqn in cut.layers and others:
-                return f"{others[0]}, which makes the same channels, is no layer that can be quantized"
+                return f"{others[0]}, which makes the same channels, is not a layer that can be quantized"
         return ""
 
     def with_partners(self, refused: Mapping[tuple[str, str], str]) -> dict[tuple[str, str], str]:

@@ -57,7 +57,7 @@ class Scale:
         if budget.max_drop is not None and self.is_sqnr:
             raise SettingsError(
                 f"Budget.max_drop={budget.max_drop:g} needs a metric: without one the score is the SQNR against float "
-                "in dB, which nothing drops from. Give metric= and data=, or write Budget(min_metric=20) for 20 dB."
+                "in dB, which has no drop. Give metric= and data=, or write Budget(min_metric=20) for 20 dB."
             )
         if budget.max_drop is not None:
             return budget.max_drop

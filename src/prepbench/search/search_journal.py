@@ -96,7 +96,7 @@ class SearchJournal:
         count = "1 measurement is" if len(others) == 1 else f"{len(others)} measurements are"
         return [
             f"{self.journal.path.name}: {count} of this architecture with other weights, which it had before it was "
-            "trained or changed. They say nothing about the weights of now, so they are not used."
+            "trained or changed. They do not hold for the current weights, so they are not used."
         ]
 
     def is_of(self, result: Result, deployment: DeploymentSettings, arguments: Mapping[str, Any]) -> bool:

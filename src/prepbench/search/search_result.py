@@ -225,7 +225,9 @@ class SearchResult:
     @property
     def _knowledge(self) -> Knowledge:
         if self._known is None:
-            raise SettingsError("This result was made by hand and cannot be solved again. Call prepbench.search.")
+            raise SettingsError(
+                "This result was created by hand and cannot be solved for another budget. Call prepbench.search."
+            )
         return self._known
 
     @property

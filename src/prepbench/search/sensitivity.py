@@ -194,7 +194,7 @@ def _check_outputs(simulation: Simulation) -> None:
     values = [node.meta["val"] for node in program.graph.output_node().all_input_nodes if node.name in returned]
     if not any(isinstance(value, torch.Tensor) and value.is_floating_point() for value in values):
         raise InputError(
-            "model returns no floating-point tensor, and what rounding does to integers is no noise. Give "
+            "model returns no floating-point tensor, and rounding integers causes no noise. Give "
             "metric=metric(output, target) with data=[(input, target), ...], or a model that returns what the integers "
             "are computed from, such as logits."
         )

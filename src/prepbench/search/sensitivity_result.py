@@ -95,7 +95,7 @@ class Sensitivity:
         near = difflib.get_close_matches(str(fqn), names, 3, 0.4)
         which = "Nearest are" if near else "There are"
         known = ", ".join(map(repr, near or names[:8]))
-        raise UnknownNameError(f"fqn: {described(fqn)} is no layer that can be quantized. {which} {known}.")
+        raise UnknownNameError(f"fqn: {described(fqn)} is not a layer that can be quantized. {which} {known}.")
 
     def worst(self, n: int = 5) -> tuple[SensitivityRow, ...]:
         """Return the rows with the highest cost: by the measured drop of the metric, then by the effect.
@@ -129,7 +129,11 @@ class Sensitivity:
         text += ", others estimated." if measured < possible else "."
         if self.metric and self.in_float is not None:
             text += f" {self.metric} in float is {self.in_float:.4g}"
-            text += f", ±{self.spread:.2g} from one run to the next: smaller drops say nothing." if self.spread else "."
+            text += (
+                f", ±{self.spread:.2g} from one run to the next: smaller drops are not significant."
+                if self.spread
+                else "."
+            )
         return text
 
     def table(self, candidate: str | None = None) -> pandas.DataFrame:

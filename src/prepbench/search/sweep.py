@@ -456,7 +456,9 @@ def per_model(argument: str, given: Any, models: Iterable[str], *, optional: boo
         if name not in names:
             near = difflib.get_close_matches(str(name), names, n=1)
             hint = f"Did you mean {near[0]!r}? " if near else ""
-            raise InputError(f"{argument} has a key {described(name)}, which is no model. {hint}Give {_listed(names)}.")
+            raise InputError(
+                f"{argument} has a key {described(name)}, which is not a model. {hint}Give {_listed(names)}."
+            )
     found: dict[str, Any] = {}
     for name in names:
         value = by_name.get(name)

@@ -175,12 +175,12 @@ def function_of(name: str) -> Callable[[dict[str, Any], Mapping[str, Path]], Any
     """Return the function of a task.
 
     Raises:
-        ExecutorError: it is no task.
+        ExecutorError: it is not a task.
     """
     module, _, attribute = name.partition(":")
     found: Any = getattr(importlib.import_module(module), attribute, None)
     if not getattr(found, _MARK, False):
-        raise ExecutorError(f"{name!r} is no task. Mark a function of a module with @task.")
+        raise ExecutorError(f"{name!r} is not a task. Mark a function of a module with @task.")
     return found  # type: ignore[no-any-return]
 
 

@@ -151,7 +151,7 @@ def _check_matches(key: str, names: LayerNames) -> None:
             re.compile(key[3:])
         except re.error as error:
             raise SettingsError(
-                f"{names.argument}[{key!r}] is no valid regular expression: {error}. "
+                f"{names.argument}[{key!r}] is not a valid regular expression: {error}. "
                 "Correct it; for a glob, leave out 're:'."
             ) from error
     if key in modules or key in names.types or (_is_pattern(key) and names.matched_by(key)):

@@ -235,7 +235,7 @@ def _set_layers(controls: Controls) -> Callable[..., object]:
         try:
             name, wanted = meaning(field, value)
         except ValueError:
-            raise SettingsError(f"{value!r} is no value of {field!r}.") from None
+            raise SettingsError(f"{value!r} is not a value of {field!r}.") from None
         change(pattern, name, wanted)
 
     return set_layers

@@ -221,7 +221,7 @@ def moving(call: Call) -> Value | list[Value] | None:
     for layer in value.layers:
         for dim in dims:
             if dim in varying(layer):
-                call.tie(layer, dim, "takes every few of them, or places that only a call knows")
+                call.tie(layer, dim, "takes every n-th of them, or positions known only at run time")
     made = [_run(call, layer) for layer in value.layers]
     if isinstance(call.node.meta.get("val"), list | tuple):
         parts = [tuple(compact(each[index]) for each in made) for index in range(len(call.shapes))]
@@ -274,7 +274,7 @@ def _layer(call: Call, value: Value, index: int) -> torch.Tensor:
     if index < len(value.layers):
         return value.layers[index]
     kept = call.classes.new(1)
-    call.classes.keep(kept, f"{call.where} puts beside channels what has none to remove")
+    call.classes.keep(kept, f"{call.where} joins removable channels with others that must stay")
     return kept.reshape((1,) * len(value.shape)).expand(value.shape)
 
 

@@ -127,7 +127,7 @@ def _called(node: fx.Node, found: ChannelMap, joiner: Joiner) -> Any:
             result = None
         if result is not None:
             return _with_reason(result, node, found) if isinstance(result, Value) else result
-    _keep_all(node, found, joiner, "is an operator whose channels are not followed")
+    _keep_all(node, found, joiner, "is an operator without a rule for channels")
     made = node.meta.get("val")
     shapes = [_sizes(each) for each in (made if isinstance(made, list | tuple) else [made])]
     if None in shapes:

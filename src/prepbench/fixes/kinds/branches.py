@@ -196,7 +196,7 @@ class Branches:
             effects = [each for each in statements if not isinstance(each, cst.If) and is_effect(self.site, each)]
             effects = [each for each in effects if not isinstance(small_of(each), cst.Pass)]
             if read_names(effects) & set(stored_names(statements)):
-                raise CannotFix("a side tells what it computes")
+                raise CannotFix("a side prints or logs what it computes")
             if effects:
                 test = expression(template, c=atom(condition))
                 test = expression("not {torch}.compiler.is_compiling() and {t}", torch=self.site.torch, t=test)
