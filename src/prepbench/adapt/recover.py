@@ -133,8 +133,8 @@ class _Goal:
             teacher = prepared.parts.original
             if teacher is None or not prepared.parts.is_pretrained:
                 raise SettingsError(
-                    "There is nothing to learn from: the model is not pretrained, so its outputs are no useful target. Give "
-                    "loss=..., such as torch.nn.functional.cross_entropy, and pairs of inputs and targets as data."
+                    "There is nothing to learn from: the model is not pretrained, so its outputs are no useful target. "
+                    "Give loss=..., such as torch.nn.functional.cross_entropy, and pairs of inputs and targets as data."
                 )
         # a twin, because the mode of the user's model is left as it is
         teacher = None if teacher is None else Twin(teacher).model.eval()

@@ -70,6 +70,8 @@ def _with_shared(
     for item, one in enumerate(shared, start=len(costs)):
         for needing, choices in sorted(one.needed_by.items()):
             rows = [[0.0, math.inf if choice in choices else 0.0] for choice in range(len(costs[needing]))]
+            # Choice 0 of the new item is "present", choice 1 "absent"; absent is impossible beside a choice that needs
+            # it.
             more.append(Border(needing, item, rows))
     return (
         [*costs, *([one.cost, 0.0] for one in shared)],
@@ -102,12 +104,15 @@ class _Program:
             ]
             for unit, each in enumerate(self.costs)
         ]
+        # Only after `possible` was computed: a limit of infinity bounds nothing, but its infinite values still forbid
+        # choices.
         self.limits = [limit for limit in self.limits if limit.at_most < math.inf]
 
     def discard_impossible(self) -> bool:
         """Drop choices that exceed a limit even if all other units take their least; return False where nothing is
         left.
         """
+        # To a fixed point: a dropped choice can raise the least of its unit, which takes room from all others.
         changed = True
         while changed:
             changed = False
@@ -120,6 +125,8 @@ class _Program:
                     return False
                 for unit, values in enumerate(limit.values):
                     for choice in self.choices_of(unit):
+                        # Even with the least everywhere else this choice exceeds the limit. The entries of the matrix
+                        # are then within [0, 1] (see _Matrix._limit), which keeps it well scaled.
                         if values[choice] > room + least[unit]:
                             self.possible[unit][choice], changed = False, True
         return all(map(any, self.possible))
@@ -127,6 +134,7 @@ class _Program:
     def cheapest_alone(self) -> list[int] | None:
         """Return the cheapest choice of each unit, if these keep all limits and there are no borders; else None."""
         chosen = [min(self.choices_of(unit), key=each.__getitem__) for unit, each in enumerate(self.costs)]
+        # A cost of a border may make a dearer choice the better one.
         return chosen if not self.borders and self._keeps_limits(chosen) else None
 
     def solve(self, seconds: float) -> list[int] | None:
@@ -135,6 +143,8 @@ class _Program:
         from scipy.optimize import Bounds, LinearConstraint, milp
 
         matrix = _Matrix(self)
+        # Exact at first. HiGHS accepts rows that are exceeded by 1e-6, so a solution may be just above a limit: then
+        # ask for a little less than the limit, and solve again.
         tightened = 1.0
         for _ in range(_TIGHTENED):
             lower, upper = matrix.bounds(tightened)
@@ -145,6 +155,7 @@ class _Program:
                 constraints=LinearConstraint(matrix.sparse(), lower, upper),
                 options={"time_limit": seconds, "mip_rel_gap": 0.0},
             )
+            # 2: infeasible. 1, the time limit, may come with a feasible solution, which is taken.
             if result.status == 2:
                 return None
             if result.x is None:
@@ -204,9 +215,13 @@ class _Matrix:
         self._upper: list[float] = []
         for unit, each in enumerate(program.costs):
             choices = program.choices_of(unit)
+            # Relative to the cheapest choice, because HiGHS stops at an absolute gap: a common offset would only take
+            # digits.
             least = min(each[choice] for choice in choices)
             self.of.append({choice: self._variable(each[choice] - least) for choice in choices})
+            # Exactly one choice for each unit.
             self._row([(variable, 1.0) for variable in self.of[unit].values()], 1.0, 1.0)
+        # Borders that neither cost nor count would only add variables.
         counted = {border for limit in program.limits for border in limit.pairs}
         self.pairs = {
             (one, other): self._border(self.of[one], self.of[other], cost)
@@ -287,6 +302,7 @@ class _Matrix:
             for second in other:
                 each = cost[choice, second]
                 is_possible = math.isfinite(each)
+                # An impossible pair is a variable with an upper bound of 0.
                 pairs[choice, second] = self._variable(each if is_possible else 0.0, False, int(is_possible))
         for choice, variable in one.items():
             self._row([(variable, -1.0), *((pairs[choice, second], 1.0) for second in other)], 0.0, 0.0)
@@ -391,6 +407,7 @@ def bound_of(at: int, limit: Limit, borders: Sequence[Border], units: Sequence[i
 
 def units_of(count: int, groups: Sequence[Sequence[int]]) -> list[int]:
     """Return the unit of each item; groups that share an item form one unit."""
+    # A union-find without ranks: groups are few and small.
     leader = list(range(count))
 
     def find(item: int) -> int:
@@ -429,6 +446,7 @@ def pairs_of(
         if table is None:
             continue
         if one == other:
+            # Both items take the same choice, so only the diagonal of the table can occur.
             alone[one] = [value + table[choice][choice] for choice, value in enumerate(alone[one])]
             continue
         pairs = result.setdefault((min(one, other), max(one, other)), {})

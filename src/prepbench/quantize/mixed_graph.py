@@ -88,6 +88,8 @@ class MixedGraph:
         self._rounded: set[tuple[str, WeightScheme]] = set()
         self._noise: dict[tuple[Any, ...], LayerNoise] = {}
         self._expected: list[tuple[Any, ...]] | None = None
+        # Two locks, always taken in this order: `_learning` guards these caches, `_writing` the runs of a graph that
+        # writes to its own buffers. Runs of other graphs take neither, so that threads score mixtures side by side.
         self._learning = threading.RLock()
         self._writing = threading.RLock()
 
@@ -132,6 +134,7 @@ class MixedGraph:
             CalibrationError: values are NaN or infinite on a sample.
         """
         plan = self.plan(mixture, even_alone=even_alone)
+        # A mixture names one scheme for each layer; only the compile itself searches among several candidates.
         schemes = {fqn: fitting_schemes(plan, fqn)[0][0] for fqn in plan.nodes}
         with self._learning:
             changes = self._quantized(plan, schemes, progress)
@@ -149,6 +152,8 @@ class MixedGraph:
             for mixture in mixtures:
                 plan = self.plan(mixture, even_alone=True)
                 schemes = {fqn: fitting_schemes(plan, fqn)[0][0] for fqn in plan.nodes}
+                # Without bias correction: the noise is that of rounding alone, and its mean shift is what the
+                # correction needs.
                 trials.append((plan, schemes, self._quantized(plan, schemes, progress)))
             found = self._layer_noise(trials, progress)
             return [
@@ -195,6 +200,7 @@ class MixedGraph:
         changes = Changes(operators=dict.fromkeys(plan.dynamic, OPERATOR))
         for point in plan.points:
             for user, source in point.inputs:
+                # Some kernels of linear layers need the zero point in the middle of the integers; convolutions do not.
                 in_middle = self.placement.middle_zero_points and user in linears
                 changes.operands[user, source] = self._quantizer(source, point.settings, in_middle)
             if point.output is not None:
@@ -203,8 +209,12 @@ class MixedGraph:
 
     def _quantized(self, plan: Plan, schemes: Mapping[str, WeightScheme], progress: ProgressCallback) -> Changes:
         changes = self._quantizing(plan)
+        # Order matters: the scale of a layer's input decides whether its bias fits into int32, and so how far the
+        # scales of its weights are widened. Rounding by Hessians runs the float graph, so it needs no ranges.
         self._learn(progress)
         self._round(plan, schemes, progress)
+        # Rounded weights are float32 copies. A small model keeps them between samples; a large one rounds again in each
+        # run, from integers that are cached and packed.
         keeps = sum(4 * layer.weight.meta["val"].numel() for nodes in plan.nodes.values() for layer in nodes)
         for fqn, nodes in plan.nodes.items():
             for layer in nodes:
@@ -228,6 +238,8 @@ class MixedGraph:
 
     def _learn(self, progress: ProgressCallback) -> None:
         """Run the samples for the quantizers that are new."""
+        # A fresh observer is in the mode "observe" until it has learned, so this also finds those of a run that was
+        # cancelled; they begin anew.
         new = [one for one in self._quantizers.values() if one.mode == "observe"]
         watched: dict[str, list[Any]] = {}
         for one in new:
@@ -237,6 +249,7 @@ class MixedGraph:
             watching = Watching(self.graph, watched)
             learn(self.graph, functools.partial(self._alone, watching.run), new, self._samples, progress)
         for one in new:
+            # Computes and caches scale and zero point, so that threads only read them later.
             one.calculate_qparams()
             one.mode = "pass"
 
@@ -247,6 +260,7 @@ class MixedGraph:
             for fqn, nodes in plan.nodes.items()
             if schemes[fqn].algorithm not in NEEDS_MOMENTS or (_weight_name(nodes[0]), schemes[fqn]) in self._rounded
         }
+        # The Hessian is that of inputs in float, whatever the mixture, so integers hold for all mixtures.
         left = plan.without(known)
         if left.nodes:
             self._alone(round_by_inputs, self.graph, left, self._samples, progress, self._rows_of)
@@ -273,6 +287,8 @@ class MixedGraph:
         bias, quantizer = _bias(layer), changes.operands.get((layer.node.name, layer.input.name))
         if bias is not None and quantizer is not None:
             value = operator.attrgetter(str(bias.target))(self.graph).detach().abs()
+            # Integer kernels add the bias as int32 of scale input x weight, see fit_biases: here the same is done
+            # without changing the graph.
             observer.widen(value / (float(quantizer.calculate_qparams()[0]) * LARGEST_BIAS))
         return observer.simulate
 
@@ -310,10 +326,12 @@ class MixedGraph:
         for fqn, nodes in plan.nodes.items():
             bias = _bias(nodes[0])
             shift = noise[_key(nodes[0], schemes[fqn], changes)].mean_shift
+            # One bias serves all calls of a layer, and each call has its own shift.
             if len(nodes) > 1 or bias is None or shift is None or not bool(shift.isfinite().all()):
                 continue
             if not plan.settings[fqn].bias_correction:
                 continue
+            # A bias of another shape is broadcast, so no single element of it belongs to a channel.
             if operator.attrgetter(str(bias.target))(self.graph).shape == shift.shape:
                 changes.constants[nodes[0].node.name, bias.name] = functools.partial(_less, shift)
 
@@ -334,6 +352,8 @@ def _read(layer: LayerNode, changes: Changes) -> Changes:
 def _key(layer: LayerNode, scheme: WeightScheme, changes: Changes) -> tuple[Any, ...]:
     """Return what the noise of a node depends on."""
     read = _read(layer, changes)
+    # Not by the other layers of the mixture: a layer is measured with float inputs up to its own quantizers. So noise
+    # is shared by all mixtures in which these agree.
     kinds = [(source, *quantizer.kind) for (_, source), quantizer in read.operands.items()]
     return layer.node.name, scheme, bool(read.operators), tuple(kinds)
 
@@ -460,6 +480,7 @@ def arguments(n: fx.Node, values: Mapping[fx.Node, Any], changes: Changes) -> tu
         if edge in changes.constants:
             return changes.constants[edge](value)
         quantizer = changes.operands.get(edge)
+        # The result is quantized already by the same quantizer; twice would give the same and cost a pass.
         if quantizer is None or quantizer is changes.results.get(source.name):
             return value
         return quantizer.simulate(value)

@@ -122,8 +122,10 @@ def estimate_output_noise(
         2.3e-05
     """
     statistics = Statistics() if statistics is None else statistics
+    # Errors are those of each place alone, so all other quantizers must be off.
     set_mode(graph, "pass")
     places = _places(graph, plan, schemes)
+    # Effects are cached for a graph and its samples; what they are measured in is part of the key.
     judged = (tuple(logits), corrected)
     if any((*key, judged) not in statistics.effects for key in places):
         found = _Estimate(graph, places.values(), plan.dynamic, corrected).effects(
@@ -174,9 +176,11 @@ def _places(
     for fqn, layers in plan.nodes.items():
         for layer, scheme in itertools.product(layers, schemes[fqn]):
             node = by_name[layer.node.name]
+            # Correcting needs a bias of one call: a layer that is called twice has one bias and two shifts.
             has_bias = layer.bias_index is not None and len(node.args) > layer.bias_index
             corrected = has_bias and len(layers) == 1 and plan.settings[fqn].bias_correction
             place = _Place(node, frozenset([fqn]), layer, scheme, corrected)
+            # The scheme's error also depends on the mode of a recurrent layer, and its effect on the bias correction.
             result[node.name, scheme, node.name in plan.dynamic, plan.settings[fqn].bias_correction] = place
     because: dict[str, set[str]] = {}
     edges: dict[tuple[str, str], set[str]] = {}
@@ -194,6 +198,7 @@ def _places(
         layers_of = because.get(source, set()).union(*(edges.get((user, source), set()) for user in users))
         if layers_of and observer.finite:
             scale, zero_point = (float(value) for value in observer.calculate_qparams())
+            # By value and not by observer: another plan with the same range rounds this value in the same way.
             key = (source, users, scale, zero_point, observer.quant_min, observer.quant_max)
             result[key] = _Place(node, frozenset(layers_of))
     return result
@@ -235,15 +240,20 @@ class _Estimate(fx.Interpreter):
     ) -> dict[tuple[str, WeightScheme | None], Effect]:
         """Return the effects of all places, over all samples."""
         counts = [_first_size(sample) for sample in samples]
+        # Each row with each vector is one draw of Hutchinson's estimator, so many rows need few vectors.
         self._vectors = min(_VECTORS, math.ceil(_DRAWS / max(1, sum(counts))))
         for number, sample in enumerate(samples):
             self._kept = 0
             with torch.enable_grad():
                 found = as_tuple(self.run(*sample.args))
                 if self._keeps:
+                    # If outputs have another number of rows (pooled over the batch, say), rows may depend on each
+                    # other: one draw.
                     self._rows = counts[number] if outputs.rows(found) == counts[number] else 1
                     self._go_back(outputs, found, number)
             del found
+        # Also where some paths have a gradient: what is lost on the other path is unknown, so the estimate would be too
+        # low.
         unknown = self._before_blocks() | self._lost
         result = {}
         for places in self._by_node.values():
@@ -257,6 +267,7 @@ class _Estimate(fx.Interpreter):
         check_cancelled()
         if n.op == "get_attr":
             value = super().run_node(n)
+            # Only activations need gradients; with those of parameters, a backward pass costs about twice as much.
             return value.detach() if isinstance(value, torch.Tensor) else value
         output = self._run(n)
         if n in self._by_node and _is_float(first_states(output)) and first_states(output).numel():
@@ -270,12 +281,16 @@ class _Estimate(fx.Interpreter):
         if node.target is torch.ops.aten.detach.default:
             return args[0]  # values pass, and so must gradients
         target: Any = WITH_GRADIENTS.get(node.target, node.target)
+        # Our operators (leaves, loops, recurrent layers without a form for gradients) have no derivative, and some run
+        # a user's code: no graph is recorded for them.
         is_leaf = str(getattr(target, "namespace", "aten")).startswith("prepbench")
         with torch.set_grad_enabled(self._keeps and not is_leaf):
             output = target(*args, **kwargs)
         if self._keeps:
             self._count(output)
             if _needs_gradient((args, kwargs)) and not _needs_gradient(output) and _is_cut(node, output):
+                # A gradient ends here although the values go on, so nothing in front of it has a known effect on the
+                # outputs.
                 self._blocked.add(node)
         return output
 
@@ -305,6 +320,7 @@ class _Estimate(fx.Interpreter):
             return output
         # a copy where the way back ends, because what follows may write to it
         followed = right.view_as(right) if right.requires_grad else right.detach().requires_grad_().clone()
+        # The hook gets the gradient of the random vector at this place; the errors are kept until then.
         followed.register_hook(lambda gradient: self._multiply(node, gradient, errors))
         return (followed, *output[1:]) if isinstance(output, tuple) else followed
 
@@ -329,6 +345,7 @@ class _Estimate(fx.Interpreter):
                 torch.autograd.backward(
                     [output for output, _ in pairs],
                     [at_output for _, at_output in pairs],
+                    # The last pass frees what was saved as it goes.
                     retain_graph=vector + 1 < self._vectors,
                 )
             except RuntimeError:  # an operator without a derivative, or a value that was written to meanwhile
@@ -346,6 +363,8 @@ class _Estimate(fx.Interpreter):
             sums = self._sums[place.key]
             by_row = self._of_rows(gradient * error).sum(1).double()
             if sums.shift is not None and place.layer is not None:
+                # The bias takes off the mean error of each channel over all samples, which is known only at the end. So
+                # keep g . e by row and the sums of g by channel: (g . (e - mean)) = g . e - (sum of g) . mean.
                 channels = self._of_rows(gradient.movedim(place.layer.channels, -1), keep=True).sum(1).double()
                 sums.means.append((len(by_row), by_row, channels))
             else:
@@ -417,6 +436,9 @@ class OutputVectors:
         for index in range(len(outputs[0]) if outputs else 0):
             each = [one[index] for one in outputs]
             if (index in logits or not logits) and isinstance(each[0], torch.Tensor) and each[0].is_floating_point():
+                # Divided by the number of predictions (a mean of divergences in nats; one half from the second-order
+                # term) or by the power of the signal (noise relative to it). The square root, because the product is
+                # squared later.
                 total = (
                     float(sum(one.numel() // max(1, one.shape[-1]) for one in each))
                     if logits
@@ -435,9 +457,11 @@ class OutputVectors:
         pairs = []
         for index, scale in self._scale.items():
             output = outputs[index]
+            # Drawn also for outputs without a gradient, so that the others get the same numbers in any graph.
             vector = torch.randn(output.shape, generator=generator).to(output)
             if self.in_nats:
                 likely = output.detach().softmax(-1)
+                # A vector of covariance diag(p) - p p^T: sqrt(p) v - p (sqrt(p) . v).
                 root = likely.sqrt()
                 vector = root * vector - likely * (root * vector).sum(-1, keepdim=True)
             if output.requires_grad:
