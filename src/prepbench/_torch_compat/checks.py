@@ -16,7 +16,7 @@ def needed_for(purpose: str, package: str = "torch") -> Iterator[None]:
     Only imports and lookups of private parts belong inside, never a user's code.
 
     Args:
-        purpose: what cannot be done without it.
+        purpose: the ability that needs it.
         package: whose private part it is, by the name under which pip installs it.
 
     Raises:

@@ -23,7 +23,7 @@ def generator_kept(generator: torch.Generator, seed: int | None = None) -> Calla
 
     Args:
         generator: of torch.
-        seed: what it is about to be seeded with.
+        seed: the seed that it is about to get.
     """
     with _disable_current_modes():
         state = generator.get_state()

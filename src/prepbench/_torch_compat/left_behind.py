@@ -66,7 +66,7 @@ def graphs_let_go() -> Iterator[None]:
 
 @contextmanager
 def sources_let_go() -> Iterator[None]:
-    """Drop the source of a graph module that is made inside the block together with its code.
+    """When a graph module from the block is freed, drop its source, too.
 
     torch keeps the source of every graph, for tracebacks and ``inspect``. A compile makes dozens.
     """

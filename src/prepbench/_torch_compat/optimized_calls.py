@@ -21,7 +21,7 @@ class OptimizedCall:
     """A running call of a compiled function, for which dynamo compiles.
 
     Attributes:
-        function: what was given to ``torch.compile``.
+        function: the argument of ``torch.compile``.
         args: of the call.
         kwargs: of the call.
         place: the code whose graph dynamo has just traced: its file, name and first line.

@@ -27,14 +27,14 @@ def scan(
     """Return ``step`` for each row, as one operator of the traced graph.
 
     Args:
-        step: takes states, rows and others; gives the next states, and what to keep of the step. None of its results
-            is an argument or shares memory with one or with another.
+        step: takes states, rows and others; returns the next states, and the values to collect. None of its results may
+            be an argument or share memory with one or with another.
         states: before the first step.
         rows: tensors of shape (steps, ...), of which each step gets one row.
-        others: what each step gets as it is.
+        others: the arguments that are the same in each step.
 
     Returns:
-        The last states, and what was kept, of shape (steps, ...).
+        The last states, and the collected values, of shape (steps, ...).
     """
     if others:
         return list(_scan_op(step, list(states), list(rows), tuple(others)))

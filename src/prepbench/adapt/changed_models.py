@@ -17,7 +17,7 @@ class Unchanged:
     """The models that a training starts from, which must not be trained meanwhile.
 
     Args:
-        prepared: what is trained.
+        prepared: the model that is trained.
         teacher: whose outputs are learned; None for nobody's.
     """
 

@@ -29,7 +29,7 @@ class ChannelSet:
     Attributes:
         units: classes of channels.
         layers: FQNs of the layers that make them.
-        settings: what applies; None where they stay.
+        settings: the settings that apply; None where the units stay.
         why: why they stay.
         removed: the classes that go.
     """
@@ -49,7 +49,7 @@ class WeightDim:
         placeholder: of the weight.
         dim: the dim.
         classes: of its indices.
-        reads: whether the indices are of what enters the layer.
+        reads: whether the indices are of the layer's inputs.
         layer: the FQN of the module that has the weight.
     """
 
@@ -67,7 +67,7 @@ def chosen_sets(
 
     Args:
         channels: of a flat program.
-        layers: what is decided for each layer.
+        layers: the decision for each layer.
         samples: calls of the program, for scores and thresholds that need them.
     """
     uses = uses_of(channels.program)

@@ -32,7 +32,7 @@ class Cut:
         layers: FQNs of the layers that lose it: those that make the channels, or the one with the weights.
         units: classes of channels that go.
         masks: ones for weights that stay, by name in the program.
-        why: why nothing, or less than the settings say, goes.
+        why: the reason if nothing, or less than the settings ask for, is removed.
     """
 
     layers: tuple[str, ...]

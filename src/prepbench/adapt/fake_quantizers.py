@@ -27,7 +27,7 @@ class ActivationQuantizer(nn.Module):
     for Efficient Integer-Arithmetic-Only Inference", 2017, section 3.1.
 
     Args:
-        observer: an ``ActivationObserver``, calibrated or fresh; the range is learned as it says.
+        observer: an ``ActivationObserver``, calibrated or fresh, with the method by which the range is learned.
     """
 
     def __init__(self, observer: Any) -> None:

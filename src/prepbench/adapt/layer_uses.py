@@ -26,7 +26,7 @@ class Use:
         node: the node.
         place: of the weight among its arguments.
         weight: the placeholder of the weight.
-        inputs: the dim of the weight that lies along the channels of what enters.
+        inputs: the dim of the weight along the input channels.
         groups: of a convolution.
     """
 

@@ -24,7 +24,7 @@ class MaskedLayer:
     Attributes:
         fqn: the layer.
         masks: ones for weights that stay, by name in the program; empty where nothing is pruned.
-        why: why less than the settings say.
+        why: the reason if less than the settings ask for is removed.
     """
 
     fqn: str
@@ -39,7 +39,7 @@ def masked_layers(
 
     Args:
         program: a flat program.
-        layers: what is decided for each layer.
+        layers: the decision for each layer.
         samples: calls of it, for scores and thresholds that need them.
     """
     rows = [row for row in layers if row.settings is not None and row.settings.mask_type != CHANNELS]

@@ -24,7 +24,7 @@ def in_own_classes(model: nn.Module, program: torch.export.ExportedProgram) -> n
     A forward that uses other numbers, such as a number of heads, may fail on it: run it before use.
 
     Args:
-        model: what was captured.
+        model: the captured model.
         program: with the names of its parameters and buffers.
     """
     made = copy.deepcopy(model)

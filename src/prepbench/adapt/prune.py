@@ -31,7 +31,7 @@ class Pruned:
 
     Attributes:
         program: the program.
-        layers: what was done to each layer.
+        layers: the outcome for each layer.
         masks: ones for weights that stay, by name, where single weights were removed.
     """
 
@@ -50,12 +50,12 @@ def prune(
 
     Args:
         program: takes leaves and returns leaves.
-        layers: what is decided for each layer.
+        layers: the decision for each layer.
         calibration: calls of the program, for scores and thresholds that need them.
         checked: calls on which the program without channels must equal the one in which these are zero.
 
     Raises:
-        SettingsError: nothing would be pruned; says why.
+        SettingsError: nothing would be pruned; the message has the reasons.
         PreparationError: the smaller program does not compute the same.
     """
     smaller, sets = program, list[ChannelSet]()

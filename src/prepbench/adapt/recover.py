@@ -62,7 +62,7 @@ def recover(
         prepared: from :func:`prepbench.trainable`; in evaluation mode afterwards.
         data: batches: ``(input, target)`` pairs where a loss or a metric is given, else inputs. What can be read again
             (a list, a ``DataLoader``) is read as often as the steps need, a generator once.
-        loss: ``loss(output, target)`` gives a number to make small. With a ``teacher`` the distance to its outputs is
+        loss: ``loss(output, target)`` returns the number to minimize. With a ``teacher`` the distance to its outputs is
             added.
         steps: how many batches, at most.
         teacher: a float model whose outputs are to be learned. The model that ``prepared`` was made of when left out
@@ -80,14 +80,14 @@ def recover(
             best weights so far.
 
     Returns:
-        The loss of each step, the scores, and which weights the model holds now. Its notes say where scores are of
-        batches that are trained on, and where the model or the teacher has got other weights meanwhile.
+        The loss of each step, the scores, and the step of the model's final weights. Its notes say whether scores
+        are of the training data, and whether the weights of the model or the teacher changed meanwhile.
 
     Raises:
         InputError: data is empty or of the wrong form; ``prepared`` is no such model.
         SettingsError: no steps, no trained parameters, or neither a loss nor a teacher.
         TrainingError: the loss is NaN or infinite; the model holds the best weights so far.
-        MetricError: the metric gave no finite number.
+        MetricError: the metric returned no finite number.
 
     Example:
         >>> prepared = pb.trainable(
@@ -190,7 +190,7 @@ def distance(output: Any, wanted: Any) -> torch.Tensor:
     signal, summed.
 
     Raises:
-        InputError: the teacher gives other tensors.
+        InputError: the teacher's outputs have another structure or other shapes.
     """
     register_nodes((output, wanted))
     ours, theirs = (

@@ -20,13 +20,13 @@ class Recovery:
     Attributes:
         losses: the loss of each step.
         scores: the score in evaluation mode after so many steps; of 0 steps, before any.
-        metric: what the score is.
+        metric: the name of the score.
         higher_is_better: whether larger scores are better.
-        best_step: after how many steps the model had what it holds now.
+        best_step: the step after which the model had its final weights.
         stopped: why it ended.
         seconds: how long it took.
         trained: how many numbers were trained.
-        notes: what is to be known beside the scores, such as what they were taken on; empty if nothing is.
+        notes: remarks on the scores, such as the data that they are of; empty if there are none.
 
     Example:
         >>> recovery = Recovery((0.5, 0.2), {0: 0.5, 2: 0.2}, "loss", False, 2, "all steps are done", 1.0, 10)

@@ -12,14 +12,14 @@ class PrunedLayer:
     Attributes:
         fqn: the layer.
         type: its class name.
-        mask_type: what was removed; empty where nothing was.
+        mask_type: the unit of pruning; empty where nothing was removed.
         rule: the settings key that decided, or ``"global"``.
         parameters: how many numbers its parameters had.
         left: how many of them are stored, without channels that are gone.
         zeros: how many of the stored ones are zero by a mask.
         channels: how many channels its output had.
         removed_channels: how many of them are gone, by its own settings or with a layer that makes the same channels.
-        reason: why nothing, or less than the settings say, was removed.
+        reason: why nothing, or less than the settings ask for, was removed.
     """
 
     fqn: str

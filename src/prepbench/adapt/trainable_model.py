@@ -29,7 +29,7 @@ class State:
     Attributes:
         holder: the module that has it.
         name: its name there.
-        zeros: True for what is zero whatever training does; None where nothing is.
+        zeros: True for elements that stay zero during training; None where there are none.
     """
 
     holder: nn.Module
@@ -73,21 +73,21 @@ class TrainableParts:
     """The parts from which :func:`prepbench.trainable` makes a model.
 
     Attributes:
-        model: a copy of the user's model, which holds what is trained.
+        model: a copy of the user's model, which holds the trained tensors.
         training: for training mode.
         evaluation: for evaluation mode.
         quantizers: by the name of the observer that they stand for.
         schemes: of the weights of each quantized layer, by FQN.
         layers: how each layer is quantized.
-        notes: what differs from the original, in words.
+        notes: the differences from the original, in words.
         adapters: the settings of the adapters as PEFT has them, or None.
         zeros: for each weight with a mask, by name in ``model``, True where it is zero.
-        pruned: what was pruned, layer by layer.
+        pruned: the outcome of pruning, layer by layer.
         original: the user's model, from which it may learn.
         prepared_from: a digest of the weights that it had; empty where that is not known.
         is_pretrained: whether that has learned anything.
         no_code: why the model's own code does not run any more, only its graph; empty if it does.
-        task: what compiles it, for ``compile_model``.
+        task: the task with which ``compile_model`` compiles it.
     """
 
     model: nn.Module
@@ -120,8 +120,8 @@ class TrainableModel(nn.Module):
 
     Attributes:
         layer_reports: how each layer is quantized, as in the report of a compile; ``layers`` is the original's.
-        pruned: what was pruned, layer by layer; empty without ``pruning_settings``.
-        notes: what differs from the original, in words; empty if nothing does.
+        pruned: the outcome of pruning, layer by layer; empty without ``pruning_settings``.
+        notes: the differences from the original, in words; empty if there are none.
 
     Example:
         >>> prepared = pb.trainable(
@@ -195,7 +195,7 @@ class TrainableModel(nn.Module):
             kwargs: as of the original.
 
         Returns:
-            What the original gives, rounded as it will be quantized.
+            The original's outputs, rounded as they will be quantized.
 
         Raises:
             InputError: the call has another form than the tracing inputs.

@@ -76,9 +76,9 @@ def insert_quantizers(
     Args:
         graph: in float, batch norms not folded.
         observed: with observers.
-        norms: what ``observed`` has folded. A folded weight is rounded as it is multiplied by the norm, and divided
-            by it again, so that the norm may compute with the statistics of a batch.
-        quantizers: what stands for each observer.
+        norms: the norms that ``observed`` has folded. A folded weight is multiplied by the norm, rounded, and divided
+            by the norm again, so that the norm may use the statistics of a batch.
+        quantizers: the replacement of each observer.
         same: the node of ``graph`` for the name of a node of ``observed``.
 
     Returns:

@@ -17,7 +17,8 @@ class InputGroup:
 
     Attributes:
         text: how they are called, as tables of axes do, e.g. ``"past.*"``.
-        paths: what methods of ``DynamicAxes`` take for exactly these: patterns, or the paths where none fits.
+        paths: the arguments of ``DynamicAxes``'s methods for exactly these inputs: patterns, or the paths where none
+            fits.
         members: their paths.
     """
 
@@ -30,7 +31,7 @@ def input_groups(kinds: Mapping[str, Hashable]) -> list[InputGroup]:
     """Return the inputs of each argument grouped by kind, in their order.
 
     Args:
-        kinds: by the path of each input, what inputs must have in common.
+        kinds: by the path of each input, a value that inputs of one group share.
 
     Example:
         >>> kinds = {"x": 1, **{f"past[{i}].{part}": 2 for i in range(2) for part in ("key", "value")}}

@@ -49,13 +49,13 @@ class Bench(Searching):
             when left out.
         training_data: batches to train back on, see :meth:`start_recovery`: ``(input, target)`` pairs where there is a
             ``loss``, else inputs. Without it the calibration inputs are, with the float model as the teacher.
-        loss: ``loss(output, target)`` gives the number that training makes small, e.g. ``F.cross_entropy``.
+        loss: ``loss(output, target)`` returns the number that training minimizes, e.g. ``F.cross_entropy``.
 
     Attributes:
         selected: the FQN of the module that is selected in all views; "" for none.
         comparison: the newest comparison; None before the first.
-        trained: the model of the newest training with its best weights, also where that was cancelled, and what it
-            brought back; None before the first.
+        trained: the model of the newest training with its best weights, even if it was cancelled, and its result; None
+            before the first.
 
     Raises:
         InputError: no samples, samples of different structure, a metric without data or one that is no metric of
@@ -196,9 +196,9 @@ class Bench(Searching):
         """Return Python source that does the same as the current choices, to paste where the bench was made.
 
         Args:
-            namespace: the variables there, among which the model, samples and data are looked for; those of the
-                notebook or script if left out. What has no name is reached through the bench, and where that has none
-                either, the code begins with a line to be filled in.
+            namespace: the variables among which the model, samples and data are looked up; by default those of the
+                notebook or script. An object without a variable is read from the bench; if the bench has none either,
+                the code begins with a line to fill in.
 
         Returns:
             The lines, which run where the bench was made.
@@ -261,7 +261,7 @@ class Bench(Searching):
         """Set the steps of undo and redo; fixes in them are proven on the samples first.
 
         Args:
-            states: as :attr:`steps` gave them.
+            states: as :attr:`steps` returns them.
             position: which of them is the current one.
 
         Raises:

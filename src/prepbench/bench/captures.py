@@ -24,7 +24,7 @@ class Captures:
 
     Args:
         model: the model; never changed.
-        samples: what it is traced with.
+        samples: the tracing inputs.
     """
 
     def __init__(self, model: nn.Module, samples: Sequence[Sample]) -> None:

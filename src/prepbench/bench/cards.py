@@ -29,7 +29,7 @@ class Trouble:
         reason: why.
         place: the line in short, e.g. ``"net.py:7"``; "" if it is not known.
         code: the text of the line.
-        remedy: what to do.
+        remedy: how to fix it.
         file: the file of the line, as Python names it.
         line: its number, from 1.
     """
@@ -49,11 +49,11 @@ class Card:
     """A line of text, or an error with its places.
 
     Attributes:
-        kind: ``""`` for nothing to say.
+        kind: ``""`` for no message.
         text: the sentence, or the title of an error.
-        troubles: what fails.
-        details: all that the error says, to be unfolded.
-        can_be_leaf: whether the compile may go on with what fails as a leaf.
+        troubles: the failing modules.
+        details: the whole text of the error, collapsed at first.
+        can_be_leaf: whether the compile may continue with the failing parts as leaves.
     """
 
     kind: Literal["", "info", "error"] = ""

@@ -140,7 +140,7 @@ class Choices(AxisChoices):
             rules: settings by pattern.
 
         Raises:
-            SettingsError: as :meth:`set_rule`, or what is given is no dict.
+            SettingsError: as :meth:`set_rule`, or rules is no dict.
         """
         if not isinstance(rules, Mapping):
             raise SettingsError(f'rules must be a dict, got {described(rules)}. Give {{"encoder.*": settings}}.')

@@ -32,17 +32,17 @@ def code_for(
     Args:
         state: the choices.
         inferred: the axes as inferred from the samples; only differences from them are written.
-        explained: what is planned for each layer.
-        given: how the code names ``model``, ``tracing_inputs``, ``calibration_inputs``, ``data``, ``metric`` and
-            ``decode``; what was not given is left out.
-        base: what the float model is called in the comparison.
+        explained: the plan for each layer.
+        given: the code's names of ``model``, ``tracing_inputs``, ``calibration_inputs``, ``data``, ``metric`` and
+            ``decode``; missing arguments are left out.
+        base: the name of the float model in the comparison.
         writes: whether text is generated.
-        training: what is trained on, where something is.
+        training: the training data, if there is any.
         training_done: how the last such training ended, where it was not over.
 
     Returns:
-        Source that sets ``axes``, ``compiled`` and ``comparison``; with several targets ``compiled`` is a dict. What
-        was generated is ``written``; what is trained is ``prepared``, and ``recovery`` says what that brought back.
+        Source that sets ``axes``, ``compiled`` and ``comparison``; with several targets ``compiled`` is a dict. The
+        generated texts are ``written``, the trained model is ``prepared``, and ``recovery`` is the training's result.
     """
     names, definitions = given.expressions, list(given.definitions)
     if "calibration_inputs" not in names and _calibrates(state, explained):

@@ -114,8 +114,8 @@ class Compiling(TrainingBack):
             The compiled model of the last target; all of them are in :attr:`results`.
 
         Raises:
-            PrepbenchError: the error of the first target that failed; the others are compiled all the same, and the
-                history tells what failed.
+            PrepbenchError: the error of the first target that failed; the others are still compiled, and the history
+                shows which failed.
         """
         check_progress(progress)
         return self._compile(self.state, progress)
@@ -167,9 +167,9 @@ class Compiling(TrainingBack):
         """Run a method that takes ``progress``, such as :meth:`capture`, in a background thread.
 
         Args:
-            work: called with what it reports its progress to.
+            work: called with its progress callback.
             progress: receives each step, too.
-            on_end: called at the end, with what was raised or None.
+            on_end: called at the end, with the exception or None.
 
         Returns:
             The job, which can be waited for and cancelled.
@@ -348,7 +348,7 @@ class Compiling(TrainingBack):
         return compiled
 
     def _writing(self, state: BenchState, progress: ProgressCallback) -> Writing | None:
-        """Return the live generation of candidates, begun with the float model; None for single calls."""
+        """Start the live generation with the float model, and return it; None where data holds single calls."""
         if not isinstance(self.data, Generation):
             return None
         writing = Writing(self.data, self.decode, self._status.write, progress)

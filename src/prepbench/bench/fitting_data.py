@@ -28,10 +28,10 @@ def check_data_fits(
     """Raise ``InputError`` for the first size in the data that differs from a static axis.
 
     Args:
-        model: what is called with the data.
+        model: the model that is called with the data.
         axes: of the compile.
         data: of the comparison; None where there is none of its own.
-        metric: which says whether the data has targets.
+        metric: decides whether the data has targets.
     """
     if data is None:
         return

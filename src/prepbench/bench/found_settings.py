@@ -46,11 +46,11 @@ class Found:
     """The known results of a search.
 
     Attributes:
-        budget: what was searched for; None before the first search.
+        budget: the budget of the search; None before the first search.
         metric: the metric's name, "" before one was measured.
         unit: ``"dB"`` for SQNR.
         higher_is_better: direction of the metric.
-        candidates: what was measured or predicted, by id, in the order in which it came.
+        candidates: the measured and predicted candidates, by id, in order of arrival.
         stops: places of the slider.
         why: how the search ended; "" before its end.
         notes: remarks.

@@ -155,7 +155,7 @@ def new_run(state: BenchState, name: str, began: float, together: BenchState | N
 
     Args:
         state: the choices, for one target.
-        name: what people call it.
+        name: the display name.
         began: when its compile began, as ``time.monotonic()`` tells.
         together: the choices for all targets that are compiled for together, ``state`` where it is the only one.
         known: further fields.
@@ -217,7 +217,7 @@ def comparison_of(runs: Sequence[Run], newest: Comparison | None, base: str) -> 
     Args:
         runs: the runs; at least one.
         newest: the newest comparison, whose float model they are compared with; worked out from the runs without one.
-        base: what that float model is called.
+        base: the display name of the float model.
     """
     last = runs[-1]
     if newest is None:

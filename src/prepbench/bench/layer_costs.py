@@ -33,16 +33,16 @@ class LayerCosts:
     """The measurements of single layers.
 
     Attributes:
-        costs: what each layer alone does to the model's output, by layer and settings.
+        costs: the effect of each layer alone on the model's output, by layer and settings.
         unit: of these: ``"dB"`` of signal to noise, or ``"nats"`` of divergence; "" before.
         state: the choices that these were measured with.
-        target: what they were measured for.
+        target: the target of the measurement.
         said: how these were measured, in words; why they were not.
         values: of the model's tensors, as :func:`value_mark` tells them apart.
         shares: percent of a call's time, by layer.
         timed: the id of the run whose compiled model was timed; "" for the float model.
-        timed_name: what people call it; "" before.
-        said_of_time: how it was timed, in words; why it was not.
+        timed_name: the display name of the timed model; "" before.
+        said_of_time: how it was timed, in words, or why not.
     """
 
     costs: Mapping[tuple[str, QuantizationSettings], Cost] = field(default_factory=dict)
@@ -128,9 +128,9 @@ def cost_columns(
     Args:
         layers: FQNs.
         wanted: the settings of each that count; layers that cannot be quantized as all are have none.
-        found: what was measured.
-        stale: in what the costs are old.
-        stale_time: in what the times are old.
+        found: the measurements.
+        stale: what changed since the costs were measured.
+        stale_time: what changed since the times were measured.
     """
     columns = []
     if found.unit:

@@ -171,7 +171,7 @@ def with_field(
     """Return a layer's ``settings`` with one field changed, as overrides of ``base``.
 
     Args:
-        settings: what applies to the layer now; None where it is in float.
+        settings: the layer's current settings; None if it is in float.
         base: the global settings.
         field: a field of :class:`QuantizationSettings`, or ``"skip_quantization"``.
         value: its new value.

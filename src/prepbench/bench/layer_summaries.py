@@ -185,7 +185,7 @@ def decisions(
 
     Args:
         explained: how layers are quantized.
-        pruning: what is pruned, by FQN.
+        pruning: the plan of pruning, by FQN.
     """
     kinds: dict[_Kind, int] = {}
 
@@ -255,9 +255,9 @@ def outcomes(
 
     Args:
         layers: FQNs.
-        report: what a run made of layers.
+        report: the layers of a run.
         tables: those that are embeddings, which a report lists where they could be quantized.
-        pruned: what a run pruned, in words.
+        pruned: the outcome of pruning in the run, in words.
     """
     kinds: dict[Outcome, int] = {}
     words = pruned or {}

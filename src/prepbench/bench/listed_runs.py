@@ -17,9 +17,9 @@ class RunSummary:
         beside: the same of the float model, in words.
         is_live: whether its compiled model is in this process.
         where: the machine and notebook that it ran on, where these are others than here.
-        is_far: whether it ran on another machine, so that its latency says nothing about those of this one.
+        is_far: whether it ran on another machine, so that its latency cannot be compared with those of this one.
         is_own: whether it belongs to the history; else it can only be looked at.
-        model: what its model is called.
+        model: the display name of its model.
     """
 
     id: str

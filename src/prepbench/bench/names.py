@@ -21,7 +21,7 @@ class Given:
     Attributes:
         argument: the argument of ``Bench``, which is also an attribute of it.
         value: the object itself, as it came.
-        wanted: what to put in its place, in words.
+        wanted: what to fill in for it, in words.
         placeholder: an expression to be replaced, for code that knows no name.
     """
 
@@ -37,7 +37,7 @@ class Named:
 
     Attributes:
         expressions: an expression for each argument.
-        definitions: lines to be put first, for what has no name.
+        definitions: lines to put first, for arguments without a variable.
     """
 
     expressions: Mapping[str, str]

@@ -51,7 +51,7 @@ class RunProgress:
         targets: how many targets are compiled for, one after the other.
         seconds: how long stages took in earlier runs.
         clock: tells the time in seconds.
-        stages: what it does in place of compiling and comparing, with the share of each.
+        stages: other stages than compiling and comparing, with the share of each.
 
     Example:
         >>> progress = RunProgress(1, clock=lambda: 0.0)

@@ -72,7 +72,7 @@ class PruningChoices(Choices):
 
         Args:
             patterns: FQNs, globs, ``re:`` patterns or class names.
-            settings: what is pruned there; None for nothing.
+            settings: the pruning of these layers; None for none.
 
         Raises:
             SettingsError: no such layers, or another way of pruning a weight that they share.

@@ -57,7 +57,7 @@ def with_field(settings: PruningSettings | None, field: str, value: Any) -> Prun
     """Return a layer's ``settings`` with one field changed.
 
     Args:
-        settings: what applies to the layer now; None where nothing is pruned.
+        settings: the layer's current pruning; None for none.
         field: ``"mask_type"``, where :data:`NOTHING` prunes nothing, or another field of :class:`PruningSettings`.
         value: its new value.
 
@@ -89,7 +89,7 @@ def changed_pruning(
         base: the global settings; None where nothing is pruned.
         rules: the rules.
         meant: for each pattern the layers that it means.
-        change: from what applies to a layer to what shall apply.
+        change: from the current pruning of a layer to the new one.
 
     Raises:
         SettingsError: settings that contradict each other, or two ways of pruning one shared weight.

@@ -28,11 +28,11 @@ class QueuedRun:
 
     Attributes:
         id: names it among those that wait.
-        name: what its results are likely to be called.
+        name: the probable name of its results.
         targets: the names of its targets.
         settings: its choices in words.
         state: its choices.
-        work: what it does.
+        work: the kind of work.
     """
 
     id: str
@@ -112,7 +112,7 @@ class RunQueue:
         """Run ``work`` when all earlier runs have ended.
 
         Args:
-            run: what it is; None for work that does not wait.
+            run: the queue entry; None for work that does not wait.
             work: called with a progress callback in a thread of its own.
             progress: receives each step.
             begins: called before ``work``, by who adds it or in the thread of the one before.

@@ -59,7 +59,7 @@ class Trained:
     Attributes:
         prepared: the model with its best weights, also where the training was cancelled.
         settings: of the training.
-        recovery: what it brought back; None where it did not end.
+        recovery: the result of the training; None if it did not end.
     """
 
     prepared: TrainableModel
@@ -80,15 +80,15 @@ def train_and_compile(
 
     Args:
         model: in float; it is not changed.
-        data: what to train on.
+        data: the training data.
         settings: of the training.
         given: the arguments of :func:`prepbench.trainable`.
         watch: follows the training.
-        kept: hears of the model before it is trained and of what came out.
+        kept: called with the model before the training, and with the outcome.
         progress: receives each step.
 
     Raises:
-        PrepbenchError: what preparing, training and compiling raise.
+        PrepbenchError: preparing, training or compiling failed.
     """
     arguments = data.arguments(settings)
     prepared = trainable(model, **given, progress=progress)

@@ -18,7 +18,7 @@ class RecoverySettings(Settings):
 
     Attributes:
         steps: how many batches, at most. Default 300.
-        distill: whether to learn what the float model gives, too. Default True.
+        distill: whether to learn the outputs of the float model, too. Default True.
         by_metric: whether the metric of the bench decides which weights are kept, where there is one; else the loss.
             Default True.
         learning_rate: of AdamW at its highest. Default 0.001.

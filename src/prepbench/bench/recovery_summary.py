@@ -12,7 +12,7 @@ class RecoverySummary:
     Attributes:
         unavailable: why none is possible with the current choices; "" where one is.
         on: whether a compile trains now.
-        said: what it trains on, and by what weights are kept, in words.
+        said: the training data, and how the best weights are chosen, in words.
         labelled: whether there are targets to learn from; without them the float model is learned.
         metric: by which weights can be kept; "" where only the loss can.
         steps: of the current choices, or else the usual ones; so are the next ones.

@@ -30,7 +30,7 @@ def run_summaries(runs: Sequence[Run], live: Collection[str], own: Collection[st
 
     Args:
         runs: the runs, in the order in which they are shown.
-        live: ids of runs whose compiled model is there.
+        live: ids of runs whose compiled model is in this process.
         own: ids of runs of the history.
     """
     return tuple(_summary(run, run.id in live, run.id in own) for run in runs)
@@ -130,7 +130,7 @@ def written_by(runs: Sequence[Run], base: str, given: tuple[str, ...]) -> tuple[
 
     Args:
         runs: the history, oldest first.
-        base: what the float model is called.
+        base: the display name of the float model.
         given: the prompts of now; none where single calls are compared.
     """
     wrote = [run for run in runs if run.generation is not None and not run.error]

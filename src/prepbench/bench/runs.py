@@ -299,7 +299,7 @@ class Runs(PruningChoices):
 
         Raises:
             SettingsError: nothing was compiled in this process, or the run was not.
-            TargetError: a leaf of the model cannot be told in a file; see ``CompiledModel.save``.
+            TargetError: a leaf of the model cannot be written to a file; see ``CompiledModel.save``.
         """
         check_path("path", path)
         self._compiled_of(run).save(path)
@@ -378,7 +378,7 @@ class Runs(PruningChoices):
 
         Args:
             state: the choices.
-            explained: what they mean, where that is known.
+            explained: the decisions for layers, if known.
         """
         key = (state.quantization, tuple(state.rules.items()))
         if key not in self._plans:

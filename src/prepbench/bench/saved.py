@@ -64,7 +64,7 @@ class JournalWriter:
 
     Args:
         journal: where to.
-        model: what the runs are of.
+        model: the model of the runs.
     """
 
     def __init__(self, journal: Journal, model: nn.Module) -> None:
@@ -122,7 +122,7 @@ def save_bench(bench: Storable, path: str | os.PathLike[str]) -> Path:
     Raises:
         SettingsError: the path does not end in ``.bench.json``.
         StorageError: a file cannot be written; older ones are still there, and no new one is.
-        ArtifactError: what lies at the place of the journal is none.
+        ArtifactError: the file at the journal's path is not a journal.
     """
     check_path("path", path)
     if not str(path).endswith(SUFFIX):

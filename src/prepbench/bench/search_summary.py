@@ -13,8 +13,8 @@ class FoundSettings:
 
     Attributes:
         id: names them.
-        name: what people call them.
-        target: what they are for.
+        name: the display name.
+        target: the target.
         measured: whether they were compiled, scored and timed.
         score: the metric.
         drop: how much worse than float that is; "–" for an SQNR.
@@ -49,12 +49,12 @@ class SearchSummary:
 
     Attributes:
         metric: the metric whose drop is bounded; "" where the SQNR in dB is.
-        budget: what was searched for, in words; "" before the first.
-        why: how it ended; "" while it goes on.
+        budget: the budget of the search, in words; "" before the first.
+        why: how the search ended; "" during the search.
         notes: remarks.
-        found: what was measured and predicted, in the order of the points of the chart.
+        found: the measured and predicted candidates, in the order of the points of the chart.
         chart: these, placed.
-        bound: what the slider moves, in words.
+        bound: the quantity that the slider changes, in words.
         stops: its places.
         stop: the place of the budget that was searched for.
     """
@@ -76,9 +76,9 @@ class SearchNow:
 
     Attributes:
         unavailable: why none is possible now; "" where one is.
-        is_searching: whether one goes on or waits.
-        stale: in what it is old; "" where it is not.
-        used: the index of what the current choices are; -1 for none of what was found.
+        is_searching: whether a search is running or queued.
+        stale: what changed since the search; "" if nothing did.
+        used: the index of the candidate that equals the current choices; -1 for none.
     """
 
     unavailable: str

@@ -54,7 +54,7 @@ class Searching(Measuring):
         each chosen target. Once the bench is saved, measurements go to its journal and are not repeated.
 
         Args:
-            budget: what must hold, and what is to be small.
+            budget: the limits, and the objective.
             progress: receives each step; raise :class:`prepbench.Cancelled` from it to stop. What was measured by then
                 stays in :meth:`summary`.
 
@@ -63,7 +63,7 @@ class Searching(Measuring):
 
         Raises:
             SettingsError: there are no calibration inputs, no layers, or leaves, which a search cannot keep.
-            PrepbenchError: what :func:`prepbench.search` raises.
+            PrepbenchError: :func:`prepbench.search` failed.
 
         Example:
             >>> bench.use_candidate(bench.search(pb.Budget(min_metric=30)).best)
@@ -82,7 +82,7 @@ class Searching(Measuring):
         """Run :meth:`search` in a background thread with the current choices, after the running and waiting work.
 
         Args:
-            budget: what must hold, and what is to be small.
+            budget: the limits, and the objective.
             progress: receives each step, in the job's thread.
             on_end: called once at the end, in the job's thread, with the error or None.
 

@@ -92,7 +92,7 @@ class BenchState:
         leaf_wrap: whether lines that cannot be captured become leaves instead of stopping the compile.
         leaves: modules that are kept as leaf modules, by FQN.
         fixes: failures whose fix is applied, by FQN.
-        pruning: what is pruned in layers that no rule is for; None for nothing at all.
+        pruning: the pruning of layers without a rule; None for no pruning at all.
         pruning_rules: other settings by the same kinds of keys, as ``layer_pruning_settings`` takes them.
         recovery: the training between preparing and compiling; None for none.
     """
@@ -271,8 +271,8 @@ def precision_label(explained: Sequence[ExplainedLayer], base: str) -> str:
     """Return the precision of most layers, e.g. ``"int8"``; ``"mixed int8"`` where others differ.
 
     Args:
-        explained: what is planned for each layer.
-        base: what a model without quantized layers is called.
+        explained: the plan for each layer.
+        base: the display name of a model without quantized layers.
     """
     kinds = [_word(layer.settings) for layer in explained]
     quantized = [kind for kind in kinds if kind != "float32"]

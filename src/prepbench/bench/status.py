@@ -26,17 +26,17 @@ class RunStatus:
     Attributes:
         running: whether it runs.
         cancelling: whether it was asked to stop.
-        stage: what it does.
+        stage: the current stage.
         done: steps of the stage that are done.
         total: steps of the stage; 0 if that is not known.
         fraction: how much of the whole run is done, 0 to 1.
         elapsed_s: seconds since it began.
         remaining_s: seconds that are left; -1 while that would be a guess.
         then: the targets of this run that come next.
-        log: what was done so far, with times.
-        message: what the last action had to say.
-        writing: what candidates have generated so far, while they do.
-        training: the newest training, while it goes on and afterwards.
+        log: the finished steps, with times.
+        message: the message of the last action.
+        writing: the generated texts of candidates, while they generate.
+        training: the newest training, during and after it.
     """
 
     running: bool = False
@@ -79,10 +79,10 @@ class StatusOfRuns:
         """Begin a run.
 
         Args:
-            name: what it is, for the log where one run follows another.
-            targets: what it compiles for, one after the other.
+            name: the display name, for the log where one run follows another.
+            targets: the targets of its compiles, one after the other.
             seconds: how long stages took before.
-            stages: what it does in place of compiling and comparing, with the share of each.
+            stages: other stages than compiling and comparing, with the share of each.
         """
         before = self.status
         self._run, self._targets = RunProgress(len(targets) or 1, seconds, stages=stages), tuple(targets)
@@ -132,7 +132,7 @@ class StatusOfRuns:
         """End the run.
 
         Args:
-            message: what is to be said of it.
+            message: the message to show.
             notes: lines for the log.
             goes_on: whether another one follows.
         """

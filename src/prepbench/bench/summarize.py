@@ -50,7 +50,7 @@ def summarize(bench: Searching, captures: Captures, facts: tuple[LayerFacts, ...
 
     Args:
         bench: the choices and the runs.
-        captures: what was captured.
+        captures: the captured graphs.
         facts: the quantizable layers.
         code: the Python lines that do the same.
     """

@@ -38,14 +38,14 @@ class FailureSummary:
         title: the reason in the user's words.
         place: the line in short, e.g. ``"net.py:7"``; "" if it is not known.
         code: the text of the line.
-        remedy: what to do.
+        remedy: how to fix it.
         file: the file of the line, as Python names it.
         line: its number, from 1.
         diff: the proposed change; "" where there is none.
         proof: how the change was checked, in words; why there is none where none can be proposed.
         can_fix: whether there is a change to apply.
-        assumption: what a change takes for granted beyond the samples, so that it is applied by itself only; "" where
-            it takes nothing.
+        assumption: the assumption of a change beyond the samples, because of which it is never applied together with
+            others; "" without one.
         has_draft: whether there is a change that could be edited.
         fixed: whether it is applied.
         is_leaf: whether the module is kept as a leaf module.
@@ -88,10 +88,10 @@ class AxisSummary:
         min: the smallest size to support; -1 if not limited.
         max: the largest; -1 if not limited.
         linked: other dims of the same size, as ``"path dim 1"``.
-        problem: what contradicts the choice; "" if nothing does.
-        verified: sizes at which the graph ran and was equal, in words, or what speaks against it; "" before.
+        problem: the contradiction with the choice; "" if there is none.
+        verified: sizes at which the graph ran and was equal, in words, or the problem found; "" before.
         places: how many arguments ``path`` stands for.
-        paths: what actions take for them.
+        paths: the arguments with which actions name these dims.
     """
 
     path: str
@@ -126,17 +126,17 @@ class Decision:
         label: in short, e.g. ``"int8"`` or ``"int4 weights, 32"``.
         rule: the key that decides, or ``"global"``.
         weights: bits of the weights, ``"32"`` for float; several for candidates.
-        activations: bits of what enters, ``"32"`` for float.
+        activations: bits of the inputs, ``"32"`` for float.
         weights_only: ``"true"`` where activations stay in float.
         block: inputs that share a scale; ``"0"`` for one scale for each channel.
         observer: how ranges are learned.
         algorithm: how weights become integers.
         quantized: whether the layer is quantized.
-        pruning: what is pruned, in short, e.g. ``"50% channels"``; "" for nothing.
-        pruned_by: the key of pruning that decides; "" where nothing is pruned and no rule says so.
+        pruning: the pruning in short, e.g. ``"50% channels"``; "" for none.
+        pruned_by: the key of the deciding pruning rule; "" where nothing is pruned and no rule applies.
         mask: the field of that name as the editor has it.
-        amount: in percent; "" where the mask says it.
-        score: what goes first.
+        amount: in percent; "" where the mask determines it.
+        score: the criterion of what is removed first.
     """
 
     label: str
@@ -172,11 +172,11 @@ class LayerColumn:
         key: names it.
         title: its head.
         unit: of the numbers.
-        help: what they are.
+        help: an explanation of the column.
         values: the numbers.
         worst: which end of them stands out; "" where they are no bars.
-        stale: in what the numbers are old; "" where they are not.
-        notes: what there is to say of numbers, such as why there is none, each once.
+        stale: what changed since the numbers were measured; "" if nothing did.
+        notes: remarks on the numbers, such as why there is none, each once.
         noted: for each layer the index of its note; empty without notes.
     """
 
@@ -210,7 +210,7 @@ class SettingField:
     Attributes:
         name: the field of :class:`Decision` that has its value.
         title: the words beside it.
-        help: what it does.
+        help: an explanation of the setting.
         kind: of its control.
         choices: its values.
         refused: for each value, which of the chosen targets do not have it, in words; "" where all do.
@@ -304,43 +304,43 @@ class BenchSummary:
         sentence: where the work stands, in one sentence.
         steps: the rail.
         selected: the FQN of the selected layer or module; "" for none.
-        failures: what cannot be captured.
+        failures: the modules that cannot be captured.
         fixes_known: whether changes that work were looked for.
-        assumptions: what the graph takes for granted.
+        assumptions: the assumptions of the graph.
         leaf_wrap: whether lines that cannot be captured become leaves.
         leaf_label: the words beside the checkbox for that.
         leaves: modules that are kept as leaf modules.
         axes: every dim of every tensor argument.
         layers: the quantizable layers.
-        decisions: what is planned, each kind once.
+        decisions: the plan of layers, each kind once.
         planned: for each layer the index of its decision.
-        outcomes: what the shown run made of layers, each kind once.
+        outcomes: the outcome of layers in the shown run, each kind once.
         applied: for each layer the index of its outcome; empty before the first run.
         columns: numbers by layer.
-        measured: how what single layers cost and take was measured, in words; "" before.
+        measured: how the costs and times of single layers were measured, in words; "" before.
         is_measuring: whether that is measured with the current choices, or waits.
         search: the search for the best settings within a budget.
         search_now: how the current choices stand to it.
         recovery: the training between preparing and compiling.
         rules: the rules, in order.
-        base: what applies where no rule does, in short.
-        settings: what the editor of layers offers.
-        precisions: what a layer's precision can be.
+        base: a short text of the settings where no rule applies.
+        settings: the fields of the editor of layers.
+        precisions: the precisions to choose from.
         targets: all targets.
         queue: the runs that wait, the next one first.
-        turn: which of several runs goes on, e.g. ``"1 of 3"``; "" for a single one.
-        is_queued: whether a run with the current choices goes on or waits.
+        turn: the position of the current run among several, e.g. ``"1 of 3"``; "" for a single one.
+        is_queued: whether a run with the current choices is running or queued.
         runs: the history, pinned ones first, then the newest.
         elsewhere: the runs from elsewhere.
         shown_run: the id of the run whose results are shown; "" for none.
         staleness: how the choices behind runs differ from the current ones, each kind once.
         stale_of: for each run the index of its staleness; apart from the runs, because each click changes it.
-        difference: in what two runs differ that are compared.
-        workload: what is generated to compare candidates, in words; "" where single calls are compared.
+        difference: the differences between the two compared runs.
+        workload: the generation that candidates are compared on, in words; "" for single calls.
         prompts: the prompts of it that are shown.
-        written: what the float model and the newest runs have written.
+        written: the generated texts of the float model and the newest runs.
         code: the Python lines that do the same.
-        stale: in what the choices behind the shown results differ from the current ones; empty when they do not.
+        stale: the differences between the choices of the shown results and the current ones; empty if there are none.
         can_undo: whether there is a change to undo.
         can_redo: whether there is an undo to take back.
     """

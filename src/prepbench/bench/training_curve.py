@@ -26,11 +26,11 @@ class TrainingCurve:
         step: how many are done.
         losses: the loss, every :attr:`every` steps the mean of these.
         every: how many steps one loss stands for.
-        metric: what the score is.
+        metric: the name of the score.
         scored: after how many steps each score was taken.
         scores: the score in evaluation mode.
-        best: after how many steps the model had what is kept; -1 while nothing is scored.
-        said: how it ended, in a sentence; "" while it goes on.
+        best: the step after which the model had its best weights; -1 before the first score.
+        said: how it ended, in a sentence; "" during the training.
     """
 
     total: int = 0

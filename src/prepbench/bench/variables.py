@@ -49,8 +49,8 @@ class SampleVariable:
 
     Attributes:
         name: of the variable.
-        expression: what a bench takes: the variable, or a list with it where it is one call.
-        text: what it holds, in words.
+        expression: the argument for a bench: the variable, or a list with it if it is one call.
+        text: its content, in words.
         fits: the names of the models whose ``forward`` takes it.
     """
 

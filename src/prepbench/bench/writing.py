@@ -31,9 +31,9 @@ class Writing:
     """Lets candidates generate one after the other; the others are compared with the first.
 
     Args:
-        workload: what to generate.
+        workload: the prompts and the number of tokens.
         decode: makes text of token numbers.
-        told: receives what all candidates have written so far.
+        told: called with the texts of all candidates so far.
         progress: receives each token; it may raise :class:`prepbench.Cancelled`.
     """
 
@@ -49,7 +49,7 @@ class Writing:
         """Let a candidate continue the shown prompts.
 
         Raises:
-            InputError: it does not generate; the message says what it lacks.
+            InputError: it cannot generate; the message says what it lacks.
             Cancelled: ``progress`` raised it.
         """
         rows: list[list[int]] = []

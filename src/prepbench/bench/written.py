@@ -26,7 +26,7 @@ class WrittenBy:
     Attributes:
         name: of the candidate.
         texts: the text after each prompt that is shown.
-        numbers: what it cost, in words; empty while it is not measured.
+        numbers: the cost, in words; empty before it is measured.
     """
 
     name: str
@@ -103,7 +103,7 @@ def run_generation(
     Args:
         row: the candidate.
         first: the float model.
-        workload: what was generated.
+        workload: the prompts and the number of tokens.
         decode: makes text of token numbers.
     """
     if row.generation is None or first.generation is None:

@@ -167,7 +167,7 @@ class Budget:
 
     Attributes:
         option: as it is written, e.g. ``"--max-ms"``.
-        what: what is bounded, e.g. ``"latency"``.
+        what: the bounded quantity, e.g. ``"latency"``.
         unit: of the number.
         help: for ``--help``.
         is_upper: whether more is worse.

@@ -14,7 +14,7 @@ def read_bounded(path: str, limit: int, what: str) -> bytes:
     Args:
         path: of the file.
         limit: its largest size in bytes.
-        what: what it should be, e.g. ``"a saved graph"``.
+        what: the expected kind of file, e.g. ``"a saved graph"``.
 
     Raises:
         DocumentError: there is no such file, it is not a regular file, or it is too large.

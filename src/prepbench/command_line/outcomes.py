@@ -23,9 +23,9 @@ class Outcome:
     """One check.
 
     Attributes:
-        name: what was checked, e.g. ``"size of int8"``.
+        name: of the check, e.g. ``"size of int8"``.
         passed: whether it is as expected.
-        message: what was found, and what was expected.
+        message: the result and the expectation.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Report:
 
     Attributes:
         command: its name.
-        body: what people read above the checks.
+        body: the text above the checks.
         outcomes: of all checks, in order.
         data: further values for the JSON file.
         error: why the command could not be carried out; empty where it was.

@@ -29,10 +29,10 @@ def load_model(reference: str, argument: str) -> Any:
 
     Args:
         reference: e.g. ``"script.py:model"``.
-        argument: how it was given, for messages.
+        argument: the option's name, for messages.
 
     Raises:
-        InputError: the code cannot be run, lacks the name, or gives no model.
+        InputError: the code cannot be run, lacks the name, or the object is no model.
     """
     from torch import nn
 
@@ -58,7 +58,7 @@ def load_values(reference: str, argument: str, beside: str = "") -> Any:
 
     Args:
         reference: e.g. ``"script.py:samples"``, or ``"samples"`` for one in the script of ``beside``.
-        argument: how it was given, for messages.
+        argument: the option's name, for messages.
         beside: another reference, e.g. that of the model.
 
     Raises:

@@ -67,7 +67,7 @@ class ChartPoint:
         y_low: the worst score that other samples would have given; ``y`` where that is not known.
         y_high: the best.
         radius: of the mark, whose area follows the size on disk.
-        label: the name as far as there is room; empty for a point without a label.
+        label: the name, shortened to the available room; empty for a point without a label.
         label_x: the middle of the label.
         label_y: its base line.
     """
@@ -91,7 +91,7 @@ class Chart:
     """Accuracy against latency over all runs, ready to be drawn.
 
     Attributes:
-        title: what it shows, in one sentence for those who do not see it.
+        title: a description in one sentence, for screen readers.
         x_title: the name of the axis of latency.
         y_title: the name of the axis of scores.
         better: the words in the corner where the good runs are, e.g. ``"↖ better"``.
@@ -144,8 +144,8 @@ class ShownBench:
         title: the class of the model.
         sentence: its state in one sentence.
         settings: the choices.
-        failures: what could not be captured.
-        assumptions: what the graph takes for granted.
+        failures: the modules that could not be captured.
+        assumptions: the assumptions of the graph.
         tables: axes, layers and runs.
         chart: accuracy against latency.
         code: the Python lines that do the same.
@@ -188,11 +188,11 @@ class BenchDocument:
     Attributes:
         model_type: the class of the model.
         modules: its modules with their parameters and buffers.
-        states: the choices that undo goes back to, oldest first, each as ``BenchState.to_json()`` writes it.
+        states: the states of undo, oldest first, each as ``BenchState.to_json()`` writes it.
         position: which of them is the current one.
         runs: the history, each as ``Run.to_json()`` writes it.
-        shown: what a page shows.
-        graph: what the diagram draws.
+        shown: the page's content.
+        graph: the diagram.
         made: when it was saved, in seconds since 1970.
         prepbench: the version that wrote it.
     """

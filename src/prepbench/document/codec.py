@@ -99,9 +99,9 @@ def read_object(value: Any, kind: type[T], path: str, *, lenient: bool = False, 
     """Return a dataclass from a JSON object whose every field is checked.
 
     Args:
-        value: what ``json.loads`` gave.
+        value: the result of ``json.loads``.
         kind: the dataclass. Its fields may be plain values, tuples, tables (``Mapping[str, ...]``) and dataclasses.
-        path: what the object is called in messages.
+        path: the object's name in messages.
         lenient: whether fields that have defaults may be missing, as in files of older versions.
         measured: whether numbers may be infinite or NaN, as :func:`plain` writes them.
 

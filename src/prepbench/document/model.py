@@ -46,7 +46,7 @@ class Failure:
         exception_type: class name of the exception that was raised.
         message: its message, normalised (no addresses, no colours).
         source: the user's line that raised it, if known.
-        remedy: what to change, in one or two sentences.
+        remedy: how to fix it, in one or two sentences.
         frame: the lines around ``source`` with their numbers, the failing one marked with ``>``.
     """
 
@@ -109,10 +109,10 @@ class Finding:
         fqn: the module it belongs to.
         module_type: its class, "" if not known.
         kind: stable name, e.g. ``"training flag fixed"``.
-        message: what the graph assumes or does.
+        message: the assumption or the effect.
         source: the user's line, if known.
         frame: the lines around it.
-        remedy: what to do if that is not meant.
+        remedy: how to avoid it.
     """
 
     fqn: str
@@ -135,12 +135,12 @@ class Node:
         target: full text of the FX target, e.g. ``"layer1.0.conv1"`` or ``"torch.nn.functional.relu"``.
         fqn: the module that owns the operation (for ``call_module``, the called module itself).
         type: module class name for ``call_module``, else the operator's name.
-        status: what capture made of it.
+        status: the capture status.
         shapes: one text per output, e.g. ``"B×3×H×W"``.
         dtypes: one text per output, e.g. ``"float32"``.
         inputs: ids of the nodes whose values this node uses, in argument order.
         source: the user's line that made the operation.
-        group: id of the group that it is drawn in; None for what is not drawn (parameters, sizes). A node whose
+        group: id of the group that it is drawn in; None for nodes that are not drawn (parameters, sizes). A node whose
             ``fqn`` is not that group's stands for a whole module.
         call: which call of its module it belongs to, from 1.
     """

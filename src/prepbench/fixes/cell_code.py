@@ -129,7 +129,7 @@ def method(
         kind: its class.
         name: the expression for the class.
         member: the name that the class has it by.
-        value: what the class has there.
+        value: the class's current value.
         function: the function of the method.
     """
     first = node.params.params[0].name.value if node.params.params else "self"

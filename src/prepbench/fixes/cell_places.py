@@ -19,8 +19,8 @@ class Place:
 
     Attributes:
         where: the expression that reads it.
-        value: what it is.
-        is_registered: whether ``model.modules()`` gives it.
+        value: the function or object.
+        is_registered: whether it is in ``model.modules()``.
         owner: the expression of a tuple that it is a part of; "" for others.
         index: which part.
     """

@@ -58,7 +58,7 @@ class Proof:
         calls: on how many calls it was equal.
         sides: how many sides of conditions these took.
         errors: how many of the calls raise.
-        instead: what the original raises where the change gives NaN or infinity.
+        instead: the errors of the original where the change gives NaN or infinity.
         strides: how results lie in memory otherwise than those of the original. This refuses no change: their values
             are the same, and within the model the calls have shown that nothing depends on it.
     """
@@ -117,9 +117,9 @@ def prove(
     """Compare a changed model with the recorded answers of the original.
 
     Args:
-        conditions: what the change is about; both sides of each must have been taken.
+        conditions: the conditions of the change; both sides of each must have been taken.
         line_of: the line of the user's file that a condition stands at.
-        is_compiling: also compare what runs while the model is traced.
+        is_compiling: also compare the code that runs during tracing.
     """
     proof, caller = Proof(), Caller(changed)
     with_gradients = _chosen_for_gradients(observed)

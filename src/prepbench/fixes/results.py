@@ -47,13 +47,13 @@ class Fix:
 
     Attributes:
         fqn: the first module that it is for ("" is the model itself).
-        kind: what becomes what, e.g. ``"a branch on a tensor becomes torch.where"``.
+        kind: the rewrite in words, e.g. ``"a branch on a tensor becomes torch.where"``.
         diff: the change as a unified diff of the user's file.
         file: that file, as Python names it.
         line: the line of the failure there, or the first that is changed, if the change stands elsewhere.
-        right_if: what must hold for the change to be right.
-        assumption: what is taken for granted beyond the samples and is checked at run time; "" where nothing is.
-        proof: how it was proven, in words.
+        right_if: the condition under which the change is correct.
+        assumption: beyond the samples, checked at run time; "" for none.
+        proof: a description of the proof.
         function: the names that lead to the changed function in its file.
         limit: the assumption as data.
     """
@@ -92,11 +92,11 @@ class Draft:
 
     Attributes:
         failure: the failure; its line is one of the user's file.
-        kind: what the draft would change; "" where nothing was tried.
+        kind: the attempted rewrite; "" where none was tried.
         diff: the draft as a unified diff; "" where there is none.
         reason: why it is no fix.
-        fix: the change as a fix, where it is one but for what it takes for granted: :meth:`Fixed.model_with` applies
-            it, and so do ``bounds=`` that say the same.
+        fix: the change as a fix, if only its assumption makes it a draft: :meth:`Fixed.model_with` applies it, and so
+            do ``bounds=`` that grant the assumption.
     """
 
     failure: Failure

@@ -62,7 +62,7 @@ class Search:
         progress: hears of each failure.
         assumes: whether fixes count that take something for granted beyond the samples; otherwise they are drafts.
         sources: the files that were read, with their changes.
-        applied: what was found and proven.
+        applied: the proven fixes.
         drafts: why a failure stays, by its key.
     """
 

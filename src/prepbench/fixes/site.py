@@ -42,9 +42,9 @@ class Proposal:
     Attributes:
         function: the function with the change.
         conditions: where the conditions stand that the change is about; both sides of each must be tried.
-        assumption: what was taken from the samples and is checked at run time.
+        assumption: the assumption from the samples, which is checked at run time.
         is_compiling: whether something else runs while the model is traced.
-        limit: what was taken from the samples, as data.
+        limit: the assumption as data.
     """
 
     function: cst.CSTNode
@@ -63,9 +63,9 @@ class Site:
         part: the syntax of the outermost function around the line.
         function: the innermost function around the line.
         line: the failing line.
-        facts: what each expression was on samples.
+        facts: the values of expressions on samples.
         names: the global names of the function.
-        bounds: the most iterations of loops, as the user gave them.
+        bounds: the user's limits of loop iterations.
         known: the facts of nodes that were made from others.
     """
 
@@ -146,7 +146,7 @@ class Part:
         positions: where each node stands in it.
         first: the line of the file that it begins on.
         last: the line that it ends on.
-        head: what stands before it, so that indented lines can be parsed.
+        head: the text before it, so that indented lines can be parsed.
     """
 
     module: cst.Module

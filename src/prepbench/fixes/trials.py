@@ -43,7 +43,7 @@ class Answer:
     Attributes:
         outcome: output, the caller's tensors and buffers afterwards; None where it raised.
         written: parameters that were assigned anew or written into; all tensors of a model that has others.
-        error: what it raised.
+        error: the exception.
         is_wanted: whether the user's own ``raise`` or ``assert`` raised it.
     """
 
@@ -84,7 +84,7 @@ class Trial:
     Attributes:
         sample: its arguments.
         is_given: whether they are the user's; others are derived from them.
-        state: what parameters and buffers are changed by, because a condition may ask for them.
+        state: changes of parameters and buffers, because a condition may depend on them.
     """
 
     sample: Sample
@@ -96,8 +96,8 @@ def trials(samples: Sequence[Sample], *, has_state: bool = True) -> list[Trial]:
     """Return the samples, and the same with other values, without duplicates.
 
     Args:
-        samples: what was given.
-        has_state: whether the module has tensors that a call can have other values of.
+        samples: the given samples.
+        has_state: whether the module has parameters or buffers that a trial may change.
     """
     given = list(samples[:MOST_SAMPLES])
     derived = [Trial(changed(sample, change), False) for change in usual_changes(given) for sample in given[:2]]
@@ -175,7 +175,7 @@ class Caller:
 
         Args:
             trial: the call.
-            is_compiling: run what the model keeps for the time when it is traced.
+            is_compiling: run the code for tracing.
             seconds: how long it may take.
             operations: how many calls of torch it may make; they are counted unless this is None.
 
@@ -238,7 +238,7 @@ def _mark(parameter: torch.Tensor) -> tuple[int, int]:
 def gradients(model: torch.nn.Module, trial: Trial) -> list[torch.Tensor | None]:
     """Return the gradients of the sum of all results, by input and parameter; empty where there are none.
 
-    Values that are computed and not selected may have no derivative at infinity, which is never used.
+    Samples with infinite values are skipped: there, the side that is not selected may have no derivative.
 
     Raises:
         TimeLimitReached: it takes too long.

@@ -39,7 +39,7 @@ class Artifact:
     Attributes:
         folder: where it was saved; None when that was not possible, or when another process cannot load it.
         size_bytes: bytes of all files in the folder, or of parameters and buffers; None for a plain function.
-        size_of: what ``size_bytes`` counts.
+        size_of: the content that ``size_bytes`` counts.
         target: name of the deployment target that runs it.
         note: why it could not be saved, or loaded elsewhere; empty when it was.
         leaves: of the sample that is timed, as the candidate takes them, where objects such as caches are in it; else

@@ -37,7 +37,7 @@ class CandidateResult:
         speedup: how many times faster than the first candidate: the median, over the rounds, of the ratio of both
             medians in one round. They ran right after each other there, so a machine that slows down cancels out.
         size_bytes: see ``size_of``; None for a plain function that cannot be saved.
-        size_of: ``"saved artifact"``, or ``"parameters and buffers"`` of what cannot be saved.
+        size_of: ``"saved artifact"``, or ``"parameters and buffers"`` of a model that cannot be saved.
         target: name of the deployment target.
         timed_in: ``"own process"``, ``"this process"`` or ``"not timed"``.
         note: why the candidate could not be saved or timed on its own; else empty.
@@ -68,7 +68,7 @@ class Comparison:
     """Accuracy, latency and size of several candidates: the result of :func:`prepbench.compare`.
 
     Attributes:
-        rows: one result for each candidate, in the order given; the first one is what the others are compared with.
+        rows: one result for each candidate, in the order given; the others are compared with the first one.
         metric: the metric's name.
         unit: ``"dB"`` for SQNR, else empty.
         higher_is_better: direction of the metric.
@@ -76,8 +76,8 @@ class Comparison:
         batch_size: samples in one timed call.
         rounds: number of interleaved rounds.
         threads: number of threads of PyTorch and OpenMP in each timing process; a target may set its own.
-        workload: what a generation did; empty where single calls were measured.
-        busy_cores: how many cores other programs used while latency was measured, on average; the caption says so
+        workload: the generation in words; empty where single calls were measured.
+        busy_cores: how many cores other programs used while latency was measured, on average; the caption has a warning
             where they left too few.
         kept: the samples on which candidates differ most from the first one, for :meth:`worst` and :meth:`confusion`.
 

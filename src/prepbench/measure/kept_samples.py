@@ -37,9 +37,9 @@ class Measure:
 
     Attributes:
         label: its name and unit, as a heading.
-        distances: from an output, the reference's and the target to one number for each row of a number of rows; None
-            of rows says that all of the batch is one row.
-        shown: what to show of a number.
+        distances: from an output, the reference's, the target and a number of rows to one number for each row; None for
+            the number of rows means that the whole batch is one row.
+        shown: how to display a number.
         predicts: whether outputs are scores of classes.
     """
 
@@ -234,10 +234,10 @@ class SampleInput:
 
     Attributes:
         name: the parameter of forward, with the path inside it.
-        shape: shape of the row; None of what is no tensor.
-        values: a copy on the CPU; of large ones every so many entries of the last two dimensions, or the first ones.
-            None of what is no tensor.
-        described: what it is, in short, where it is no tensor.
+        shape: shape of the row; None for inputs that are no tensors.
+        values: a copy on the CPU; of large tensors every n-th entry of the last two dimensions, or the first ones. None
+            for inputs that are no tensors.
+        described: a short text for an input that is no tensor.
         is_whole: whether ``values`` are all of it.
     """
 
@@ -267,7 +267,7 @@ class WorstSample:
         expected: the first candidate's output in short.
         found: the other candidate's output in short.
         target: the target in short; empty without targets.
-        inputs: what the model was given.
+        inputs: the inputs of the model.
         tokens: the tokens that the first candidate and the other one wrote or predicted, where these are tokens.
     """
 
@@ -286,7 +286,7 @@ class KeptSamples:
     """The single samples that a comparison kept.
 
     Attributes:
-        measure: what the distances are, with their unit.
+        measure: the kind of distance, with its unit.
         worst: for each candidate but the first the farthest rows, the farthest first.
         reasons: why nothing is known of a candidate.
         counts: for each candidate how often each class (row) was predicted as each (column), where the metric is
@@ -305,7 +305,7 @@ class Keeper:
     """Keeps the rows with the largest distance of each candidate, batch after batch.
 
     Args:
-        metric: what the candidates are scored with; it decides how rows are compared.
+        metric: the metric of the candidates; it decides how rows are compared.
         caller: the candidate whose forward names the inputs.
     """
 

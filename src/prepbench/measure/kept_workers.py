@@ -69,7 +69,7 @@ class KeptWorkers:
         Args:
             artifacts: saved models, by name of the candidate.
             folder: where the inputs of all are.
-            steps: told while waiting.
+            steps: repeated during waits.
         """
         saved = {name: each.folder for name, each in artifacts.items() if each.folder is not None}
         self._targets.update({path: artifacts[name].target for name, path in saved.items()})

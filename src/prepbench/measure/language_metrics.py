@@ -122,7 +122,7 @@ def bits_per_byte(bytes_per_token: float | Sequence[float] | torch.Tensor = 1.0)
         bytes_per_token: bytes of text that a token stands for: one number, or one for each token of the vocabulary.
 
     Returns:
-        A metric that takes what :func:`perplexity` takes.
+        A metric with the arguments of :func:`perplexity`.
 
     Raises:
         SettingsError: not a positive number, or a list of other things than numbers.

@@ -93,7 +93,7 @@ def measure_latency(
     """Time every candidate on ``sample``; ``folder`` is a temporary folder for the inputs and the logs of the workers.
 
     Args:
-        candidates: what is timed, by name.
+        candidates: the timed candidates, by name.
         artifacts: where each was saved.
         sample: the call.
         folder: see above.

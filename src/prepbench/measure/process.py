@@ -89,7 +89,7 @@ class WorkerProcess:
         """Return the nanoseconds of ``calls`` calls after ``settle`` untimed ones.
 
         Raises:
-            LatencyError: the process ended or gave an unreadable answer.
+            LatencyError: the process ended or its answer was unreadable.
             LatencyTimeoutError: no answer came in time.
         """
         self._ask({"settle": settle, "calls": calls})
@@ -99,7 +99,7 @@ class WorkerProcess:
         """Return the nanoseconds of each token after a prompt of the inputs, and the process's peak memory in bytes.
 
         Raises:
-            LatencyError: the process ended or gave an unreadable answer.
+            LatencyError: the process ended or its answer was unreadable.
             LatencyTimeoutError: no answer came in time.
         """
         self._ask({"prompt": prompt, "new_tokens": new_tokens})

@@ -21,15 +21,15 @@ class ProfileRow:
     """One layer, or one named part of the rest.
 
     Attributes:
-        name: FQN of the layer, "" for what the model computes in its own forward; or a part of the rest, such as
+        name: FQN of the layer, "" for operations in the model's own forward; or a part of the rest, such as
             ``"conversions between integers and floats"``.
         is_layer: whether ``name`` is an FQN.
         type: class of the module; empty for the rest.
         ms: milliseconds in one call: the median over the quickest quarter of the calls.
         share: of the whole call, 0 to 1.
         weights_bytes: of its parameters as they are stored; None where that is not known.
-        result_bytes: of what it computes; None where the runtime does not tell.
-        operators: what it ran, as the runtime calls it.
+        result_bytes: of its results; None where the runtime does not report them.
+        operators: its operators, by the runtime's names.
     """
 
     name: str

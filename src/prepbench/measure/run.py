@@ -59,7 +59,7 @@ def compare(
             last), or a dict of keyword arguments.
         metric: ``metric(output, target)`` giving one finite number for a batch, e.g. ``prepbench.metrics.accuracy``.
             None: SQNR of the outputs in dB against the first candidate's.
-        higher_is_better: False for a loss; None: what is known of the metric, and else True.
+        higher_is_better: False for a loss; by default as known for the metric, else True.
         rounds: interleaved rounds of timing; 0 leaves latency out.
         timeout: seconds to wait for each answer of a timing process; None waits for ever.
         progress: receives each step; it may raise :class:`prepbench.Cancelled`.
@@ -69,7 +69,7 @@ def compare(
 
     Raises:
         InputError: the candidates or an element of data do not have the form above, or a candidate fails on it.
-        MetricError: the metric gave no finite number.
+        MetricError: the metric returned no finite number.
         StorageError: there is no space for temporary files, or they cannot be written.
         LatencyError: a timing process failed; its error output is in the message.
 

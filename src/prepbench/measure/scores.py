@@ -166,7 +166,7 @@ class Scores:
 
         Raises:
             InputError: a candidate failed on this batch.
-            MetricError: the metric failed or gave no finite number.
+            MetricError: the metric failed or returned no finite number.
         """
         reference = None
         for position, (name, candidate) in enumerate(self._candidates.items()):

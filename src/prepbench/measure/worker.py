@@ -97,9 +97,9 @@ def generated(model: Any, inputs: Path, prompt: int, new_tokens: int) -> dict[st
 
     Args:
         model: a compiled one.
-        inputs: the folder with ids and mask of each prompt, or with what its later steps begin with.
-        prompt: which one.
-        new_tokens: how many tokens to make; the first of them is there already where later steps begin.
+        inputs: the folder with ids and mask of each prompt, or with the state after its first step.
+        prompt: the index of the prompt.
+        new_tokens: how many tokens to make; after a first step elsewhere, the first of them exists already.
     """
     from prepbench.compile.greedy import CompiledSteps
     from prepbench.compile.later_steps import LaterSteps

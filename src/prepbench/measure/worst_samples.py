@@ -24,7 +24,7 @@ class WorstSamples:
         candidate: the other one's.
         measure: how far they are apart, with its unit; the distances are in it.
         samples: how many samples were compared.
-        rows: the farthest first; none where both candidates gave the same for all samples.
+        rows: the farthest first; empty where both candidates have equal outputs for all samples.
         decode: makes text of token numbers.
 
     Example:

@@ -83,7 +83,7 @@ class Account:
 
     @functools.cached_property
     def _places(self) -> dict[str, fx.Node]:
-        """The inputs of the graph that tensors are, by their names in the model."""
+        """The graph's placeholders of tensors, by the tensors' names in the model."""
         signature = self.program.graph_signature
         inputs = {
             **signature.inputs_to_parameters,

@@ -25,7 +25,7 @@ def annotate(graph: fx.GraphModule, plan: Plan, placement: Placement, percentile
 
     Args:
         graph: the graph that the plan was made for.
-        plan: what to quantize.
+        plan: the values and weights to quantize.
         placement: the dtypes of activations that the target has.
         percentile: for observers of that kind.
     """

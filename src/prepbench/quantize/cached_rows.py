@@ -28,7 +28,7 @@ class CachedRows:
 
         Args:
             axis: the axis of output channels.
-            scheme: how it is quantized.
+            scheme: of the weight.
         """
         assert self.weight is not None
         if (axis, scheme) not in self._rows:

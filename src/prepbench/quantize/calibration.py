@@ -36,8 +36,8 @@ def calibrate(
         observed: from :func:`insert_observers`; its observers start afresh, so a cancelled call can be repeated.
         samples: the calibration inputs, as calls of the captured program.
         progress: called after each sample; may raise to cancel.
-        statistics: what was learned before on the same float graph and samples; observers that find their values there
-            need no samples. What is learned now is added.
+        statistics: the calibration cache of the same float graph and samples; observers whose ranges it has need no
+            samples. New ones are added.
 
     Raises:
         CalibrationError: a sample on which the graph cannot run, or on which values are NaN or infinite.
@@ -81,7 +81,7 @@ def learn(
     """Run the samples, and check after each that the observers have learned finite ranges.
 
     Args:
-        graph: what runs, for messages.
+        graph: the running graph, for messages.
         call: runs it so that the observers see its values.
         learning: the observers.
         samples: calls of the graph.
@@ -138,7 +138,7 @@ def run_sample(graph: fx.GraphModule, call: Callable[..., Any], sample: Sample) 
     """Run one calibration input.
 
     Args:
-        graph: what runs, for messages.
+        graph: the running graph, for messages.
         call: runs it.
         sample: the input.
 

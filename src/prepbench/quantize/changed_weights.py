@@ -45,7 +45,7 @@ def change_weights(
         options: which algorithms.
         samples: calls of the graph.
         progress: called after each sample; may raise to cancel.
-        statistics: of the graph as it is; what is learned is added.
+        statistics: the calibration cache of the graph; new entries are added.
 
     Returns:
         What was done to layers whose weights changed, by FQN.

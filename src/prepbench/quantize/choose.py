@@ -28,7 +28,7 @@ def choose_weight_schemes(
         observed: calibrated; its graph is changed.
         samples: the calibration inputs, as calls of the captured program.
         progress: called after each sample; may raise to cancel.
-        statistics: what was measured before on the same float graph and samples; what is measured now is added.
+        statistics: the calibration cache of the same float graph and samples; new entries are added.
     """
     decisions = decide(observed.graph, observed.plan, observed.options, samples, progress, statistics)
     fit_biases(observed.graph)

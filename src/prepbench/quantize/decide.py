@@ -43,7 +43,7 @@ class Decisions:
         left_in_float: why a layer stays in float that could be quantized.
         notes: remarks on layers that are quantized.
         score: how far the model is from float as quantized.
-        reused: what was not measured again, in words.
+        reused: the measurements that were taken from the cache, in words.
     """
 
     schemes: dict[str, WeightScheme] = field(default_factory=dict)
@@ -66,11 +66,11 @@ def decide(
 
     Args:
         graph: observed and calibrated.
-        plan: what its observers stand for.
+        plan: of its observers.
         options: floors, and whether biases are corrected.
         samples: the calibration inputs.
         progress: called after each sample; may raise to cancel.
-        statistics: what was measured before, see :func:`measure_layers`.
+        statistics: the calibration cache, see :func:`measure_layers`.
     """
     chosen, decisions = chosen_samples(samples), Decisions()
     candidates: dict[str, list[WeightScheme]] = {}
@@ -188,12 +188,12 @@ class FloorSearch:
 
     Args:
         graph: observed and calibrated.
-        plan: what its observers stand for.
+        plan: of its observers.
         options: whether biases are corrected.
-        floors: what is required of the whole model.
+        floors: the requirements for the whole model.
         measured: the noise of each layer.
-        samples: what ``measured`` was measured on.
-        statistics: what was estimated before on the same float graph and samples; what is estimated now is added.
+        samples: the samples of ``measured``.
+        statistics: the calibration cache of the same float graph and samples; new entries are added.
     """
 
     def __init__(
@@ -250,7 +250,7 @@ class FloorSearch:
         between one that is enough and one that is not.
 
         Args:
-            choices: for each layer, the scheme that it has so far, then finer ones that it could have.
+            choices: for each layer, its current scheme, then finer ones.
         """
         floors = self._floors
         before = self.score({fqn: schemes[0] for fqn, schemes in choices.items()})
@@ -373,7 +373,7 @@ def simulated_score(
         graph: observed and calibrated; its observers are in the mode ``"pass"`` afterwards.
         samples: calls of the graph.
         expected: the outputs in float for each sample.
-        plan: what is quantized.
+        plan: the quantized values and weights.
         logits: the outputs that predict tokens.
     """
     total = ScoreSum(logits)

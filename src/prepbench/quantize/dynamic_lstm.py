@@ -26,11 +26,11 @@ def dynamic_lstm_layer(
     """Compute ``prepbench::lstm_layer`` with inputs, and the states of each step, rounded to 8 bits in each call.
 
     Args:
-        x: as there.
-        h: as there.
-        c: as there.
-        weights: as there, without projections.
-        lengths: as there.
+        x: as in ``prepbench::lstm_layer``.
+        h: as in ``prepbench::lstm_layer``.
+        c: as in ``prepbench::lstm_layer``.
+        weights: as in ``prepbench::lstm_layer``, without projections.
+        lengths: as in ``prepbench::lstm_layer``.
     """
     each = len(weights) // len(h)
     found = [

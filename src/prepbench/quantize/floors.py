@@ -47,7 +47,7 @@ class Floors:
     """The requirements.
 
     Attributes:
-        options: what the user said about it.
+        options: the user's options.
         bits: the fewest bits that were named for a layer.
     """
 

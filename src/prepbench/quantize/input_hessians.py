@@ -53,7 +53,7 @@ def round_by_inputs(
         plan: its layers.
         samples: calls of the graph.
         progress: called after each sample and each weight; may raise to cancel.
-        rows_of: gives the ``CachedRows`` of the weight of a layer's node; by default those of its observer.
+        rows_of: returns the ``CachedRows`` of the weight of a layer's node; by default those of its observer.
     """
     left = _wanted(plan, rows_of or _of_observers(graph))
     count = len(left)

@@ -53,12 +53,12 @@ def insert_observers(
         program: the captured model; it is not changed.
         model: the model it was captured from, for parameter counts.
         explained: the decision for each layer, from :func:`prepbench.settings.explain_settings`.
-        placement: what the target wants quantized, and how.
-        leaves: leaf modules and lines, and why they are leaves: what is inside them cannot be quantized.
+        placement: where the target wants quantizers.
+        leaves: leaf modules and lines, and why they are leaves: layers inside them cannot be quantized.
         options: which algorithms.
         samples: calibration inputs, for the algorithms that need some.
         progress: called after each sample; may raise to cancel.
-        statistics: of the program as it is, on these samples; what is learned is added.
+        statistics: the calibration cache of the program on these samples; new entries are added.
         plain_weights: see :func:`float_graph`.
 
     Raises:

@@ -32,9 +32,9 @@ def cheapest(
         costs: ``costs[item][choice]``, in any unit; infinite where a choice is impossible. Items may have different
             numbers of choices.
         limits: sums that must stay within something.
-        borders: what pairs of choices cost, for items that are neighbours.
+        borders: the costs of pairs of choices, for items that are neighbours.
         groups: items that take the choice of the same index; they have the same number of choices.
-        shared: what several items have in common, and costs or counts once.
+        shared: costs that several items have in common, and that count once.
         seconds: after which the best choices found so far are taken.
 
     Returns:
@@ -367,7 +367,7 @@ class Border:
         one: an item.
         other: another item.
         cost: ``cost[choice of one][choice of other]``, in the unit of the costs; infinite where a pair is impossible.
-        values: what pairs add to limits, in the same form, by the index of the limit.
+        values: the values of pairs in limits, in the same form, by the index of the limit.
     """
 
     one: int
@@ -382,8 +382,8 @@ class Shared:
 
     Attributes:
         needed_by: these choices, by item.
-        values: what it adds to each limit, in their order.
-        cost: what it adds to the costs.
+        values: its value in each limit, in their order.
+        cost: its cost.
     """
 
     needed_by: Mapping[int, Collection[int]]

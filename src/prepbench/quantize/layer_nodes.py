@@ -54,7 +54,7 @@ class LayerNode:
     Attributes:
         fqn: the layer.
         node: the node that multiplies.
-        input: what it multiplies, the layer's input.
+        input: the layer's input.
         weight: the ``get_attr`` node that reads the layer's weight, or the cast of one in half precision.
         axis: the axis of the weight that counts output channels. In transposed convolutions of groups, which have them
             along two axes, the one that counts the groups.

@@ -35,8 +35,8 @@ class LayerNoise:
     """The noise that quantization adds to the output of one node, summed over all samples.
 
     Attributes:
-        powers: of the output in float, and of what quantizing adds to it.
-        shift: what it adds to each output channel, summed.
+        powers: of the output in float, and of the noise of quantization.
+        shift: the error of each output channel, summed.
         count: how many values of each channel were summed.
     """
 
@@ -121,8 +121,7 @@ def measure_layers(
         schemes: the candidates for each layer's weight, by FQN.
         samples: calls of the graph.
         progress: called after each sample; may raise to cancel.
-        statistics: what was measured before on the same float graph and samples, which is not measured again. What is
-            measured now is added.
+        statistics: the calibration cache of the same float graph and samples; new entries are added.
     """
     statistics = Statistics() if statistics is None else statistics
     nodes = {node.name: node for node in graph.graph.nodes}
@@ -226,10 +225,10 @@ def rounded_outputs(
         graph: with the observers of the weights.
         layer: the layer.
         node: its node in this graph.
-        operands: what the node is called with, the weights in float.
+        operands: the operands of the node, the weights in float.
         kwargs: likewise.
         schemes: how weights are rounded.
-        is_dynamic: the layer finds the range of what enters it in each call.
+        is_dynamic: whether the layer finds the range of its input in each call.
     """
     weights = layer.weight_operands(operands)
     target = OPERATOR if is_dynamic else node.target

@@ -36,7 +36,7 @@ class LayerReporter:
     Attributes:
         model: for parameter counts.
         graph: the float graph of the model.
-        plan: what will be quantized.
+        plan: the quantized layers.
         leaves: leaf modules and lines, and why they are leaves.
         behind: why layers stay in float that a skipped layer's output reaches, by FQN.
         notes: remarks, by FQN.

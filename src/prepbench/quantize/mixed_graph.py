@@ -50,16 +50,16 @@ class MixedGraph:
 
     Args:
         graph: in float, with batch norms folded; runs, and is not changed.
-        placement: what the target wants quantized.
+        placement: where the target wants quantizers.
         options: how biases are corrected and ranges learned.
         samples: the calibration inputs, as calls of the graph.
-        written: what the buffers that the graph writes to were, by name.
+        written: the initial values of the buffers that the graph writes to, by name.
         scored: calls that scores are measured on; :attr:`chosen` where there are none.
-        changed: what algorithms did to weights, by FQN.
+        changed: the changes that algorithms made to weights, by FQN.
 
     Attributes:
         chosen: the few calibration inputs that the noise of layers is measured on.
-        scored: what scores are measured on.
+        scored: the calls that scores are measured on.
         logits: the outputs that predict tokens.
     """
 
@@ -395,9 +395,9 @@ class Changes:
 
     Attributes:
         results: the quantizer of a node's result, for all that read it.
-        operands: the quantizer of what enters a node.
-        constants: what a node reads in the place of a weight or a bias, made of the value in float.
-        operators: what is called in the place of a node's operator.
+        operands: the quantizer of a node's input.
+        constants: the replacement of a weight or a bias, as a function of its float value.
+        operators: the replacement of a node's operator.
     """
 
     results: dict[str, Any] = field(default_factory=dict)

@@ -19,13 +19,13 @@ class Observed:
 
     Attributes:
         graph: the graph, which the stages change.
-        layers: what becomes of each layer.
+        layers: the plan of each layer.
         plan: which values the observers stand for.
         options: algorithms and floors.
         score: how far the outputs are from float on calibration samples, once it has been measured.
-        reused: the stages that found all or some of what they needed in :class:`Statistics`, in words.
+        reused: the stages that found all or some of their results in :class:`Statistics`, in words.
         scaled: layers whose weights an algorithm changed before.
-        written: what the buffers that the graph writes to were before, by name.
+        written: the initial values of the buffers that the graph writes to, by name.
     """
 
     graph: fx.GraphModule

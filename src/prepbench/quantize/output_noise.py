@@ -59,11 +59,11 @@ class OutputNoise:
     Attributes:
         in_nats: whether noise is a divergence of predictions in nats; otherwise it is relative to the signal, added
             over all floating-point outputs (0.01 is an SQNR of 20 dB).
-        weights: what rounding the weights of a layer does, by FQN and scheme.
-        values: what rounding a value that is passed on does, by name of its observer's node.
+        weights: the noise of rounding the weights of a layer, by FQN and scheme.
+        values: the noise of rounding an activation, by name of its observer's node.
         needed_by: the layers because of which such a value is rounded.
-        quantizers: which value it is, and how it is rounded: what is equal here is rounded only once.
-        without_gradient: the layers of which only what they add to their own output is known.
+        quantizers: an identity of the value and its rounding: equal ones are rounded only once.
+        without_gradient: the layers of which only the noise in their own output is known.
     """
 
     in_nats: bool
@@ -108,13 +108,13 @@ def estimate_output_noise(
 
     Args:
         graph: observed and calibrated; its observers pass values on afterwards.
-        plan: what its observers stand for.
+        plan: of its observers.
         schemes: the candidates for each layer's weight, by FQN.
         samples: calls of the graph.
         outputs: the results of the graph in float for each sample.
         logits: the outputs that predict tokens, to estimate a divergence; all floating-point outputs if there are none.
-        corrected: whether biases take off what rounding a weight adds to the mean of each channel.
-        statistics: what was estimated before on the same float graph and samples; what is estimated now is added.
+        corrected: whether biases remove the mean error of each channel from rounding a weight.
+        statistics: the calibration cache of the same float graph and samples; new entries are added.
 
     Example:
         >>> noise = estimate_output_noise(graph, plan, schemes, samples, outputs)  # doctest: +SKIP

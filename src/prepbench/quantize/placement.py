@@ -39,11 +39,11 @@ class Placement:
         recurrent: whether the weights of recurrent layers are stored in integers, although they are computed in float;
             otherwise these layers stay in float.
         recurrent_projections: whether so are those of LSTMs with projections.
-        dynamic_lstm: whether LSTMs have integer kernels, which find the range of what enters them in each call.
+        dynamic_lstm: whether LSTMs have integer kernels, which find the range of their inputs in each call.
         fused: activation functions that one kernel computes together with the layer before.
         signed_activations: activations are int8 instead of uint8.
         symmetric_activations: activations have no zero point.
-        middle_zero_points: what enters a linear layer has its zero point in the middle wherever values are negative.
+        middle_zero_points: the input of a linear layer has its zero point in the middle wherever values are negative.
         weights_bits: bits of weights that the target has together with quantized activations.
         weights_only_bits: bits of weights that it has with activations in float.
         activations_bits: bits of activations that it has; 4 of them as integers of 8 with fewer values.

@@ -27,7 +27,7 @@ class QuantizationPoint:
         because: FQNs; as long as one of them is quantized, so are these activations.
         settings: their bits, their symmetry and their observer.
         inputs: (user, source) of each activation that is quantized on its way into a node.
-        output: the node whose result is quantized for whoever reads it, or None.
+        output: the node whose result is quantized for all its readers, or None.
     """
 
     because: frozenset[str]
@@ -42,7 +42,7 @@ class Plan:
 
     Attributes:
         nodes: the nodes of each layer that is quantized, by FQN; one for each of its calls.
-        settings: what applies to it, by FQN.
+        settings: of each quantized layer, by FQN.
         points: where activations are quantized, in execution order.
         refused: why the target cannot take a layer, by FQN.
         spare_bit: whether 8-bit weights leave one bit unused.
@@ -97,8 +97,8 @@ def make_plan(graph: fx.GraphModule, settings: Mapping[str, QuantizationSettings
 
     Args:
         graph: a float graph of ATen operators; not changed.
-        settings: what applies to each layer that is quantized, by FQN.
-        placement: what the target wants quantized around the layers.
+        settings: of each quantized layer, by FQN.
+        placement: where the target wants quantizers around the layers.
     """
     plan = Plan(spare_bit=bool(placement.spare_bit))
     nodes = {layer.node: layer for layer in _planned_nodes(graph.graph, settings, placement)}

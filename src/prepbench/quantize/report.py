@@ -14,15 +14,15 @@ class LayerReport:
         type: its class name.
         parameters: number of elements of its parameters.
         weights_bits: bits of its weights; 32 when left in float.
-        activations_bits: bits of what enters it; 32 when left in float.
+        activations_bits: bits of its inputs; 32 when left in float.
         rule: the settings key that decided, or ``"global"``.
         reason: why it, or a part of it, stayed in float; empty when nothing did.
         block_size: how many inputs share a scale of the weights; 0 for a scale for each channel or for all.
-        observer: how the range of what enters it was learned; empty when that is in float.
+        observer: how the range of its inputs was learned; empty when they are in float.
         input_range: smallest and largest value that its input's integers stand for.
         scale_range: smallest and largest scale of its weights.
         sqnr: SQNR of its output on calibration samples in dB, with inputs in float up to it; None when not measured.
-        note: a remark on how it was quantized.
+        note: a remark on its quantization.
         bits_to_measure: bits of the weights among which measuring the layer decides; in a dry run only, where
             ``weights_bits`` is the smallest of them.
         stored_bits: bits that each of its weights takes in what was lowered, read from there; None where that is
@@ -78,7 +78,7 @@ class TensorReport:
         kind: ``"parameter"``, ``"buffer"`` or ``"constant"``.
         layer: the layer that it is a weight of; empty for none.
         elements: how many numbers it holds.
-        bytes: what it takes in the model, before anything was done to it.
+        bytes: its size in the original model.
         bits: of each number as it is computed with.
         outcome: ``"quantized"``, ``"float by rule"``, ``"float"`` or ``"not reached"``, which is: by the graph.
         reason: why it is not quantized, or that it is one of several that a quantized weight is computed from.

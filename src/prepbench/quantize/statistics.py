@@ -20,10 +20,10 @@ class Statistics:
     is complete.
 
     Attributes:
-        ranges: what observers learned, see :func:`range_keys`.
-        noise: what quantizing one node adds (a ``LayerNoise``), see :func:`noise_key`.
-        effects: what rounding does to the outputs (an ``Effect``), see :func:`estimate_output_noise`.
-        channels: what samples hold in the channels of nodes (a ``ChannelStatistics``), see :func:`measure_channels`.
+        ranges: the ranges of observers, see :func:`range_keys`.
+        noise: the noise of quantizing one node (a ``LayerNoise``), see :func:`noise_key`.
+        effects: the effect of rounding on the outputs (an ``Effect``), see :func:`estimate_output_noise`.
+        channels: the statistics of nodes' channels (a ``ChannelStatistics``), see :func:`measure_channels`.
         multiplications: by name of a layer's node, how many it needs on the measured samples.
         outputs: the results of the whole graph in float, for each measured sample.
     """

@@ -126,18 +126,19 @@ class Measurement:
         p90_ms: 90th percentile of the latency.
         speedup: how many times faster than the float model.
         size_bytes: size of the saved result; None when it cannot be saved.
-        report: what was done to each layer.
+        report: the outcome for each layer.
         stages: seconds of each stage.
         reused: the stages whose result was taken from an earlier run.
         why: why it is slower than the float model, or why it is not scored or timed; else empty.
         error: why it failed; empty where it worked.
-        machine: what it ran on, in words.
+        machine: a description of the machine.
         notebook: the file name of the notebook that it ran in; empty where that is not known.
-        workload: what one measurement ran, in words, e.g. ``"64 samples in batches of 8"``.
+        workload: a description of the data, e.g. ``"64 samples in batches of 8"``.
         model: the fingerprint of the model.
-        model_name: what people call the model; empty where nobody said.
-        settings_name: what people call the settings.
-        generation: what generating cost and gave, where that was measured; the latencies are those of a token then.
+        model_name: the display name of the model; may be empty.
+        settings_name: the display name of the settings.
+        generation: the cost and the texts of generating, where that was measured; the latencies are then those of a
+            token.
     """
 
     target: str
@@ -191,7 +192,7 @@ class Measurement:
 
         Args:
             data: the object.
-            path: what it is called in messages.
+            path: the object's name in messages.
 
         Raises:
             DocumentError: a missing, unknown or wrong field.
@@ -207,7 +208,7 @@ class Result(Measurement):
     """A measurement with the identity of its model, target and workload; see :attr:`key`.
 
     Attributes:
-        plan: what was decided for each layer, and how it was compiled, as plain data.
+        plan: the decisions for layers and the options of the compile, as plain data.
     """
 
     plan: Mapping[str, Any]

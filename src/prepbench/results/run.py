@@ -17,13 +17,13 @@ class Run(Measurement):
 
     Attributes:
         id: names the run; the same in the history, the journal and saved files.
-        name: what people call it.
+        name: the display name.
         state: the choices that it was made with, as ``BenchState.to_json()`` writes them.
         target_name: the target for people, e.g. ``"ONNX Runtime"``.
         targets: all targets that were compiled for together, as ``BenchState.to_json()`` writes them.
         pinned: whether it stays at the top of the history.
-        pruned: what was pruned, in words, by FQN of each layer where something was decided.
-        recovered: what training brought back, in a sentence; empty where nothing was trained.
+        pruned: the outcome of pruning in words, by FQN of each layer with a decision.
+        recovered: the gain of the training, in a sentence; empty without training.
     """
 
     id: str

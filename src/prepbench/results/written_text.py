@@ -10,9 +10,9 @@ class WrittenText:
     """The text after one prompt, in three parts; all of it is untrusted.
 
     Attributes:
-        same: what the float model wrote, too.
+        same: the part that equals the float model's text.
         other: the first token that differs; empty where none does.
-        rest: what follows it.
+        rest: the part after it.
         agree: how many tokens come before it.
         tokens: how many tokens there are.
     """
@@ -36,8 +36,8 @@ class RunGeneration:
         float_tokens_per_second: of the float model.
         float_peak_bytes: of the float model.
         prompts: the prompts as text, as many as are kept.
-        texts: what the run wrote after each.
-        float_texts: what the float model wrote.
+        texts: the run's text after each.
+        float_texts: the float model's text.
     """
 
     first_token_ms: float | None = None

@@ -27,8 +27,8 @@ class Budget(Settings):
         minimize: ``"latency"``, ``"size"`` or ``"drop"``; none that is bounded. Default ``"latency"``.
 
     Raises:
-        SettingsError: nothing is bounded, what is minimized is bounded as well, both ``max_drop`` and ``min_metric``
-            are given, or a value is no positive number.
+        SettingsError: nothing is bounded, the objective is bounded as well, both ``max_drop`` and ``min_metric`` are
+            given, or a value is no positive number.
 
     Example:
         >>> Budget(max_drop=0.01).minimize

@@ -21,11 +21,11 @@ def named_candidates(given: Any, deployment: DeploymentSettings) -> dict[str, Qu
     """Return the candidates by name; by default the 8-bit settings of the target and weight-only ones of 8 and 4 bits.
 
     Args:
-        given: settings by name, or a sequence of settings, which get names from what they say; or None.
+        given: settings by name, or a sequence of settings, which are named here; or None.
         deployment: the target's settings.
 
     Raises:
-        SettingsError: there is none, one is no settings or names several bits, or the target lacks what one asks for.
+        SettingsError: there is none, one is no settings or names several bits, or the target does not support one.
 
     Example:
         >>> from prepbench.settings import OnnxRuntimeDeployment

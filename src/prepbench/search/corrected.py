@@ -34,7 +34,7 @@ class Measured:
     """A measured sum of parts.
 
     Attributes:
-        parts: what it consists of.
+        parts: how often each part occurs in it.
         value: the sum.
         doubt: how far off the measurement may be, as a standard deviation.
     """
@@ -52,7 +52,7 @@ class Corrected:
 
     Attributes:
         estimates: by part.
-        measured: sums so far.
+        measured: the measured sums so far.
 
     Example:
         >>> parts = {"a": Estimate(1.0, 0.5), "b": Estimate(2.0, 0.01)}

@@ -48,7 +48,7 @@ def times_of(
         layers: FQNs.
         uniform: models whose layers all take one choice, by its name; :data:`FLOAT` is one of them.
         neighbours: layers with the bytes between them.
-        work: multiplications by FQN, by which time is told where there is no profile.
+        work: multiplications by FQN, by which time is divided where there is no profile.
     """
     own = {name: _own_times(layers, whole, work) for name, whole in uniform.items()}
     rest = {name: whole.seconds - sum(own[name].values()) for name, whole in uniform.items()}
@@ -73,9 +73,9 @@ def profiled_times(tables: Tables, mixture: Mixture, whole: UniformModel) -> lis
     A float layer between integer layers may use another kernel than in a model that is all float.
 
     Args:
-        tables: what is known of the target.
-        mixture: what was profiled.
-        whole: its time and profile; nothing is said without one.
+        tables: of the target.
+        mixture: the profiled mixture.
+        whole: its time and profile; the result is empty without a profile.
     """
     if whole.profile is None or whole.profile.total_ms <= 0:
         return []

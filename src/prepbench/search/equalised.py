@@ -24,7 +24,7 @@ class Offered:
 
     Attributes:
         choices: by name.
-        notes: what equalising would gain where that is too little to be tried.
+        notes: the candidates whose equalization gains too little to be tried.
     """
 
     choices: Choices

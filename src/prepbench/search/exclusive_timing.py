@@ -27,7 +27,7 @@ def computing_lock(progress: ProgressCallback = report_nothing) -> Iterator[None
     """Hold the lock shared: nobody of ours measures time on this machine during the block.
 
     Args:
-        progress: told while somebody measures; it may raise to cancel.
+        progress: called while another process measures; it may raise to cancel.
 
     Raises:
         StorageError: there is no place for temporary files.
@@ -46,7 +46,7 @@ def timing_lock(progress: ProgressCallback = report_nothing) -> Iterator[None]:
     Within :func:`computing_lock` of the same thread, the shared lock is released for the time of the block.
 
     Args:
-        progress: told while others compute; it may raise to cancel.
+        progress: called while others compute; it may raise to cancel.
 
     Raises:
         StorageError: there is no place for temporary files.

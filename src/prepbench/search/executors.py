@@ -62,19 +62,19 @@ def run_tasks(
         function_name: ``"module:function"``, marked with :func:`prepbench.search.tasks.task`.
         payloads: plain data for each task, as JSON has it.
         artifacts: folders of files that tasks read, by name; a worker of Dask gets each file once.
-        progress: told after each task, and while waiting; it may raise to cancel.
-        names: what each task is called in messages; their numbers when omitted.
+        progress: called after each task, and during waits; it may raise to cancel.
+        names: the name of each task in messages; their numbers when omitted.
         needs: the folders that each task reads; all of them when omitted.
         is_timing: whether tasks measure time. Each then has its machine alone: by the resource ``prepbench_timing`` of
             Dask where workers have it, and by a lock between processes.
-        stage: what progress calls this.
+        stage: the stage in progress reports.
 
     Returns:
         What the tasks returned, in the order of the payloads.
 
     Raises:
         SettingsError: this is no executor.
-        ExecutorError: it has no workers, was shut down, or its workers lack what tasks need.
+        ExecutorError: it has no workers, was shut down, or its workers lack a requirement of the tasks.
         TaskError: a task failed, or ended its process three times.
         PrepbenchError: whatever a task raised that is ours.
     """

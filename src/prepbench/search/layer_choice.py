@@ -18,8 +18,8 @@ class LayerChoice:
     """A choice for a layer: quantization settings, pruning settings, or both.
 
     Attributes:
-        quantization: how what is left is quantized; None for float.
-        pruning: what goes; None for nothing.
+        quantization: of the layer, or of what pruning leaves of it; None for float.
+        pruning: of the layer; None for none.
     """
 
     quantization: QuantizationSettings | None = None

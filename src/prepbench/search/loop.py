@@ -48,13 +48,13 @@ class Loop:
     Args:
         subject: the model.
         jobs: the targets.
-        budget: what must hold.
+        budget: the limits and the objective.
         scoring: of candidates on the data.
         timing: of candidates.
-        journal: what was measured before.
+        journal: the earlier measurements.
         options: of compiles.
         progress: receives each step.
-        told: receives each candidate that was timed, and again once it was scored.
+        told: called with each candidate that was timed, and again once it was scored.
     """
 
     def __init__(
@@ -440,7 +440,7 @@ def moves(tables: Tables, mixture: Mixture) -> Iterator[Mixture]:
 
     Args:
         tables: of the target.
-        mixture: what the layers take now.
+        mixture: the current choices of the layers.
     """
     taken_now = dict(zip(tables.layers, mixture, strict=True))
     seen = {mixture}
@@ -490,10 +490,10 @@ def gain(
 
     Args:
         state: of the target.
-        mixture: what its layers take.
+        mixture: the choices of its layers.
         beside: the best, where that is one of this target.
-        best: what was measured of it, of what is to be small.
-        budget: says what that is.
+        best: its measured value of the objective.
+        budget: has the objective.
         scale: of the metric.
     """
     value = state.predicted(mixture, "", scale).value(budget.minimize)
@@ -508,8 +508,8 @@ def near(state: TargetState, best: Mixture, budget: Budget, scale: Scale) -> lis
 
     Args:
         state: of the target.
-        best: what was measured and is the best within the budget.
-        budget: what must hold.
+        best: the best measured mixture within the budget.
+        budget: the limits and the objective.
         scale: of the metric.
     """
     value, bounds = state.measured[best].value(budget.minimize), state.bounds(budget, scale, LOOSEST)
@@ -532,7 +532,7 @@ def measured_mixtures(journal: SearchJournal, arguments: Arguments, at: int) -> 
     """Yield each mixture of a target that the journal has measured, once, in the order of measurement.
 
     Args:
-        journal: what the journal holds of this model.
+        journal: of this model.
         arguments: of ``compile_model`` for each mixture.
         at: the target's position.
     """

@@ -32,7 +32,7 @@ class Subject:
         model: the model.
         calibration: samples from which ranges are learned.
         others: further arguments of ``compile_model``, such as dynamic axes.
-        kept: what compiles have in common.
+        kept: the cache that compiles share.
         timed: the call that is timed.
         executor: where layers are simulated; None for this process.
     """
@@ -76,7 +76,7 @@ class Timing:
 
     Attributes:
         sample: the call that is timed.
-        folder: a temporary folder for what is saved.
+        folder: a temporary folder for saved candidates.
         rounds: of a batch, at most.
         timeout: seconds to wait for each answer of a timing process.
         progress: receives each step.

@@ -38,7 +38,7 @@ def noise_by_part(
     Args:
         job: the target.
         executor: where layers are simulated, as :func:`prepbench.search` takes it.
-        progress: told after each; it may raise to cancel.
+        progress: called after each; it may raise to cancel.
 
     Returns:
         The noise by part, and the layers and choices that need the parts which are no layers.
@@ -78,7 +78,7 @@ def noise_by_layer(
         simulation: of the model.
         choices: settings by name.
         executor: where layers are simulated, as :func:`prepbench.search` takes it.
-        progress: told after each; it may raise to cancel.
+        progress: called after each; it may raise to cancel.
 
     Returns:
         The noise by part, and the layers and choices that need the parts which are values.

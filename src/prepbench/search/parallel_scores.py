@@ -52,13 +52,13 @@ def scores_in_processes(
     Args:
         simulation: of the model.
         mixtures: settings of layers by FQN.
-        names: what each is called for people.
+        names: the display name of each.
         executor: as ``run_tasks`` takes it.
-        progress: told after each task; it may raise to cancel.
+        progress: called after each task; it may raise to cancel.
 
     Raises:
         ArtifactError: parts of the model are leaves, whose code is in this process only.
-        ExecutorError: the executor has no workers, or they lack what tasks need.
+        ExecutorError: the executor has no workers, or they lack a requirement of the tasks.
     """
     with temporary_folder("sensitivity") as folder:
         candidates = dict.fromkeys(settings for mixture in mixtures for settings in mixture.values())

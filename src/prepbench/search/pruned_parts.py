@@ -19,10 +19,10 @@ class PrunedParts:
 
     Args:
         simulation: of the whole model.
-        choices: what layers may take, by name.
+        choices: of layers, by name.
 
     Attributes:
-        layers: what can go; None where no choice prunes.
+        layers: the possible cuts; None where no choice prunes.
     """
 
     def __init__(self, simulation: Simulation, choices: Choices) -> None:

@@ -110,7 +110,7 @@ class Scoring:
 
         Raises:
             InputError: the data can be read only once, or does not fit the model.
-            MetricError: the metric gave no finite number.
+            MetricError: the metric returned no finite number.
         """
         first = self.first()  # most mistakes show there, before anything slow happens
         self.shuffled = _digest(first) != _digest(self.first())

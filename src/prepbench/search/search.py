@@ -90,7 +90,7 @@ def search(
     Args:
         model: the model. It is left as it was.
         calibration_inputs: representative samples, as ``compile_model`` takes them.
-        budget: what must hold, and what is to be as small as possible.
+        budget: the limits, and the objective.
         targets: where the model may run; the best of all is found. ONNX Runtime when omitted.
         candidates: settings that a layer may take instead of staying in float: by name, or a list. When omitted, 8
             bits, and these with channels equalised where that is at least 1 dB quieter.
@@ -100,14 +100,14 @@ def search(
         data: read once for each model that is measured: pairs ``(input, target)`` with a ``metric``, inputs alone
             without one. Its first element is what is timed. The calibration inputs when omitted.
         metric: ``metric(output, target)``, as :func:`prepbench.compare` takes it. None: SQNR in dB against float.
-        higher_is_better: False for a loss; None: what is known of the metric, and else True.
+        higher_is_better: False for a loss; by default as known for the metric, else True.
         tries: how many mixtures are compiled and measured at most, beyond those of one candidate.
         rounds: interleaved rounds of each timing, at most; fewer where times differ little from round to round.
         tracing_inputs: samples whose sizes differ in the dims to make dynamic; the calibration inputs when omitted.
         dynamic_axes: which dims are dynamic; inferred when omitted.
         forward_fn: called as ``forward_fn(model, args, kwargs)`` in place of the model.
-        compile_options: algorithms. ``keep_ruined_layers_in_float`` has no say: the search decides.
-        reuse: what earlier compiles found.
+        compile_options: algorithms. ``keep_ruined_layers_in_float`` has no effect: the search decides.
+        reuse: the cache of earlier compiles.
         executor: where layers are simulated one by one: a ``concurrent.futures.Executor`` or a
             ``dask.distributed.Client``; None for this process, which also compiles, times and scores.
         results: path of a journal, to which each candidate is written as soon as it is measured, and from which those
@@ -117,12 +117,12 @@ def search(
         on_candidate: receives each candidate as soon as it is timed, and again once it is scored.
 
     Returns:
-        The best settings, with all that was measured and what was predicted.
+        The best settings, with all measured and predicted candidates.
 
     Raises:
         SettingsError: arguments that contradict each other or the budget, or candidates that no layer can take.
         InputError: samples or data do not fit the model, or the data can be read only once.
-        MetricError: the metric gave no finite number.
+        MetricError: the metric returned no finite number.
         CaptureError: the model cannot be captured as one graph.
         TargetError: a target cannot lower the model.
         LatencyError: a timing process failed.
@@ -314,7 +314,7 @@ def choices_by_target(
         deployments: the targets.
 
     Raises:
-        SettingsError: something else among them, or what no target has.
+        SettingsError: a candidate is of another type, or no target supports any.
     """
     bits, pruned = without_pruning(candidates)
     if len(deployments) > 1 and isinstance(bits, Mapping | Sequence) and not isinstance(bits, str):

@@ -33,8 +33,8 @@ class SearchJournal:
     Attributes:
         journal: where they are; None for nowhere.
         model: its fingerprint.
-        workload: what is timed and scored, in words and digests.
-        how: what else decides how the model is compiled, such as dynamic axes and calibration samples.
+        workload: the timed call and the scored data, in words and digests.
+        how: other inputs of the compile, such as dynamic axes and calibration samples.
         scale: of the metric.
         name: of the model, for people: its class, and the beginning of its fingerprint.
     """
@@ -56,8 +56,8 @@ class SearchJournal:
             path: of the journal.
             model: the model.
             scale: of the metric.
-            batches: what is scored, the first of which is timed.
-            how: what else decides, as samples, texts and numbers.
+            batches: the scored data, whose first batch is timed.
+            how: other inputs of the compile: samples, texts and numbers.
         """
         if path is None:
             return cls(None, "", "", "", scale)

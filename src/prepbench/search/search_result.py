@@ -24,10 +24,10 @@ class SearchCandidate:
     """A choice of settings for each layer on one target, with its predicted and measured values.
 
     Attributes:
-        name: what people call it.
+        name: the display name.
         target: the target's name for people.
-        layers: the name of what each layer takes, by FQN; ``"float"`` for a layer that is neither quantized nor pruned.
-        predicted_metric: before it was measured; None for what was measured first.
+        layers: the name of each layer's choice, by FQN; ``"float"`` for a layer that is neither quantized nor pruned.
+        predicted_metric: before it was measured; None for candidates that were measured first.
         predicted_drop: by how much the metric gets worse; None for an SQNR, which is one already.
         predicted_ms: milliseconds of one call.
         predicted_bytes: of the saved model.
@@ -105,12 +105,12 @@ class SearchResult:
     """The result of :func:`prepbench.search`: candidates, the best within the budget, and predictions.
 
     Attributes:
-        budget: what was to hold.
+        budget: the budget of the search.
         candidates: all that was measured or predicted, those that were measured first.
         best: the best within the budget; where none is, the nearest to it.
         reached: whether the best is within the budget.
-        proven: whether the best was measured, and nothing that was not is predicted to be better within the budget; or,
-            where the budget is not reached, what comes nearest was measured and shows that it cannot be.
+        proven: whether the best was measured and no other is predicted to be better within the budget; or, where the
+            budget is not reached, whether the nearest was measured and shows that it cannot be.
         why: how the search ended, in words.
         metric: the metric's name.
         unit: ``"dB"`` for SQNR, else empty.
@@ -209,7 +209,7 @@ class SearchResult:
             target: the name that candidates have for it; needed where the search had several.
 
         Returns:
-            The candidate that was measured so, or one with what is predicted of it.
+            The measured candidate with these choices, or a predicted one.
 
         Raises:
             UnknownNameError: there is no such layer, candidate or target.

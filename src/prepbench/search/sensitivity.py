@@ -87,7 +87,7 @@ def sensitivity(
             ``compare``. By default a few calibration samples.
         metric: ``metric(output, target)`` giving one finite number for a batch; needs ``data``. It runs in this
             process, also with an executor.
-        higher_is_better: False for a loss; None: what is known of the metric, and else True.
+        higher_is_better: False for a loss; by default as known for the metric, else True.
         exact: which pairs of a layer and a candidate are measured: True for all, False for none, a number for so many
             of those that are worst by estimate, ``"auto"`` for 24 of these and as many more as half a minute allows.
         tracing_inputs: as for ``compile_model``.
@@ -112,7 +112,7 @@ def sensitivity(
             floating-point tensor.
         CalibrationError: a sample holds NaN, or values become NaN or infinite on it.
         CaptureError: the model cannot be captured as one graph.
-        MetricError: the metric gave no finite number.
+        MetricError: the metric returned no finite number.
 
     Example:
         >>> found = pb.sensitivity(model, samples, data=batches, metric=pb.metrics.accuracy)

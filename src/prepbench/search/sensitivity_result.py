@@ -25,8 +25,8 @@ class SensitivityRow:
         fqn: the layer.
         type: its class name.
         candidate: the name of the settings.
-        estimated: what it does to the model's output, estimated from the layer's noise; in the unit of the result.
-            None where the target refuses it.
+        estimated: the effect on the model's output, estimated from the layer's noise; in the unit of the result. None
+            where the target does not support it.
         exact: the same, measured; None where it was not.
         metric: of the model; None where it was not measured.
         drop: by how much the metric is worse than in float; negative where it is better.

@@ -33,7 +33,7 @@ class Shrinking:
     Attributes:
         channels: the settings of choices that remove channels, by name.
         together: layers that make the same channels, and lose them together.
-        readings: of which layer reads what another one makes.
+        readings: the layers that read channels which others make.
         left: the share of a layer's weights that is left in a model of one choice in all layers, by layer and choice;
             1 where it is missing.
     """

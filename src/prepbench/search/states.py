@@ -39,11 +39,11 @@ class TargetState:
     Attributes:
         label: the target for people.
         tables: of layers and choices.
-        measured: candidates that were compiled, by what their layers really take.
+        measured: candidates that were compiled, by the choices that their layers really took.
         noise: of mixtures that were simulated.
         failed: mixtures that could not be compiled, with the reason.
-        surprise: by how much longer mixtures took than was predicted. Who takes what is predicted to be the best takes
-            what errors make look good (Smith and Winkler, "The optimizer's curse", 2006).
+        surprise: by how much longer mixtures took than predicted. The mixture with the best prediction tends to have a
+            prediction that is too good (Smith and Winkler, "The optimizer's curse", 2006).
     """
 
     label: str
@@ -95,8 +95,8 @@ class TargetState:
         """Return a copy with a measured candidate; the tables and the curve are corrected by it.
 
         Args:
-            mixture: what its layers take.
-            candidate: what was measured.
+            mixture: the choices of its layers.
+            candidate: the measured candidate.
             scale: of the metric.
             again: whether its time is known already, and only the metric is new.
         """
@@ -220,7 +220,7 @@ def expected_gain(value: float, doubt: float, best: float) -> float:
     Args:
         value: as predicted.
         doubt: of the prediction, as a standard deviation.
-        best: so far.
+        best: the best value so far.
 
     Example:
         >>> expected_gain(0.9, 0.0, 1.0) > expected_gain(1.0, 0.1, 1.0) > expected_gain(1.1, 0.1, 1.0) > 0
@@ -266,7 +266,7 @@ def solve(tables: Tables, goal: str, bounds: Bounds, without: Sequence[Mixture] 
     Of equally good ones it is the quieter.
 
     Args:
-        tables: what is known.
+        tables: of the target.
         goal: ``"latency"``, ``"size"`` or ``"drop"``.
         bounds: limits; that of the goal itself is not looked at.
         without: mixtures that are left out.
@@ -351,7 +351,7 @@ def front(tables: Tables, goal: str, points: int) -> list[Mixture]:
     """Return mixtures from the quietest to the one with the least cost, each the best at its noise.
 
     Args:
-        tables: what is known.
+        tables: of the target.
         goal: ``"latency"`` or ``"size"``.
         points: how many bounds of noise are tried.
     """
@@ -378,9 +378,9 @@ def borders_of(tables: Tables, goal: str, limited: Mapping[str, int]) -> list[Bo
     """Return the borders between neighbouring layers, where conversions may cost time.
 
     Args:
-        tables: what is known.
-        goal: what is to be small: ``"latency"``, ``"size"`` or ``"drop"``.
-        limited: what is within a limit, with the place of the limit.
+        tables: of the target.
+        goal: the objective: ``"latency"``, ``"size"`` or ``"drop"``.
+        limited: the limited quantities, with the index of each limit.
     """
     place = {fqn: at for at, fqn in enumerate(tables.layers)}
 

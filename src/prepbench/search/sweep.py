@@ -92,10 +92,10 @@ def sweep(
         data: batches to score and time on, as ``pb.compare`` takes them, for all models or by their names; the
             calibration inputs when omitted.
         metric: ``metric(output, target)``; None for an SQNR in dB against the model in PyTorch.
-        higher_is_better: False for a loss; None: what is known of the metric, and else True.
+        higher_is_better: False for a loss; by default as known for the metric, else True.
         rounds: interleaved rounds of timing; 0 leaves latency out.
         timeout: seconds to wait for each answer of a timing process; None waits for ever.
-        results: path of a journal, which gets each result as soon as it is there.
+        results: path of a journal, to which each result is written at once.
         executor: None for this process, a ``concurrent.futures.Executor``, or a ``dask.distributed.Client``. A metric
             of your own is computed here.
         progress: receives each step; it may raise :class:`prepbench.Cancelled`. What was measured is in the journal.
@@ -584,7 +584,7 @@ def measured_group(
     Args:
         candidates: the reference first.
         data: batches, as ``pb.compare`` takes them, which can be read again.
-        how: what to measure.
+        how: how to measure.
         progress: may raise to cancel.
     """
     try:

@@ -22,7 +22,7 @@ class Neighbours:
     Attributes:
         one: FQN of the layer that is computed first.
         other: FQN of the layer that reads.
-        bytes: of what lies between them, in float.
+        bytes: of the values between them, in float.
     """
 
     one: str
@@ -46,12 +46,12 @@ class Tables:
         noise: at the model's output, relative to the signal or in nats.
         curve: how the metric falls with noise.
         beside: seconds of layers and choices that are in none of the layer's own kernels.
-        rounded: layers and choices for which a value between layers is rounded, or channels or weights go, by that part
-            of the noise; it is there once, however many need it.
+        rounded: the layers and choices that need each value to be rounded, or each cut, by the part of the noise that
+            it makes; such a part counts once, however many need it.
         bits: the choice that quantizes alike, by which its noise is known, by choice; the choice itself where missing.
         kernels: the choice without equalised channels that else is the same, by which time and size are known, in the
             same way. Scales are those of a model, not of a layer, so no mixture takes both.
-        shrinking: what removing channels does beyond a layer.
+        shrinking: the side effects of pruning on other layers.
     """
 
     layers: tuple[str, ...]

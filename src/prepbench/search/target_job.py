@@ -30,9 +30,9 @@ class TargetJob:
         deployment: its settings.
         label: the target for people.
         simulation: the model, as this target would quantize it.
-        choices: what layers may take, by name.
+        choices: of layers, by name.
         lacking: why no layer takes one of the other candidates here.
-        notes: what else is to be said of the choices.
+        notes: remarks on the choices.
     """
 
     deployment: DeploymentSettings
@@ -173,9 +173,9 @@ def shrinking_of(
     """Return the side effects of pruning on other layers.
 
     Args:
-        parts: what choices prune.
+        parts: the channels that choices prune.
         layers: FQNs, in the order in which they run.
-        choices: what layers may take, by name.
+        choices: of layers, by name.
         refused: layers and choices that do not go together.
     """
     channels = {

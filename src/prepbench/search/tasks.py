@@ -152,7 +152,7 @@ def value_of(answer: str, what: str) -> Any:
 
     Args:
         answer: the text.
-        what: the task, for people.
+        what: the display name of the task.
 
     Raises:
         TaskError: the task failed with an error that is none of ours.

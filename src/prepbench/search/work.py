@@ -21,12 +21,12 @@ class Work:
     Attributes:
         name: of the function.
         payloads: the data of each task.
-        names: what each is called for people.
-        folders: what they read.
+        names: the display name of each.
+        folders: the folders that tasks read.
         needs: the folders of each task by name.
         is_timing: whether they measure time.
-        stage: what progress says.
-        progress: told after each task and while waiting.
+        stage: the stage in progress reports.
+        progress: called after each task and during waits.
         answers: by the number of the task.
     """
 

@@ -32,14 +32,14 @@ class ExplainedLayer:
         fqn: the layer.
         type: its class name.
         rule: the key of ``layer_quantization_settings`` that decided, or ``"global"``.
-        settings: what applies, or None if the layer stays in float.
+        settings: the settings that apply, or None if the layer stays in float.
         overruled: other keys that match the layer, which ``rule`` outranks.
         until: FQNs of the layers that are quantized again, where this layer skips those behind it until them.
         downstream: whether all layers that its output reaches are skipped with it.
-        note: what was chosen for this kind of layer where nothing says otherwise.
-        pruning: what is pruned, in words; empty where nothing is.
+        note: a choice for this kind of layer that no setting makes.
+        pruning: the pruning in words; empty for none.
         adapter: the low-rank adapter beside it, in words; empty for none.
-        is_assumed: whether it is a layer only if the graph multiplies by it: a tensor whose name does not say so.
+        is_assumed: whether it is a layer only if the graph multiplies by it: a tensor whose name does not show it.
     """
 
     fqn: str
@@ -118,7 +118,7 @@ def explain_settings(
         model: the model that the keys name modules of.
         settings: the global settings.
         layer_quantization_settings: overrides by key; None for none.
-        pruning_settings: what to prune, which is said beside; None for nothing.
+        pruning_settings: of the model, which are listed beside; None for none.
         layer_pruning_settings: overrides by the same kinds of keys.
         lora_settings: adapters; shown beside the layers that get one.
 

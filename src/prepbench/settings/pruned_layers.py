@@ -27,7 +27,7 @@ class PrunableLayer:
         fqn: the layer.
         type: its class name.
         rule: the key of ``layer_pruning_settings`` that decided, or ``"global"``.
-        settings: what applies, or None if the layer stays as it is.
+        settings: the settings that apply, or None if the layer stays unchanged.
         overruled: other keys that match the layer, which ``rule`` outranks.
     """
 

@@ -20,7 +20,7 @@ def quantizable_layers(model: nn.Module, *, tables: bool = False) -> list[str]:
 
     Args:
         model: the model.
-        tables: also embeddings, which can be where weights alone are quantized.
+        tables: include embeddings, which weight-only settings can quantize.
 
     Example:
         >>> quantizable_layers(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))

@@ -57,12 +57,12 @@ class QuantizationSettings(Settings):
         per_channel: each output channel of a weight has a scale of its own; False gives the whole weight one scale.
             Default True.
         weights_algorithm: how the integers of weights are found. ``"nearest"`` rounds each weight to the nearest one.
-            ``"gptq"`` lets later inputs make up for the errors of earlier ones, ``"awq"`` takes scales by what the
-            inputs are on calibration samples, ``"hqq"`` takes the range that suits most weights and not the outliers.
-            ``"adaround"`` learns on calibration samples for each weight whether it is rounded up or down, also in
-            convolutions; it was the most exact and takes the longest.
-            ``"auto"`` takes ``"gptq"`` for fewer than 8 bits, which was best in our benchmark, and else
-            ``"nearest"``. Convolutions are rounded to nearest where an algorithm is for matrices. Default ``"auto"``.
+            ``"gptq"`` compensates the error of each input by the weights of later ones, ``"awq"`` weights errors by the
+            power of the inputs on calibration samples, ``"hqq"`` takes the range that suits most weights and not the
+            outliers. ``"adaround"`` learns on calibration samples for each weight whether it is rounded up or down,
+            also in convolutions; it is the most exact and the slowest. ``"auto"`` takes ``"gptq"`` for fewer than 8
+            bits, which was best in our benchmark, and else ``"nearest"``. Convolutions are rounded to nearest where an
+            algorithm is for matrices. Default ``"auto"``.
         cross_layer_equalization: scale the channels between this layer and its neighbours, as the switch of
             :class:`prepbench.CompileOptions` does for all layers. Channels are scaled where every layer that makes or
             reads them wants it or stays in float, which the scales do not change. Default False.

@@ -46,7 +46,7 @@ class LayerNames:
 
     Args:
         model: the model.
-        argument: what the rules are called in messages.
+        argument: the name of the rules in messages.
 
     Example:
         >>> names = LayerNames(nn.Sequential(nn.Linear(2, 2)))

@@ -58,9 +58,9 @@ def bench_html(shown: ShownBench, graph: DiagramDocument, note: str = NO_KERNEL)
     """Return a bench as HTML of bounded size, with the fonts and colours of the page around it.
 
     Args:
-        shown: what is shown.
-        graph: what the diagram draws.
-        note: what to say about the controls, which are not there.
+        shown: the content.
+        graph: the diagram.
+        note: a hint in place of the missing controls.
     """
     short = shortened(shown)
     page = _html(short, picture_html(graph), note)

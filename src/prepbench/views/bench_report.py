@@ -61,9 +61,9 @@ def report_page(shown: ShownBench, graph: DiagramDocument, made: str) -> str:
     """Return the HTML of the report.
 
     Args:
-        shown: what is shown.
-        graph: what the diagram draws.
-        made: when and with what it was made, in words.
+        shown: the content.
+        graph: the diagram.
+        made: date and version of the report, in words.
     """
     first = graph.documents[0]
     policy = re.search(r'<meta http-equiv="Content-Security-Policy"[^>]*>', script("page.html"))

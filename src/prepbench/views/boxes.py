@@ -35,7 +35,7 @@ class Box:
         id: the node's id, ``"module:<group>"`` for a closed group, ``"fold:<first group>"`` for several alike.
         kind: ``"module"``, ``"fold"``, ``"node"``, ``"input"``, ``"output"``, ``"reference"`` or ``"note"``.
         title: the name in bold; ``subtitle``: its type; ``detail``: shapes or counts.
-        status: what capture made of it.
+        status: the capture status.
         fqn: the module that it is or belongs to.
         inside: for a closed group, how many failed and leaf modules it hides.
         folded: for a fold, the groups in it.

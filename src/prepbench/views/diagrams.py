@@ -16,7 +16,7 @@ def combined(*things: Any, compare: bool = False, titles: tuple[str, ...] = ()) 
 
     Args:
         things: results with a ``document()``, such as a ``GraphCollection`` or a ``Captured``, or documents.
-        compare: two of them side by side, with what differs marked; else one at a time, to switch between.
+        compare: two of them side by side, with differences marked; else one at a time, to switch between.
         titles: a name for each.
 
     Raises:

@@ -48,7 +48,7 @@ def to_dot(view: Scene, *, compact: bool = False) -> str:
     """Return the DOT source of a scene.
 
     Args:
-        view: what is visible.
+        view: the visible part.
         compact: spend less of the layout's time on short edges (for large scenes).
     """
     graph = {**_GRAPH, **({"nslimit": "1", "nslimit1": "1"} if compact else {})}

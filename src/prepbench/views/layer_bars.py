@@ -56,7 +56,7 @@ def bar_figure(
         traces: from :func:`bars`.
         rows: how many bars there are.
         legend: whether the names of the traces are shown.
-        axis: what the bars stand for.
+        axis: the quantity of the bars.
         from_zero: whether all values are 0 or more.
     """
     import plotly.graph_objects as go

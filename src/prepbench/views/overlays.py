@@ -37,7 +37,7 @@ def make_overlay(
     Args:
         table: a mapping from FQN to value, a pandas ``Series`` by FQN, or a ``DataFrame`` with the FQNs in a column
             named ``fqn``, ``layer``, ``module`` or ``name``, or as its index.
-        documents: what the overlay is for: at least one name must be a module there.
+        documents: the diagrams of the overlay: at least one name must be a module in them.
         column: the column with the values; may be left out when there is only one.
         name: shown in the legend; the column's name if left out.
         unit: e.g. ``"ms"``.

@@ -31,7 +31,7 @@ def scene(
     """Return the visible part of ``document``.
 
     Args:
-        document: what was captured.
+        document: the captured graphs.
         expanded: ids of the open groups; None opens as many levels as stay readable (some 36 boxes), and the
             way to every failure.
         view: all that can be chosen, instead of ``expanded``.

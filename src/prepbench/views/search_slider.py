@@ -27,7 +27,7 @@ def slider_figure(result: SearchResult, budgets: Sequence[Budget]) -> go.Figure:
     marked.
 
     Args:
-        result: what was searched.
+        result: of the search.
         budgets: in the order of the slider; the result's own is where it starts, if it is among them.
     """
     solved = [result if budget == result.budget else result.with_budget(budget) for budget in budgets]

@@ -22,7 +22,7 @@ def render(view: Scene, *, seconds: float = SECONDS) -> str | None:
     """Return the scene as SVG text, or None when ``dot`` is not installed or takes too long.
 
     Args:
-        view: what is visible.
+        view: the visible part.
         seconds: time limit of one layout; a second, simpler layout is tried after it.
     """
     if shutil.which("dot") is None:

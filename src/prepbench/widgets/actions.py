@@ -19,7 +19,7 @@ class Action(Generic[W]):
     """One action.
 
     Attributes:
-        payload: a dataclass; its fields are what the page sends along, and the arguments of the method.
+        payload: a dataclass; its fields come from the page, and are the arguments of the method.
         method: the method that does it, of a given widget.
     """
 

@@ -44,7 +44,7 @@ class DiagramWidget(anywidget.AnyWidget):
 
     Attributes:
         selected: FQNs of the selected modules; settable, which brings them into view.
-        view: what is open and shown, as the diagram keeps it: ``open`` (ids of open modules, None for the first
+        view: the open and shown parts, as the diagram keeps them: ``open`` (ids of open modules, None for the first
             view), ``unfolded``, ``root``, ``around``, ``hops``, ``depth``; settable, in parts too.
         overlay: name of the overlay that colours the boxes, "" for none; settable. Call it with a table to add one:
             ``diagram.overlay(table, "sqnr")``.

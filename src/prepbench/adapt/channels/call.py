@@ -23,7 +23,7 @@ class Call(Joiner):
 
     Args:
         node: the node.
-        values: what is known of earlier nodes.
+        values: the values of earlier nodes.
         classes: of all channels.
 
     Attributes:

@@ -28,7 +28,7 @@ class Removal:
 
     Args:
         channels: of the program.
-        removed: for each channel whether it goes; the same for all channels of a class.
+        removed: for each channel whether it is removed; the same for all channels of a class.
     """
 
     def __init__(self, channels: ChannelMap, removed: np.ndarray) -> None:

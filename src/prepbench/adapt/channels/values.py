@@ -149,7 +149,7 @@ class Joiner:
             operands: the letters of the dims of each operand, and its value.
             result: the letters of the result.
             shape: its sizes.
-            why: what to say where channels are tied.
+            why: the reason for tied channels.
         """
         left = []
         for letters, value in operands:

@@ -24,8 +24,8 @@ class ChannelMap:
 
     Attributes:
         program: the program.
-        classes: what is removed together, and what is kept and why.
-        values: the labels of what each live node computes: a value, a list of values, or None for what is no tensor.
+        classes: the channels that are removed together, and those that are kept, with the reason.
+        values: the labels of each live node's result: a value, a list of values, or None if it is no tensor.
         parameters: the names of tensors in the program by placeholder.
         weights: the labels of parameters as they were given, also where they became one class.
     """

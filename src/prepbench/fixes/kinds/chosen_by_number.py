@@ -39,9 +39,9 @@ class _Choice:
     """An expression that depends on a number.
 
     Attributes:
-        one: what it is for one of the possibilities, by the name of this.
+        one: the expression for one of the possibilities, with a placeholder's name.
         all: the possibilities.
-        index: which one it is, as a tensor.
+        index: the index of the selected possibility, as a tensor.
         counts_from_end: whether negative numbers count from the end.
     """
 

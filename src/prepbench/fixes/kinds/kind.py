@@ -13,8 +13,8 @@ class Kind:
     """One kind of change to the source of a function.
 
     Attributes:
-        name: what becomes what.
-        right_if: what must hold for the change to be right.
+        name: the rewrite in words, from what to what.
+        right_if: the condition under which the change is correct.
         propose: changed functions for a site, the best one first; none where the kind has nothing to do there. It
             raises ``CannotFix`` where the kind fits and no right change is known.
     """

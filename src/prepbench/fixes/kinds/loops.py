@@ -88,7 +88,7 @@ class Clamped(cst.CSTTransformer):
         self._reads = {text_of(part): at for part, at in reads.items()}
 
     def block(self, statements: Sequence[Statement]) -> list[Statement]:
-        """Return statements with such reads."""
+        """Return statements whose reads of ``x[:, i]`` are clamped."""
         made: Any = [each.visit(self) for each in statements]
         return list(made)
 
@@ -155,7 +155,7 @@ class _Masked:
         conditions: the conditions that the loop ends by.
         assumption: the bound, in words; "" where the code proves it.
         limit: the bound as data.
-        stacks: what stands for the stacks of lists that the loop appends to.
+        stacks: the replacements of stacks of lists that the loop appends to.
     """
 
     site: Site

@@ -36,7 +36,7 @@ class Bound:
     """The most iterations of a loop.
 
     Attributes:
-        steps: what the loop goes over, as code.
+        steps: the sequence that the loop iterates over, as code.
         most: how many these are on the samples.
     """
 

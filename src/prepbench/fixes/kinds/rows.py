@@ -64,7 +64,7 @@ class _Part:
     """A part of a tensor whose size depends on data.
 
     Attributes:
-        whole: the tensor, or what is computed from each of its positions.
+        whole: the tensor, or an elementwise function of it.
         mask: which positions belong to the part.
         at: the dim that they are of.
         dims: how many the whole has.
@@ -110,7 +110,7 @@ class Steps:
         return name
 
     def block(self, statements: Sequence[Statement]) -> list[Statement]:
-        """Return the rewritten statements, each after those that it requires."""
+        """Return the rewritten statements, each preceded by the statements that it needs."""
         made: list[Statement] = []
         for each in statements:
             new = self._changed(each)
@@ -444,10 +444,10 @@ class _Loop:
     Attributes:
         site: where it stands.
         node: the loop.
-        rows: what it goes over.
-        lists: what is appended to lists, with the calls that join these.
+        rows: the rows that it iterates over.
+        lists: the values that are appended to lists, with the calls that join these.
         tensors: tensors whose rows are written.
-        sums: what is added up.
+        sums: the values that are summed.
     """
 
     site: Site

@@ -49,9 +49,9 @@ class Side:
     """One side of a branch.
 
     Attributes:
-        statements: what always runs.
+        statements: the unconditional statements.
         values: the value of each name that the side assigns.
-        returned: what it returns.
+        returned: the returned value.
         writes: assignments to attributes and items, and calls that append, which are made once for both sides.
     """
 
@@ -100,7 +100,7 @@ def side_of(
         suffix: ends its names.
         returns: whether it ends in ``return``.
         single: whether its one value may stand where it is chosen, without a name.
-        guards: what stands for names that the side computes with.
+        guards: replacements of names that the side computes with.
 
     Raises:
         CannotFix: it does more than compute values.

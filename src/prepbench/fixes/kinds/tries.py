@@ -60,8 +60,9 @@ def _form(site: Site, call: cst.CSTNode) -> Expression | None:
 
 
 def _told(site: Site, handler: cst.ExceptHandler, call: cst.Call, info: str) -> tuple[list[Statement], list[Statement]]:
-    """Split a handler into the part that reports the error, where Python calls the raising operator again, and the
-    rest.
+    """Split a handler into the statements that read its error, and the rest.
+
+    The first run in Python only, where they get the error by calling the raising operator again.
     """
     name = text_of(handler.name.name) if handler.name is not None else ""
     body = body_of(handler.body)

@@ -23,10 +23,10 @@ class _Norm:
 
     Attributes:
         node: the batch norm.
-        layer: what it alone reads.
+        layer: the layer before it, which nothing else reads.
         weight: the layer's weight.
         constants: the norm's weight, bias, mean and variance; None for a weight or bias that it lacks.
-        epsilon: what is added to the variance.
+        epsilon: the constant that is added to the variance.
     """
 
     node: fx.Node

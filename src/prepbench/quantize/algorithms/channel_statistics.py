@@ -50,10 +50,10 @@ def measure_channels(
         graph: it is as before afterwards, with the buffers that it writes to.
         axes: of the channels, by node.
         samples: calls of the graph.
-        stage: what progress is of.
+        stage: the stage in progress reports.
         progress: called after each sample; may raise to cancel.
-        known: what was measured before of the same graph and samples, by the name of the node and the axis; what is
-            measured is added. The samples run only where something is missing.
+        known: earlier measurements of the same graph and samples, by the name of the node and the axis; new ones are
+            added. The samples run only where one is missing.
 
     Raises:
         CalibrationError: the graph cannot run on a sample.

@@ -116,7 +116,7 @@ class Constants:
 
 
 def _users(source: fx.Node) -> set[fx.Node]:
-    """Return the users of a constant; those of a cast in place of the cast."""
+    """Return the users of a constant, past a cast of it."""
     casts = {user for user in source.users if parameter_of(user) is source}
     return (set(source.users) - casts).union(*(cast.users for cast in casts))
 

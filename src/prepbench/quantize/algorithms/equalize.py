@@ -51,7 +51,7 @@ def equalize(
             layers that make or read it have settings that want it.
         samples: calls of the graph, each run once.
         progress: called after each sample; may raise to cancel, and the graph is then as it was.
-        known: what the samples hold in channels, as :func:`measure_channels` takes it.
+        known: the statistics of channels, as for :func:`measure_channels`.
 
     Returns:
         The layers whose weights changed, in execution order.
@@ -99,7 +99,7 @@ def settings_of_scales(
     Args:
         settings: of the layers that are quantized, by FQN.
         layers: FQNs of all layers.
-        everywhere: whether all layers want it, whatever their settings say.
+        everywhere: whether all layers use equalization, whatever their settings.
     """
     if everywhere:
         settings = {fqn: replace(given, cross_layer_equalization=True) for fqn, given in settings.items()}
@@ -215,8 +215,8 @@ class ScaledWeight:
         largest: the largest absolute value over the taps of a kernel.
         squares: the sum of the squares over them.
         taps: how many there are.
-        outputs: what each output was divided by.
-        inputs: what each input was multiplied by.
+        outputs: the divisor of each output.
+        inputs: the factor of each input.
     """
 
     layer: LayerNode

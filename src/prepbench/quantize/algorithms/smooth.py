@@ -84,11 +84,11 @@ def smooth(
     Args:
         graph: changed in place, the tensors that it shares with others are not.
         layers: the layers that may change, from :func:`prepbench.quantize.layer_nodes.layer_nodes`.
-        samples: calls of the graph, each run once; none where no group can gain what it must.
+        samples: calls of the graph, each run once; empty if no group can reach the minimal gain.
         progress: called after each sample; may raise to cancel, and the graph is then as it was.
-        strength: how much of the difficulty moves from the activations (0) to the weights (1); None for what leaves the
-            least estimated noise in each group.
-        min_gain: what it must gain.
+        strength: how much of the difficulty moves from the activations (0) to the weights (1), SmoothQuant's alpha;
+            None for the value of least estimated noise in each group.
+        min_gain: the minimal gain of smoothing.
 
     Returns:
         The layers of ``layers`` whose weights changed, in execution order.
