@@ -50,7 +50,7 @@ def tested_requirement(package: str) -> str:
 
 
 def _version(package: str) -> str:
-    if package == "torch":  # which adds to it what it was built for
+    if package == "torch":  # torch appends its build (+cpu, +cu128)
         import torch
 
         return torch.__version__

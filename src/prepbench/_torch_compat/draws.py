@@ -22,6 +22,6 @@ class Draws(OperatorMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         tags = getattr(func, "tags", None)
-        if tags is None or torch.Tag.nondeterministic_seeded in tags:  # what torch.cond runs is not seen here
+        if tags is None or torch.Tag.nondeterministic_seeded in tags:  # draws inside of torch.cond are not seen here
             self.seen = True
         return func(*args, **(kwargs or {}))

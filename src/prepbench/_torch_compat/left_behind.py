@@ -36,7 +36,7 @@ def graphs_let_go() -> Iterator[None]:
     tensors in an environment whose sizes lead back to it through C++, where no garbage collector looks.
     """
     sizes = sys.modules.get(_SIZES)
-    if sizes is None:  # loading it takes as long as a small trace, and whoever makes sizes has loaded it
+    if sizes is None:  # loading the module takes as long as a small trace, and code that makes sizes has loaded it
         yield
         return
 

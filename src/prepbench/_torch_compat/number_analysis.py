@@ -10,7 +10,7 @@ import torch
 
 from prepbench._torch_compat.checks import needed_for
 
-# as they are before tracing replaces them
+# the originals, before tracing replaces them
 _FLOOR, _CEIL, _TRUNC = math.floor, math.ceil, math.trunc
 
 with needed_for("square roots of symbolic sizes"):

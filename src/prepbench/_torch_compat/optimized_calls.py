@@ -114,7 +114,7 @@ def graph_inputs(graph: torch.fx.GraphModule) -> tuple[GraphInput, ...]:
 
 
 def _may_vary(size: Any) -> bool:
-    # what tracing has fixed is still a SymInt, of a number
+    # a size that tracing has fixed is still a SymInt, with a number
     return isinstance(size, torch.SymInt) and bool(size.node.expr.free_symbols)
 
 

@@ -80,7 +80,7 @@ class ActivationQuantizer(nn.Module):
             observer._observe(x)
             low, high = observer._range() if observer.finite else (math.nan, math.nan)
         if not (math.isfinite(low) and math.isfinite(high)):
-            return  # what a diverged step computes is nothing to learn from
+            return  # a diverged step gives no usable range
         if not self.is_learned:
             self.low, self.high = low, high
         else:

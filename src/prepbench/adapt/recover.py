@@ -241,7 +241,7 @@ class _Training:
             self.stopped = "interrupted"
             if len(self.losses) not in self.scores:
                 with contextlib.suppress(KeyboardInterrupt):
-                    self._check(checked)  # what was trained since the last check may be the best
+                    self._check(checked)  # the weights trained since the last check may be the best
         finally:
             if self._best is not None:
                 _put_back(self.model, self._best)
@@ -375,7 +375,7 @@ def _check(
     check_progress(progress)
 
 
-# What a model is trained on.
+# The training data.
 
 
 @dataclass(frozen=True)

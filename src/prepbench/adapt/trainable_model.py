@@ -149,7 +149,7 @@ class TrainableModel(nn.Module):
         self._buffers = parts.model._buffers
         self._non_persistent_buffers_set = parts.model._non_persistent_buffers_set
         self.__dict__["parts"] = parts
-        # what asks for the signature (a Trainer, samples by keyword) gets the original's
+        # callers that inspect the signature (a Trainer, samples by keyword) see the original's
         call: Any = functools.partial(type(self).forward, self)
         call.__signature__ = inspect.signature(parts.model.forward)
         self.__dict__["forward"] = call
@@ -221,7 +221,7 @@ class TrainableModel(nn.Module):
             parts = self.__dict__.get("parts")
             if parts is None or name.startswith("__"):
                 raise
-            return getattr(parts.model, name)  # what else the user's model has: its configuration, its loss
+            return getattr(parts.model, name)  # other attributes of the user's model: its configuration, its loss
 
     @property
     def trainable_parameters(self) -> tuple[int, int]:

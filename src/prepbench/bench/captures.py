@@ -70,7 +70,7 @@ class Captures:
                 try:
                     self._fixed = fix(self._model, self._samples, progress=progress)
                 except Exception as error:
-                    # whatever it is, of the model's code or ours: it would come again, and nobody should wait for fixes
+                    # any error, of the model's code or ours: it would come again, and callers must not wait for fixes
                     self._hopeless = not isinstance(error, Cancelled)
                     raise
             return self._fixed
@@ -123,7 +123,7 @@ class Captures:
 
     def capture(self, state: BenchState, progress: ProgressCallback) -> None:
         """Trace again, capture with the choices, and verify the axes."""
-        self._collections.clear()  # the model may have been changed, and its twins with fixes are of what it was
+        self._collections.clear()  # the model may have changed since the twins with fixes were made
         self._models = {(): self._model}
         self._fixed = self._fixed if state.fixes else None
         self._hopeless = False

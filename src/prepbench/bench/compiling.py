@@ -270,7 +270,7 @@ class Compiling(TrainingBack):
     def _compile(self, state: BenchState, progress: ProgressCallback) -> CompiledModel:
         made, errors = [], []
         check_data_fits(self.model, state.axes, self.data, self.metric)
-        writing = self._writing(state, progress)  # what the float model cannot do is said before anything slow
+        writing = self._writing(state, progress)  # before anything slow: the float model may be unable to generate
         for number, target in enumerate(state.targets):
             progress(Progress(TARGET, number, len(state.targets), display_name(target)))
             try:

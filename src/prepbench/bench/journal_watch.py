@@ -29,7 +29,7 @@ class JournalWatch:
     def __init__(self, path: Path, changed: Callable[[], bool], pause: float = PAUSE_S) -> None:
         self.path, self._changed, self._pause = path, changed, pause
         self._over = threading.Event()
-        context = contextvars.copy_context()  # what the callback shows belongs to the cell that shows the bench
+        context = contextvars.copy_context()  # output of the callback belongs to the cell that shows the bench
         self._thread = threading.Thread(target=context.run, args=(self._run,), name="prepbench journal", daemon=True)
         self._thread.start()
 

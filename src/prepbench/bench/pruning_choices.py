@@ -141,7 +141,7 @@ class PruningChoices(Choices):
             SettingsError: choices that do not fit the model, or a position beyond them.
         """
         for state in states:
-            if isinstance(state, BenchState):  # what is none is told below
+            if isinstance(state, BenchState):  # other types raise below
                 self._pruning_of(state)
         super().take_over(states, position)
 

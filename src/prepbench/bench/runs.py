@@ -321,7 +321,7 @@ class Runs(PruningChoices):
         return compiled[run]
 
     def _choose(self, **changes: Any) -> None:
-        self._shown = ""  # what the new choices lead to is shown
+        self._shown = ""  # show the result of the new choices
         super()._choose(**changes)
 
     def _shown_run(self) -> Run | None:

@@ -94,7 +94,7 @@ class JournalWriter:
             elif run.score is not None or run.error:
                 self._journal.write(self.marked(run))
         except UnknownNameError:
-            return  # it was never written, or somebody else removed it
+            return  # it was never written, or another process removed it
         except PrepbenchError as error:
             warnings.warn(f"The run is in the history of this bench only: {error}", stacklevel=2)
 

@@ -197,7 +197,7 @@ def _sentence(bench: Searching, failures: tuple[FailureSummary, ...]) -> str:
     return " · ".join(said)
 
 
-# What cannot be captured, with what can be done about it, and the axes of the inputs.
+# The modules that cannot be captured, with the possible actions, and the axes of the inputs.
 
 
 def failure_summaries(

@@ -22,8 +22,8 @@ from prepbench.bench.names import user_namespace
 from prepbench.errors import PrepbenchError, printable
 from prepbench.inputs import normalize_samples
 
-_MODELS, _SAMPLES = 200, 200  # that are told; nobody chooses among more
-_ITEMS, _DEPTH = 32, 6  # how far values are looked into
+_MODELS, _SAMPLES = 200, 200  # listed at most; more are no use in a menu
+_ITEMS, _DEPTH = 32, 6  # how many items, and how deep, are inspected
 _TEXT = 120
 _HINTS = re.compile(r"calib|sample|input|batch|^x$", re.IGNORECASE)
 

@@ -63,7 +63,7 @@ def compared_text(tokens: Sequence[int], expected: Sequence[int], decode: Decode
     whole = text_of(tokens, decode)
     if agree == len(tokens):
         return WrittenText(whole, agree=agree, tokens=len(tokens))
-    # what stands for a token may depend on those around it, such as the bytes of one letter
+    # the text of a token may depend on its neighbours, such as the bytes of one letter
     same = _shared_start(text_of(tokens[:agree], decode), whole)
     upto = _shared_start(text_of(tokens[: agree + 1], decode), whole)
     return WrittenText(same, whole[len(same) : len(upto)], whole[max(len(same), len(upto)) :], agree, len(tokens))

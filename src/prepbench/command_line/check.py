@@ -94,7 +94,7 @@ def _as_data(report: Any) -> dict[str, Any]:
     }
 
 
-# What could not be captured when it was written down: a file to commit, so that only what is new fails.
+# The failures at the time of writing, in a file to commit, so that only new ones fail the check.
 
 
 FORMAT = "prepbench baseline 1"

@@ -127,7 +127,7 @@ def _measured(candidates: dict[str, Any], options: argparse.Namespace, bounds: d
     data = load_values(options.data, "--data", options.candidates[0] if is_reference(options.candidates[0]) else "")
     noise = None
     if metric is not None and SQNR in bounds:
-        data = list(data)  # gone over twice
+        data = list(data)  # iterated twice
         noise = compare(candidates, _inputs_alone(data) if takes_targets(metric) else data, rounds=0)
     comparison = compare(candidates, data, metric=metric, rounds=options.rounds)
     return Report("compare", repr(comparison), tuple(outcomes(comparison, noise, bounds)), _as_data(comparison))

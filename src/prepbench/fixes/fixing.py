@@ -63,7 +63,7 @@ def fix(
     if any(draft.fix is not None for draft in fixed.remaining):
         assuming = _searched(Search(as_module(model), chosen, bounds, progress, assumes=True))
         found = {fix.fqn for fix in assuming.applied}
-        # what is refused as a whole is no fix
+        # a refused program is no fix
         left = [each if each.fqn in found else replace(each, fix=None) for each in fixed.remaining]
         fixed = replace(fixed, remaining=tuple(left), _assuming=assuming)
     return fixed

@@ -303,7 +303,7 @@ def _missing(tests: Collection[Place], observed: Sequence[Observed]) -> set[tupl
     return {(place, side) for place in tests for side in (True, False) if (place, side) not in taken}
 
 
-# How results lie in memory: what two calls with equal values may still differ in.
+# The memory layout of results: two calls with equal values may still differ in it.
 
 
 def other_strides(expected: Any, got: Any) -> str:

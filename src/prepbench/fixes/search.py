@@ -236,7 +236,7 @@ class Search:
                         drafts.append(found)
         except CannotFix as error:
             drafts.append(Draft(failure, sentence(error)))
-        # what was tried says more than why something was not
+        # the reason of an attempted change is more useful than that of a skipped kind
         drafts.sort(key=lambda draft: not draft.diff)
         return drafts[0] if drafts else Draft(failure, "no kind of change is known for this line")
 

@@ -92,7 +92,7 @@ class Site:
             return self.known[node]
         found = self.facts.found.get(self.place(node)) if self.has_place(node) else None
         if found is None and isinstance(node, cst.Name):
-            # what stands in a format is not observed, but the parameters are
+            # values inside of a format are not observed, but the parameters are
             found = self.facts.parameters.get(node.value)
         return found or Fact()
 

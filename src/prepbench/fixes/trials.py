@@ -293,7 +293,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# Counting the calls of torch that a model makes, so that a loop without an end is told soon and on any machine.
+# Counting a model's calls of torch finds an endless loop early, on fast and slow machines alike.
 
 
 class CountedCalls(TorchFunctionMode):

@@ -130,7 +130,7 @@ class ForkedProcess:
                 line = self._line(timeout)
                 if line is None:
                     raise subprocess.TimeoutExpired("prepbench.measure.worker", timeout or 0.0)
-                # the template is gone, and nobody else can tell
+                # the template has ended, and only it knew the exit code
                 self._code = int(line) if line else -signal.SIGKILL
                 self._send(signal.SIGKILL)
                 if self._handle >= 0:
@@ -373,7 +373,7 @@ def _become(run: Callable[[list[str]], None], arguments: list[str], files: list[
         code = 0
     except SystemExit as ending:
         code = ending.code if isinstance(ending.code, int) else 1
-    except BaseException:  # as the interpreter does with what reaches the end of a program
+    except BaseException:  # as the interpreter does with exceptions that reach the end of a program
         traceback.print_exc()
     with suppress(OSError, ValueError):
         sys.stderr.flush()

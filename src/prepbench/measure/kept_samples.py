@@ -144,7 +144,7 @@ def _per_row(values: torch.Tensor, rows: int | None) -> torch.Tensor:
     dim = None if rows is None else row_dim(values, rows)
     if rows is None:
         return values.reshape(1, -1)
-    # what has no rows of its own says nothing about one
+    # a tensor without rows of its own does not describe one
     return values.new_zeros(rows, 1) if dim is None else values.movedim(dim, 0).reshape(rows, -1)
 
 
@@ -175,7 +175,7 @@ def _divergences(output: Any, reference: Any, target: Any, rows: int | None) -> 
     wanted, given = (scores.float().log_softmax(-1) for scores in (expected, found))
     terms = (wanted.exp() * (wanted - given)).sum(-1)
     if not bool(terms.isfinite().all()):
-        # what cannot be predicted has a probability of 0, and says nothing
+        # an impossible prediction has a probability of 0, and adds nothing
         terms = torch.where(wanted.isneginf(), 0.0, wanted.exp() * (wanted - given)).sum(-1)
         both = (found == expected) | (found.isnan() & expected.isnan())
         terms = torch.where(both.all(-1), 0.0, terms)
@@ -331,7 +331,7 @@ class Keeper:
         try:
             self._keep(worst, output, reference, batch)
         except (ValueError, TypeError, RuntimeError, IndexError) as error:
-            # any structure may come out of somebody's model; scores do not depend on what is kept
+            # outputs may have any structure; scores must not depend on the kept samples
             worst.clear()
             self._reasons[name] = str(error).strip().rstrip(".") or type(error).__name__
 

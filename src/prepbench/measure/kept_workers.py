@@ -44,7 +44,7 @@ class KeptWorkers:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close(at_once=kind is not None)  # who cancels does not wait for a process that is still starting
+        self.close(at_once=kind is not None)  # cancelling does not wait for a process that is still starting
 
     def begin(self, count: int) -> None:
         """Start this many processes without waiting for them, unless some exist.

@@ -177,7 +177,7 @@ def _entropies(output: Any, target: Any) -> tuple[torch.Tensor, torch.Tensor]:
     scores = logits_of(output).detach()
     length = target.shape[1] if isinstance(target, torch.Tensor) and target.dim() == 2 else None
     if length is not None and scores.dim() == 3 and scores.shape[1] == length + 1:
-        scores = scores[:, :-1]  # what comes after the last token is not known
+        scores = scores[:, :-1]  # the token after the last one is unknown
     if length is not None and length > 1 and scores.dim() == 3 and scores.shape[1] == 1:
         raise InputError(
             f"logits of one token, of shape {tuple(scores.shape)}, and targets of {length}: the model gives the logits "

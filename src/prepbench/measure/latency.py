@@ -149,7 +149,7 @@ def started_workers(
                     steps(Progress("start", position, len(saved), name))
                     worker.wait_until_ready()
                 yield workers
-        except BaseException:  # who cancels does not wait for a process that is still loading
+        except BaseException:  # cancelling does not wait for a process that is still loading
             for worker in workers.values():
                 worker.kill()
             raise

@@ -123,7 +123,7 @@ def _bytes(kernels: Sequence[KernelTime]) -> int | None:
     return sum(sizes) if sizes else None
 
 
-# What each module of a model takes in PyTorch, without the modules inside of it.
+# The time of each module of a model in PyTorch, without its submodules.
 
 
 def module_times(model: nn.Module, samples: Sequence[Sample], rounds: int) -> KernelTimes:

@@ -59,7 +59,7 @@ class Account:
         """The quantized layers, by the names of the tensors that their weights are computed from."""
         found: dict[str, dict[str, LayerReport]] = {}
         for fqn, sources in _weights(self.plan):
-            # a layer with adapters holds the original's as its base, and is told by the original's name
+            # a layer with adapters holds the original's as its base, and is reported under the original's name
             row = self._rows.get(fqn) or self._rows.get(fqn.removesuffix(".base_layer"))
             for name in sources:
                 if row is not None and row.quantized:

@@ -114,7 +114,7 @@ def weight_spec(axis: int, settings: QuantizationSettings, *, spare_bit: bool = 
 # The observer of activations. Importing this module loads torchao, so it is imported where it is first needed.
 
 
-# how many values of one batch are kept for ranges that depend on more than the extremes, and how many of all batches
+# how many values of one batch are kept for observers that need more than the extremes, and how many of all batches
 _KEPT_OF_A_BATCH = 2**13
 _KEPT = 2**15
 # Ends of ranges are what many values are (backgrounds, what was clamped), and often lie in the middle between two

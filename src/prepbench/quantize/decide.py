@@ -177,7 +177,7 @@ _UNTIL_ALL_IN_FLOAT = 40
 # limits this close to each other are the same, and how far one is from the next at most
 _SAME = 1.02
 _FARTHEST = 30.0
-# what a finer scheme of as many bits costs, of a layer in float
+# the cost of a finer scheme with as many bits, as a share of a layer in float
 _FINER = 0.02
 
 

@@ -15,7 +15,7 @@ _NEAR, _COLUMNS = 16, 128
 _VALUES = 2**22
 # rows whose scales are fitted at a time, so that what is computed on the way stays in the processor's caches
 _FITTED = 256
-# how far a fitted scale may be from the one before, as a factor: farther, hardly anything depends on it
+# how far a fitted scale may be from the one before, as a factor: farther away, outputs hardly depend on it
 _FARTHEST = 1.5
 
 
@@ -45,7 +45,7 @@ def error_compensated(weight: torch.Tensor, axis: int, scheme: WeightScheme, hes
         numbers = _compensated(part.float(), known, zeros, scheme.limits, factor, order, groups)
         steps = numbers - zeros.repeat_interleave(size, 1)
         fitted = fitted_scales(part.float(), steps, known, hessian.damped)
-        # what no sample showed is not made up for: it stays the nearest
+        # inputs that were zero on all samples say nothing about errors, so their weights stay the nearest
         silent = (hessian.power == 0).nonzero().flatten()
         nearest = part.float()[:, silent] / fitted[:, silent // size] + zeros[:, silent // size]
         numbers[:, silent] = nearest.round_().clamp_(*scheme.limits).to(torch.int8)
@@ -96,7 +96,7 @@ def _compensated(
     outputs, inputs = rows.shape
     left, places = rows.t()[order], order.tolist()  # inputs as rows, which are read at once
     low, high = limits
-    masked = left == 0 if bool((rows == 0).any()) else None  # what was pruned stays zero, and others make up for it
+    masked = left == 0 if bool((rows == 0).any()) else None  # pruned weights stay zero, and the others compensate them
     scale, zero_point = (value.t()[groups] for value in (scale, zero_point))
     found = torch.empty(inputs, outputs, dtype=torch.int8)
     errors = torch.empty(_COLUMNS, outputs)

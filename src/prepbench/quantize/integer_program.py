@@ -275,7 +275,7 @@ class _Matrix:
         least = program.least(limit)
         room = program.room(limit, least)
         scale = 1 / room if room > 0 else 0.0
-        # choices are within [0, 1], because what exceeds the room by itself is not possible
+        # within [0, 1], because choices that exceed the room alone are not possible
         entries = [
             (variable, scale * (values[choice] - least[unit]))
             for unit, values in enumerate(limit.values)

@@ -31,7 +31,7 @@ def _as_strong(weight: torch.Tensor, axis: int, scheme: WeightScheme) -> Quantiz
     rows = rows_of(weight.detach().float(), axis, scheme)
     rounded = (found.integers.float() - found.zero_point[:, None]) * found.scale[:, None]
     full, left = rows.square().sum(1), (rows * rounded).sum(1)
-    # what rounding makes half as strong is not saved by a scale
+    # no scale repairs a row whose rounding keeps less than half of it
     gain = torch.where(left > full / 2, full / left, 1.0)
     return replace(found, scale=found.scale * gain)
 

@@ -23,7 +23,7 @@ from prepbench.quantize.statistics import Statistics
 from prepbench.quantize.weights import WeightScheme
 from prepbench.running.sqnr import Powers, powers
 
-# how many rows, times random vectors, one estimate is the mean of, and how many vectors there are at most
+# how many draws (rows times random vectors) an estimate averages, and how many vectors at most
 _DRAWS = 32
 _VECTORS = 16
 # bytes of results of one sample that may be kept for the way back
@@ -355,10 +355,10 @@ class _Estimate(fx.Interpreter):
     def _multiply(
         self, node: fx.Node, gradient: torch.Tensor | None, errors: Sequence[tuple[_Place, torch.Tensor]]
     ) -> None:
-        if gradient is None:  # an operator of somebody else's between here and the outputs has no derivative
+        if gradient is None:  # a user's operator between here and the outputs has no derivative
             self._lost.add(node)
             return
-        gradient = gradient.detach().nan_to_num(0.0, 0.0, 0.0)  # as SQNR leaves out outputs that are not finite
+        gradient = gradient.detach().nan_to_num(0.0, 0.0, 0.0)  # SQNR leaves out outputs that are not finite, too
         for place, error in errors:
             sums = self._sums[place.key]
             by_row = self._of_rows(gradient * error).sum(1).double()

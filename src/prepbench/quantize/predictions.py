@@ -9,7 +9,7 @@ from torch import fx
 
 _aten = torch.ops.aten
 _MULTIPLIES = (_aten.linear.default, _aten.matmul.default, _aten.mm.default, _aten.addmm.default)
-# what logits pass between the last layer and the output: casts, soft caps, scales, cuts
+# operators that may lie between the last layer and the logits: casts, soft caps, scales, cuts
 _PASSES = {
     str(packet)
     for packet in (
@@ -82,7 +82,7 @@ def divergence(expected: torch.Tensor, found: torch.Tensor) -> tuple[float, int]
     wanted, given = (
         logits.detach().float().reshape(-1, logits.shape[-1]).log_softmax(-1) for logits in (expected, found)
     )
-    # what cannot be predicted has a probability of 0, and says nothing
+    # an impossible prediction has a probability of 0, and adds nothing
     terms = torch.where(wanted.isneginf(), 0.0, wanted.exp() * (wanted - given))
     total = float(terms.sum(dtype=torch.float64))
     return (total if total == total else float("inf")), len(wanted)

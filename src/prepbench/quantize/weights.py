@@ -11,7 +11,7 @@ from prepbench.settings import QuantizationSettings
 # A range of nothing but zeros still needs a scale above zero; a larger bound would round small weights away.
 EPSILON = 2.0**-40
 _CLIPS = 32
-# what "auto" stands for: with 8 bits, with fewer
+# the meaning of "auto": with 8 bits, with fewer
 _BEST = ("nearest", "gptq")
 
 

@@ -35,7 +35,7 @@ def journal_at(path: str | os.PathLike[str]) -> Journal:
     except (DamagedJournalError, OtherVersionError) as error:
         if not _is_ours(journal.path):
             raise
-        if found is not None and found == _identity(journal.path):  # else somebody was faster
+        if found is not None and found == _identity(journal.path):  # else another process was faster
             _set_aside(journal.path, error)
     return journal
 

@@ -130,7 +130,7 @@ def _conversions(neighbours: Sequence[Neighbours]) -> dict[Part, Estimate]:
         CONVERSION: Estimate(once, once),
         CONVERTED_BYTE: Estimate(rate, _DOUBT_OF_CONVERSION * rate),
     }
-    # what one conversion takes beyond the others: it may be part of a kernel beside it
+    # the time that one conversion takes beyond the others: it may be part of a kernel beside it
     estimates.update({each: Estimate(0.0, once + _DOUBT_OF_CONVERSION * rate * each.bytes) for each in neighbours})
     return estimates
 

@@ -42,7 +42,7 @@ def run_on_dask(client: Any, work: Work) -> None:
                 work.answer(number, text)
                 futures.pop(number).release()
             gone = [number for number, future in futures.items() if future.status in ("cancelled", "lost")]
-            if gone:  # with the last worker that had the files
+            if gone:  # the last worker with the files has left
                 files = _scattered(client, work)
             for number in gone:
                 lost[number] = lost.get(number, 0) + 1

@@ -19,7 +19,7 @@ from prepbench.jobs import Progress, ProgressCallback, check_cancelled, report_n
 
 _PAUSE_S = 0.05
 _WAITING = "waiting until the machine is free"
-_held = threading.local()  # what this thread holds
+_held = threading.local()  # the lock that this thread holds
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def timing_lock(progress: ProgressCallback = report_nothing) -> Iterator[None]:
         with _locked(progress, exclusive=True):
             yield
     finally:
-        if outer is not None and lock is not None:  # whoever computes further in may do so beside others
+        if outer is not None and lock is not None:  # shared again, for the rest of the outer block
             _wait(lock, report_nothing, exclusive=False)
             _held.lock, _held.file = outer, lock
 

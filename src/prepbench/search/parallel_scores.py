@@ -114,7 +114,7 @@ def map_in_order(
 
 # A simulation as a folder, for another process: program, samples and settings, without pickle.
 #
-# What a simulation learned (ranges, rounded weights) is learned again there: it is larger than what it is learned from.
+# Ranges and rounded weights are learned again there: they are larger than the samples.
 
 
 _FACTS = "simulation.json"

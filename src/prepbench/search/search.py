@@ -261,7 +261,7 @@ def _job(
             "model with layers that have a weight matrix, or another target with targets=[...]."
         )
     check_data(simulation, scoring.batches())
-    # what is predicted is the metric on the data, so noise is simulated on it
+    # the metric is predicted on the data, so noise is simulated on it
     simulation = scored_on(simulation, (batch.sample for batch in scoring.batches()))
     lacking, job = dict(missing), TargetJob(deployment, label, simulation, choices)
     for name in choices:
@@ -301,7 +301,7 @@ def _notes(scoring: Scoring, timing: Timing, jobs: Sequence[TargetJob]) -> list[
     return notes
 
 
-# What the layers of a model may take on each target of a search.
+# The choices of a model's layers on each target of a search.
 
 
 def choices_by_target(

@@ -20,7 +20,7 @@ from prepbench.search.tables import REST, Tables
 SAME = 0.01
 """Two times that differ by less, relative to them, are the same: timing is not more exact."""
 
-# what an excess is divided by at least, where no drop at all is allowed: of a metric, and of the noise of an SQNR
+# the least divisor of an excess, where no drop at all is allowed: of a metric, and of the noise of an SQNR
 _LEAST_DROP, _LEAST_NOISE = 1e-3, 1e-12
 
 _AROUND = (1.0, 0.6, 1.6)  # bounds of noise that are tried: estimates may be off by that much
@@ -368,7 +368,7 @@ def front(tables: Tables, goal: str, points: int) -> list[Mixture]:
     return list(dict.fromkeys(found))
 
 
-# What the choices of two layers do together, for the integer program: conversions, and channels that go.
+# Joint costs of two layers' choices for the integer program: conversions, and channels that both lose.
 
 
 Pairs = list[list[float]]

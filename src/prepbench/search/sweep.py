@@ -361,7 +361,7 @@ def _form_of(compiled: CompiledModel) -> str:
     return "" if program is None else program_form(program)
 
 
-# What a sweep goes over: models, targets and settings by name, and the data of each model.
+# The axes of a sweep: models, targets and settings by name, and the data of each model.
 
 
 AXES = ("model", "target", "settings")

@@ -40,7 +40,7 @@ def is_quantizable(module: nn.Module) -> bool:
     if isinstance(module, Operator):
         return module.operation is not None and module.operation.name in _FUNCTIONS
     if isinstance(module, parametrize.ParametrizationList):
-        return False  # what it holds are parts of a weight of the module around it
+        return False  # its tensors are parts of a weight of the module around it
     if parametrize.is_parametrized(module):
         parts = getattr(module, "parametrizations", {})
         if any(_is_weights_name(name) and _has_matrix(parts[name]) for name in parts):

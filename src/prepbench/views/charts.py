@@ -128,7 +128,7 @@ def comparison_bundle(comparison: Comparison) -> dict[str, Any]:
 
 def _layout(comparison: Comparison, timed: bool, sized: bool) -> dict[str, Any]:
     title = _title(comparison, timed, sized)
-    more = _LINE * max(title.count("<br>") - _LINES, 0)  # what a longer title takes is not the plot's
+    more = _LINE * max(title.count("<br>") - _LINES, 0)  # a longer title must not shrink the plot
     return {
         "template": "none",
         "height": _HEIGHT + more,

@@ -28,7 +28,7 @@ from prepbench.views.svg import HINT, description, render
 from prepbench.views.tables import axes_table
 from prepbench.views.text import sizes_text, to_text
 
-# What a notebook shows of fixes: a card for each, with its change before and after, its proof and what it assumes.
+# Notebook output of fixes: a card for each, with its change before and after, its proof and its assumption.
 
 
 _FIXES_STYLE = """<style>
@@ -91,7 +91,7 @@ def _change(diff: str) -> str:
 
 
 LIMIT = 300_000  # bytes of one saved output
-_SMALL = 40_000  # characters of a picture that is saved a second time, for those who take no HTML
+_SMALL = 40_000  # characters of a picture that is saved a second time, for readers without HTML
 _READABLE = 60_000  # bytes of a document that is saved as it is
 _TOO_LARGE = (
     "This graph is too large to be saved in the notebook with its operations. It is live with .diagram(), and in a "

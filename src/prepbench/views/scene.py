@@ -14,7 +14,7 @@ from prepbench.document.hierarchy import grouped, prefixes
 from prepbench.document.model import GraphCollectionDocument, Group, Module, Node
 from prepbench.views.boxes import Box, Cluster, Scene, View, all_boxes
 
-BOXES = 36  # what a first view shows at most, unless failures lie deeper
+BOXES = 36  # of a first view at most, unless failures lie deeper
 _FORCED = 120  # and with the ways to failures opened, or where there is little to see else
 _LITTLE = 8
 _UNVISITED = 6
@@ -81,7 +81,7 @@ class _Builder:
             following = []
             inner = [run for parent in level for run in self._runs(parent) if run[0].is_group]
             runs = [run for run in inner if not self._is_end(run[0])]
-            # what stands alone is opened, or there would be nothing to see
+            # an only group is opened, or there would be nothing to see
             lonely = runs[0][0].id if len(runs) == 1 and visible - ends <= _LITTLE else ""
             for run in sorted(runs, key=lambda run: run[0].id not in wanted):
                 group = run[0].id

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas
     import plotly.graph_objects as go
 
-# of candidates in their order; each is told from its neighbours in brightness, too
+# of candidates in their order; neighbours also differ in brightness
 _COLOURS = (OTHER, "#D08A2E", "#5BA58C", "#9A6FB0", "#767A80")
 _PALE = 0.45
 

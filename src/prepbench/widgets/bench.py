@@ -48,7 +48,7 @@ class BenchControls(anywidget.AnyWidget):
         self.bench = bench
         self._lock = threading.RLock()  # the page hears of changes from several threads
         self._search: Job[None] | None = None
-        self._views = 0  # that somebody sees
+        self._views = 0  # visible ones
         self._watch: JournalWatch | None = None
         self._still: tuple[BenchSummary, dict[str, Any]] | None = None
         self._shown = {**vars(bench.summary()), **vars(bench.status)}
@@ -168,7 +168,7 @@ class BenchControls(anywidget.AnyWidget):
         ends = self._shown["running"] and not status.running
         if begins:
             self._end_search()
-        if status.running and not begins:  # what was said stays until something else is to be said
+        if status.running and not begins:  # keep the last message until there is a new one
             said = status.message if status.message.kind else self._shown["message"]
             status = replace(status, message=said)
         self._show(status)
@@ -244,7 +244,7 @@ class BenchPicture:
             self.place.children = (self.widget,)
             before.close()
         precisions = dict(self._bench.precisions)
-        if precisions and self._coloured != precisions:  # else whoever chose another overlay would lose it
+        if precisions and self._coloured != precisions:  # else a user's choice of another overlay would be lost
             self._coloured = precisions
             show = str(self.widget.overlay) in ("", "precision") or not self._costs
             self.widget.add_overlay(precisions, name="precision", show=show)
@@ -289,7 +289,7 @@ def bench_bundle(bench: Bench) -> dict[str, Any]:
     }
 
 
-# What is to be done after each cell of a notebook.
+# Callbacks after each cell of a notebook.
 
 
 def after_cells(call: Callable[[], object]) -> Callable[[], None]:

@@ -268,7 +268,7 @@ class Branches:
         loops = [each for each in self.site.expressions(cst.For | cst.While) if any(p is node for p in walk_here(each))]
         outer = [each for each in self.site.expressions(cst.If | cst.With) if any(p is node for p in walk_here(each))]
         if loops or len(outer) > 1 or outer[:1] != [node]:
-            # what follows a continue stands in the branch and, as before, behind it
+            # the statements after a continue are in the branch and, as before, behind it
             own = [node, *body_of(node.body), *orelse_of(node)]
             outside = replaced(self.site.function.body, dict.fromkeys(own, cst.SimpleStatementLine([cst.Pass()])))
             used |= read_names(outside) | read_names(node.test)

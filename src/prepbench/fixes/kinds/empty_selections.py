@@ -23,7 +23,7 @@ def propose(site: Site) -> Iterator[Proposal]:
         return
     names = _counts(site)
     found: dict[cst.If, bool] = {}
-    # what follows an elif belongs to a condition that stands before it
+    # the statements after an elif depend on the condition before it
     elifs = {node.orelse for node in site.expressions(cst.If)}
     for node in (each for each in site.expressions(cst.If) if each not in elifs):
         answer = _asks_for_rows(node.test, names)

@@ -53,7 +53,7 @@ def without_continue(statements: Sequence[Statement]) -> list[Statement]:
             raise CannotFix("the loop goes on and is left")
         other = without_continue([*orelse_of(each), *rest])
         orelse = cst.Else(block_of(other)) if other else None
-        # changed in place, because it is known by what it is
+        # in place, because others refer to this node by identity
         object.__setattr__(each, "body", block_of(body[:-1]))
         object.__setattr__(each, "orelse", orelse)
         return [*statements[:index], each]
@@ -203,7 +203,7 @@ class _Masked:
             self.conditions.append(self.site.place(self.node.test))
         condition = condition_of(self.site, self.node.test)
         may_leave = has_exit(self.node.body, *_LEAVING)
-        if may_leave:  # what has left the loop does not come back
+        if may_leave:  # a row that has left the loop stays inactive
             condition = expression("{a} & {c}", a=cst.Name(self._active), c=atom(condition))
         first = [] if text_of(self.node.test) == "True" else [assignment(self._active, condition)]
         body = [*first, *self._predicated(body_of(self.node.body))]
@@ -430,7 +430,7 @@ class _Masked:
         first = self.site.place(self.node)[0]
         lines = self.site.expressions(cst.Assign | cst.AugAssign | cst.AnnAssign | cst.NamedExpr)
         before = any(self.site.place(n)[0] < first and name in stored_names(n) for n in lines)
-        # what return leaves behind is read only where the loop was active to its end
+        # names that a return leaves without a value are read only where the loop was active to its end
         only_returns = self.returns and not has_exit(self.node.body, cst.Break)
         if not before and not only_returns and name not in self.site.parameters and self._is_read_after(name):
             raise CannotFix(f"{name!r} has a value only if the loop runs at least once")

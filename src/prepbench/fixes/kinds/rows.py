@@ -43,7 +43,7 @@ from prepbench.fixes.syntax import (
     walk_here,
 )
 
-# What is done to one row, with the numbers in it as tensors and the parts that data sizes as masks.
+# The work on one row, with its numbers as tensors and its data-sized parts as masks.
 
 
 _POINTWISE = frozenset(

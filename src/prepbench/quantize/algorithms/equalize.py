@@ -203,7 +203,7 @@ def _step(x: ChannelStatistics, scale: torch.Tensor, settings: QuantizationSetti
     return span / levels
 
 
-# What is known of a weight whose outputs and inputs are being scaled, for the estimate of its noise.
+# The scaling of a weight's outputs and inputs, for the estimate of its noise.
 
 
 @dataclass

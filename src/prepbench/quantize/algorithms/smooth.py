@@ -49,7 +49,7 @@ class SmoothingGain:
 WHEN_REQUESTED = SmoothingGain(folding=1.05, multiplying=2.0)
 # Without being asked for, only what costs nothing when the model runs, and where channels stand out.
 BY_DEFAULT = SmoothingGain(folding=2.0)
-# What is tried where none is named.
+# Strengths to try where none is given.
 _STRENGTHS = (0.5, 0.65, 0.8, 0.95)
 
 
