@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from prepbench import interrupts
-from prepbench._torch_compat.fx_threads import fx_traces_by_thread
+from prepbench._torch_compat.fx_threads import thread_local_fx_traces
 from prepbench.checks import check_function, check_progress, check_seconds, check_switch
 from prepbench.errors import PrepbenchError
 from prepbench.internal_errors import internal_error
@@ -146,7 +146,7 @@ class Job(Generic[T]):
     def _run(self) -> None:
         _cancelled.set(self._cancel)
         try:
-            with fx_traces_by_thread():
+            with thread_local_fx_traces():
                 self._value = self._function(self._step)
         except _Stop as stop:
             self._error = Cancelled(str(stop)).with_traceback(stop.__traceback__)

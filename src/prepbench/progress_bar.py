@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, ParamSpec, TypeVar
 
-from prepbench._torch_compat.fx_threads import fx_traces_by_thread
+from prepbench._torch_compat.fx_threads import thread_local_fx_traces
 from prepbench.checks import check_switch
 from prepbench.internal_errors import internal_errors_told
 from prepbench.jobs import Progress, ProgressCallback, report_nothing
@@ -71,7 +71,7 @@ def shows_progress(title: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
             token = _inside.set(True)
             try:
                 with ExitStack() as stack:
-                    stack.enter_context(fx_traces_by_thread())
+                    stack.enter_context(thread_local_fx_traces())
                     if given is report_nothing and _can_show():
                         report = stack.enter_context(_bar(title))
                         if "progress" in _parameters(function):

@@ -14,7 +14,7 @@ import torch
 from torch import fx, nn
 
 import prepbench as pb
-from prepbench._torch_compat.fx_threads import fx_traces_by_thread
+from prepbench._torch_compat.fx_threads import thread_local_fx_traces
 from prepbench.progress_bar import shows_progress
 
 
@@ -67,7 +67,7 @@ def test_a_model_runs_while_another_thread_traces(long: Callable[[Callable[[], N
 
 def test_blocks_of_several_threads_end_in_any_order() -> None:
     before = dict(vars(fx._symbolic_trace._Patcher))
-    first, second = fx_traces_by_thread(), fx_traces_by_thread()
+    first, second = thread_local_fx_traces(), thread_local_fx_traces()
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)

@@ -85,7 +85,7 @@ def test_an_error_that_was_not_foreseen(
 
     monkeypatch.setattr("prepbench.command_line.show.read_bounded", broken)
     assert main(["show", "file", "--json", str(tmp_path / "out.json")]) == 2
-    assert "ZeroDivisionError: division by zero. This was not foreseen" in capsys.readouterr().err
+    assert "ZeroDivisionError: division by zero. This error was unexpected" in capsys.readouterr().err
 
 
 def test_a_report_that_cannot_be_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import prepbench as pb
 from prepbench.measure import other_programs
 from prepbench.measure.comparison import CandidateResult
-from prepbench.measure.other_programs import OtherPrograms, crowded
+from prepbench.measure.other_programs import OtherPrograms, load_warning
 
 BURN = "import time\nend = time.time() + 2\nwhile time.time() < end: pass"
 
@@ -49,7 +49,7 @@ def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     [(0.0, 4, ""), (1.5, 2, ""), (1.5, 4, "1.5 of 4"), (2.6, 2, "2.6 of 4"), (9.0, 1, "4.0 of 4")],
 )
 def test_it_is_told_where_too_few_cores_are_left(cores: float, threads: int, told: str) -> None:
-    text = crowded(cores, threads)
+    text = load_warning(cores, threads)
     assert told in text
     assert bool(text) == bool(told)
 

@@ -12,7 +12,7 @@ import prepbench as pb
 from prepbench.bench.layer_summaries import settings_label
 from prepbench.compile.simulation import Simulation
 from prepbench.search.candidates import name_of_settings
-from prepbench.search.equalised import WithEqualised, with_equalised
+from prepbench.search.equalised import EqualizableCandidates, with_equalised
 from prepbench.search.layer_choice import LayerChoice
 from tests.search.test_search import clocked
 
@@ -110,4 +110,4 @@ def test_the_bench_searches_with_equalised_channels() -> None:
     bench.use_candidate(best)
     assert [settings_label(layer.settings) for layer in bench.explained] == ["int8, channels equalised"] * 2
     assert "cross_layer_equalization=True" in bench.code({"model": bench.model, "bench": bench})
-    assert isinstance(bench._candidates(bench.state, bench.explained), WithEqualised)
+    assert isinstance(bench._candidates(bench.state, bench.explained), EqualizableCandidates)

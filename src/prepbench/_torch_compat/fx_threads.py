@@ -15,7 +15,7 @@ _OF_TORCH = "_prepbench_original"
 
 
 @contextmanager
-def fx_traces_by_thread() -> Iterator[None]:
+def thread_local_fx_traces() -> Iterator[None]:
     """Inside the block, FX's replacements during a trace act only in the thread that traces, whichever that is.
 
     Otherwise a model that runs in one thread would be recorded by a trace in another. Without torch loaded, nothing

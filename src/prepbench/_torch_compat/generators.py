@@ -18,7 +18,7 @@ from prepbench.patching import only_here, patched_here, patched_item, undoing
 def generator_kept(generator: torch.Generator, seed: int | None = None) -> Callable[[], None]:
     """Save a generator's state; return a function that restores it.
 
-    It restores only if numbers were drawn since, and leaves a generator alone that somebody seeded, even with the
+    It restores only if numbers were drawn since, and leaves a generator alone that was seeded since, even with the
     same seed.
 
     Args:
@@ -50,7 +50,7 @@ def _is_at(generator: torch.Generator, state: torch.Tensor, seed: int) -> bool:
 
 
 def _is_seeded_again(now: torch.Tensor, state: torch.Tensor, seed: int) -> bool:
-    """Return whether a CPU generator is nearer to its seed than before, so that somebody seeded it meanwhile."""
+    """Return whether a CPU generator is nearer to its seed than before, so that it was seeded meanwhile."""
     places = [_place(each) for each in (now, state)]
     if None in places:
         return False
@@ -80,7 +80,7 @@ def _place(state: torch.Tensor) -> tuple[torch.Tensor, int] | None:
 _USERS = ("torch._functorch.aot_autograd", "torch._dynamo.utils")
 
 
-def numbers_preserved_here() -> list[AbstractContextManager[None]]:
+def generators_preserved_here() -> list[AbstractContextManager[None]]:
     """Apply :func:`generator_kept` where dynamo and export restore the generator of all threads, in this thread."""
     name = "preserve_rng_state"
     spaces = [vars(sys.modules[user]) for user in _USERS if user in sys.modules]

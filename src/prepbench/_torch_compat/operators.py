@@ -57,7 +57,7 @@ def register_quantized_operators() -> None:
 
 
 @contextmanager
-def operators_looked_up_once() -> Iterator[None]:
+def cached_operators() -> Iterator[None]:
     """Cache torch's Python objects of operators inside the block, in this thread.
 
     Otherwise torch looks up every composite operator for each table of decompositions and each namespace. Operators

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat.checks import needed_for
-from prepbench._torch_compat.fx_threads import fx_traces_by_thread
-from prepbench._torch_compat.generators import numbers_preserved_here
-from prepbench._torch_compat.operators import operators_looked_up_once
+from prepbench._torch_compat.fx_threads import thread_local_fx_traces
+from prepbench._torch_compat.generators import generators_preserved_here
+from prepbench._torch_compat.operators import cached_operators
 from prepbench.patching import flag_only_in_this_thread, only_here, patched, patched_item
 
 _OURS = threading.RLock()
@@ -111,12 +111,12 @@ def torch_traces_here() -> Iterator[None]:
     with ExitStack() as stack:
         own = (
             _modes_before_autograd(),
-            _details_of_nodes(),
-            fx_traces_by_thread(),
+            _thread_local_node_metadata(),
+            thread_local_fx_traces(),
             *_flags(),
             *_builtins_of_export(),
-            *numbers_preserved_here(),
-            operators_looked_up_once(),
+            *generators_preserved_here(),
+            cached_operators(),
         )
         for entered in own:
             stack.enter_context(entered)
@@ -142,7 +142,7 @@ def _modes_before_autograd() -> AbstractContextManager[None]:
     return patched(ops, "mode_stack_state_for_pre_dispatch", only_here(of_others, of_torch))
 
 
-def _details_of_nodes() -> AbstractContextManager[None]:
+def _thread_local_node_metadata() -> AbstractContextManager[None]:
     """Give each thread its own metadata of the interpreter's current node, which torch keeps in one place for all
     threads.
 

@@ -31,7 +31,7 @@ class ChannelSet:
         layers: FQNs of the layers that make them.
         settings: the settings that apply; None where the units stay.
         why: why they stay.
-        removed: the classes that go.
+        removed: the classes to remove.
     """
 
     units: list[int]

@@ -30,7 +30,7 @@ class Cut:
 
     Attributes:
         layers: FQNs of the layers that lose it: those that make the channels, or the one with the weights.
-        units: classes of channels that go.
+        units: classes of channels to remove.
         masks: ones for weights that stay, by name in the program.
         why: the reason if nothing, or less than the settings ask for, is removed.
     """

@@ -93,8 +93,8 @@ class AxisChoices(ABC):
             dim: the dim.
 
         Returns:
-            Those whose sizes are the same on all samples. Sizes that never differ say little: of these, only first dims
-            above 1 belong together, which are the batch.
+            The dims whose sizes are equal on all samples. A size that is the same in all samples proves little: of such
+            dims, only first ones with a size above 1 are linked, because they are the batch.
         """
         first = self.axes.set(path, dim)._found(path, dim)[0]
         return tuple(

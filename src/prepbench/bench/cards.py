@@ -67,7 +67,7 @@ def error_card(error: BaseException, *, leaf_wrap: bool) -> Card:
     """Return the card of an error; it names arguments by the labels of the bench's controls, where there are any."""
     error = internal_error(error, of_libraries=True) or error
     said = str(error) if isinstance(error, PrepbenchError) else f"{type(error).__name__}: {error}"
-    text = _in_words_of_the_bench(said)
+    text = _with_control_labels(said)
     failures = tuple(getattr(error, "failures", ()))
     troubles = tuple(map(_trouble, alike_failures(failures)))
     title = _title(failures) if failures else _first_sentence(text)
@@ -97,7 +97,7 @@ def _remedy(text: str) -> str:
     return re.sub(r"[;,] or [^;]*leaf_modules=.*$", ".", text, flags=re.DOTALL)
 
 
-def _in_words_of_the_bench(text: str) -> str:
+def _with_control_labels(text: str) -> str:
     text = text.replace("capture with fullgraph=False, which keeps", f"choose “{LEAF_LABEL}”, which keeps")
     return text.replace("fullgraph=False", f"“{LEAF_LABEL}”")
 

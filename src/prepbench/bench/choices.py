@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from prepbench.bench.axis_choices import AxisChoices
-from prepbench.bench.layer_rules import LayerRulesOf, everything_in_float
+from prepbench.bench.layer_rules import LayerRulesOf, all_in_float
 from prepbench.bench.state import (
     DISPLAY_NAMES,
     EVERYTHING,
@@ -209,7 +209,7 @@ class Choices(AxisChoices):
         """
         check_type("settings", settings, QuantizationSettings, "Give pb.QuantizationSettings().", optional=True)
         if settings is None:
-            self._choose(rules=everything_in_float({}) if self.layer_rules.has_others else {})
+            self._choose(rules=all_in_float({}) if self.layer_rules.has_others else {})
             return
         if not self.is_calibrated:
             raise SettingsError(_NOT_CALIBRATED)

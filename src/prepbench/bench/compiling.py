@@ -242,11 +242,11 @@ class Compiling(TrainingBack):
                     on_end(error)
             finally:
                 if goes_on is not None:
-                    self._told_end(run, error, goes_on, said)
+                    self._end_message(run, error, goes_on, said)
 
         return self._queue.add(run, work, told, begins, ended)
 
-    def _told_end(
+    def _end_message(
         self,
         run: QueuedRun | None,
         error: BaseException | None,

@@ -103,7 +103,7 @@ class RunHistory:
         self.replace(run_id, name=name.strip())
 
     def pin(self, run_id: str, pinned: bool) -> None:
-        """Keep a run at the top, or no longer."""
+        """Pin a run to the top, or unpin it."""
         check_switch("pinned", pinned)
         self.replace(run_id, pinned=pinned)
 

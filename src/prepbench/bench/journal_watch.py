@@ -15,7 +15,7 @@ PAUSE_S = 2.0
 
 
 class JournalWatch:
-    """Calls a function when the file of a journal was written to, by anybody.
+    """Calls a function when the file of a journal was written to, by any process.
 
     Each check asks the file system for the times of the file and of its log. It keeps no connection open: as long as
     one is open, SQLite leaves new rows in the log, and a copy of the file would lack them.

@@ -206,6 +206,6 @@ def _fitting(now: QuantizationSettings, field: str, value: Any) -> QuantizationS
     return replace(now, **{field: value})  # raises what is wrong with it
 
 
-def everything_in_float(rules: Rules) -> dict[str, LayerQuantizationSettings]:
+def all_in_float(rules: Rules) -> dict[str, LayerQuantizationSettings]:
     """Return the rules behind one that leaves every layer in float."""
     return {EVERYTHING: FLOAT, **{key: rule for key, rule in rules.items() if key != EVERYTHING}}

@@ -92,7 +92,7 @@ def named(given: tuple[Given, ...], bench: Any, namespace: Mapping[str, Any]) ->
     own = _name_of(bench, namespace)
     for each in given:
         name = _public_name(each.value)
-        if name is None and not _is_read_once(each.value):
+        if name is None and not _is_iterator(each.value):
             name = _name_of(each.value, namespace, each.argument)
         if name is None and (name := _name_in_torch(each.value)) is not None:
             definitions.append("import torch")
@@ -150,5 +150,5 @@ def _name_in_torch(value: Any) -> str | None:
     return f"{module}.{name}" if found is value and value is not None else None
 
 
-def _is_read_once(value: Any) -> bool:
+def _is_iterator(value: Any) -> bool:
     return hasattr(value, "__next__")

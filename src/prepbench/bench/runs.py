@@ -141,7 +141,7 @@ class Runs(PruningChoices):
         self._changed()
 
     def pin_run(self, id: str, pinned: bool) -> None:
-        """Keep a run at the top of the history, or no longer.
+        """Pin a run to the top of the history, or unpin it.
 
         Args:
             id: of the run.

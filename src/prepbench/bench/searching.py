@@ -22,7 +22,7 @@ from prepbench.measure.metrics import Metric
 from prepbench.measure.scores import metric_name
 from prepbench.search.budget import Budget
 from prepbench.search.candidates import name_of_settings
-from prepbench.search.equalised import WithEqualised
+from prepbench.search.equalised import EqualizableCandidates
 from prepbench.search.scoring import is_higher_better
 from prepbench.search.search import search
 from prepbench.search.search_result import SearchCandidate, SearchResult
@@ -207,7 +207,7 @@ class Searching(Measuring):
         self._changed()
         return result
 
-    def _candidates(self, state: BenchState, explained: tuple[ExplainedLayer, ...]) -> WithEqualised:
+    def _candidates(self, state: BenchState, explained: tuple[ExplainedLayer, ...]) -> EqualizableCandidates:
         """Return the settings that are planned for some layer and supported by all targets."""
         kinds = dict.fromkeys(s for several in wanted_settings(explained, state).values() for s in several)
         placements = [target_for(each).placement for each in state.targets]
@@ -217,7 +217,7 @@ class Searching(Measuring):
                 "None of the planned precisions is supported by every chosen target. Choose another precision for some "
                 "layers, or another target."
             )
-        return WithEqualised({name_of_settings(settings): settings for settings in taken})
+        return EqualizableCandidates({name_of_settings(settings): settings for settings in taken})
 
     def _with(self, candidate: SearchCandidate) -> BenchState:
         """Return the current choices with the settings of a candidate."""

@@ -77,7 +77,7 @@ class Watch:
         """Record a finished step or a new score.
 
         Raises:
-            KeyboardInterrupt: somebody asked to stop, which ends the training with its best weights.
+            KeyboardInterrupt: a stop was requested, which ends the training with its best weights.
         """
         if loss is not None:
             self._losses.append(loss)

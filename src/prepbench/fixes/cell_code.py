@@ -10,7 +10,7 @@ from typing import Any
 import libcst as cst
 
 from prepbench.fixes.site import Function, Part
-from prepbench.fixes.source_text import SourceText, does_the_same
+from prepbench.fixes.source_text import SourceText, equal_but_for_lines
 from prepbench.fixes.syntax import Expression, expression, read_names, replaced, text_of, walk
 from prepbench.running.code_objects import CodePath
 
@@ -72,11 +72,11 @@ def changed_codes(source: SourceText) -> dict[tuple[str, types.CodeType], Change
     old, found = source.original_codes(), {}
     for path, code in source.codes().items():
         before = old.get(path)
-        if before is None or does_the_same(code, before):
+        if before is None or equal_but_for_lines(code, before):
             continue
         node = _node_of(source, code)
         if node is not None:
-            found[key_of(before)] = ChangedCode(source, path, node, not does_the_same(_bare(code), _bare(before)))
+            found[key_of(before)] = ChangedCode(source, path, node, not equal_but_for_lines(_bare(code), _bare(before)))
     return found
 
 
@@ -93,12 +93,12 @@ def _node_of(source: SourceText, code: types.CodeType) -> Function | None:
             continue
         name = "<lambda>" if isinstance(node, cst.Lambda) else node.name.value
         first = min([part.place(node)[0], *(part.place(each)[0] for each in getattr(node, "decorators", ()))])
-        if (code.co_name, code.co_firstlineno) == (name, first) and _stands_at(code, node, part, source):
+        if (code.co_name, code.co_firstlineno) == (name, first) and _is_lambda_at(code, node, part, source):
             return node
     return None
 
 
-def _stands_at(code: types.CodeType, node: Function, part: Part, source: SourceText) -> bool:
+def _is_lambda_at(code: types.CodeType, node: Function, part: Part, source: SourceText) -> bool:
     """Return whether a lambda's body is the one that the code returns: one line may hold several."""
     if isinstance(node, cst.FunctionDef):
         return True

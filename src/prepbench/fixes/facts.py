@@ -78,7 +78,7 @@ class Fact:
         """Whether it was always a module or a function."""
         return bool(self.values) and all(callable(value) for value in self.values) and not self.is_tensor
 
-    def knows(self, value: Any) -> bool:
+    def is_saturated(self, value: Any) -> bool:
         """Return whether another tensor of several values would add no information; limits the recording in loops."""
         is_known = isinstance(value, torch.Tensor) and len(self.values) >= _MOST_VALUES and "Tensor" in self.kinds
         return is_known and value.dtype in self.dtypes and value.ndim in self.dims and value.numel() != 1
@@ -115,7 +115,7 @@ class Facts:
         fact = self.found.get(place)
         if fact is None:
             fact = self.found[place] = Fact()
-        elif fact.knows(value):
+        elif fact.is_saturated(value):
             return value
         with torch.no_grad():
             before = fact.truths

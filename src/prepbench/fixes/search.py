@@ -25,7 +25,7 @@ from prepbench.fixes.kinds import KINDS, Kind
 from prepbench.fixes.proof import Observed, Proof, observe, program_problem, prove, with_sides
 from prepbench.fixes.results import Draft, Fix
 from prepbench.fixes.site import Function, Part, Proposal, Site
-from prepbench.fixes.source_text import SourceText, does_the_same
+from prepbench.fixes.source_text import SourceText, equal_but_for_lines
 from prepbench.fixes.syntax import with_import
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback, check_cancelled, report_nothing
@@ -260,7 +260,7 @@ class Search:
         source = self._source_of(failure)
         if drafts or source is None or failure.source is None:
             return
-        for line in lines_of_called(self._module(failure.fqn), source, failure.source.line):
+        for line in lines_of_called_methods(self._module(failure.fqn), source, failure.source.line):
             called = replace(failure, source=source_line(source.name, line))
             yield from self._sites(called)
 
@@ -351,7 +351,9 @@ class Search:
 def _outermost_change(step: _Step) -> tuple[tuple[str, int], ...]:
     """Return where the changed function is in its file."""
     before, after = step.before.codes(), step.after.codes()
-    changed = [path for path, code in before.items() if not (does_the_same(code, after.get(path)) or _is_class(code))]
+    changed = [
+        path for path, code in before.items() if not (equal_but_for_lines(code, after.get(path)) or _is_class(code))
+    ]
     return min(changed, key=len)
 
 
@@ -400,7 +402,7 @@ def _global_names(model: torch.nn.Module) -> list[dict[str, Any]]:
 # The methods of a module that a line calls: what fails at the line may stand in them.
 
 
-def lines_of_called(module: torch.nn.Module, source: SourceText, line: int) -> Iterator[int]:
+def lines_of_called_methods(module: torch.nn.Module, source: SourceText, line: int) -> Iterator[int]:
     """Yield the last line of each method of a module's class that a line of a file calls, if it is in this file.
 
     The line of a ``def`` stands for all lines of the function.

@@ -131,7 +131,7 @@ def _codes(text: str, name: str, flags: int | None) -> dict[CodePath, types.Code
     return file_codes(ast.parse(text), name, flags)
 
 
-def does_the_same(one: types.CodeType, other: types.CodeType | None) -> bool:
+def equal_but_for_lines(one: types.CodeType, other: types.CodeType | None) -> bool:
     """Return whether two code objects differ in their lines at most."""
     if other is None or len(one.co_consts) != len(other.co_consts):
         return False
@@ -139,7 +139,7 @@ def does_the_same(one: types.CodeType, other: types.CodeType | None) -> bool:
     if left != right:
         return False
     return all(
-        does_the_same(a, b if isinstance(b, types.CodeType) else None)
+        equal_but_for_lines(a, b if isinstance(b, types.CodeType) else None)
         if isinstance(a, types.CodeType)
         else repr(a) == repr(b)
         for a, b in zip(one.co_consts, other.co_consts, strict=True)

@@ -157,7 +157,7 @@ class Caller:
     """Calls one model repeatedly; model, samples and random numbers stay unchanged.
 
     Args:
-        model: a model of ours, which nobody else changes meanwhile.
+        model: a twin, which nothing else changes meanwhile.
 
     Attributes:
         operations: the most calls of torch that one answer took.
@@ -197,7 +197,7 @@ class Caller:
                 return Answer(outcome(function, trial.sample, self._model, self._noted), written)
             except Exception as error:
                 raise_if_internal(error)
-                return Answer(error=error, is_wanted=_is_wanted(error))
+                return Answer(error=error, is_wanted=_is_raised_by_user(error))
             finally:
                 self.operations = max(self.operations, counted.count)
 
@@ -275,7 +275,7 @@ def _has_gradient(leaf: Any) -> bool:
     return isinstance(leaf, torch.Tensor) and leaf.requires_grad and leaf.is_floating_point()
 
 
-def _is_wanted(error: BaseException) -> bool:
+def _is_raised_by_user(error: BaseException) -> bool:
     """Return whether the innermost instruction of an error is the user's own ``raise`` or ``assert``, anywhere in
     its line.
     """

@@ -14,7 +14,7 @@ from prepbench.measure.artifacts import PARAMETERS
 from prepbench.measure.confusion import Confusion
 from prepbench.measure.generation import GenerationResult
 from prepbench.measure.kept_samples import KeptSamples
-from prepbench.measure.other_programs import crowded
+from prepbench.measure.other_programs import load_warning
 from prepbench.measure.worst_samples import WorstSamples
 
 _GENERATED = ("first token ms", "tokens per second", "peak MB")
@@ -125,7 +125,7 @@ class Comparison:
                 f"{scored} against {self.rows[0].name}; {self.workload}, ms per token, batch of {self.batch_size}, "
                 f"{_count(self.threads, 'PyTorch thread')}, {_count(self.rounds, 'interleaved round')}."
             )
-        calls, crowded_by = len(self.rows[0].times_ms), crowded(self.busy_cores, self.threads)
+        calls, crowded_by = len(self.rows[0].times_ms), load_warning(self.busy_cores, self.threads)
         return (
             f"{scored}; ms per call on a batch of {self.batch_size}, {_count(self.threads, 'PyTorch thread')}, "
             f"{calls} calls in {_count(self.rounds, 'interleaved round')}"

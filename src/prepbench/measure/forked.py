@@ -330,7 +330,7 @@ def _serve(requests: socket.socket, woken: int, wake: int, run: Callable[[list[s
         if woken in ready:
             with suppress(BlockingIOError):
                 os.read(woken, 4096)
-            _tell_of_ended(told)
+            _report_exits(told)
         if requests in ready:
             message, files, _, _ = socket.recv_fds(requests, MOST_BYTES, FILES)
             listening = bool(message)
@@ -348,7 +348,7 @@ def _serve(requests: socket.socket, woken: int, wake: int, run: Callable[[list[s
                 os.write(files[3], b"%d\n" % pid)
 
 
-def _tell_of_ended(told: dict[int, int]) -> None:
+def _report_exits(told: dict[int, int]) -> None:
     """Report the exit code of every fork that has ended, or minus the number of the signal that ended it."""
     while told:
         pid, status = os.waitpid(-1, os.WNOHANG)

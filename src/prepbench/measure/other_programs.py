@@ -43,7 +43,7 @@ class OtherPrograms:
         self.cores = cores if cores >= _LEAST else 0.0
 
 
-def crowded(cores: float, threads: int) -> str:
+def load_warning(cores: float, threads: int) -> str:
     """Return a warning if other programs leave fewer cores than ``threads``; else ""."""
     count = os.cpu_count() or 1
     if cores == 0 or cores + threads <= count:

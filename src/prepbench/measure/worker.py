@@ -29,7 +29,7 @@ def timed_calls(call: Callable[[], Any], settle: int, calls: int) -> list[int]:
     """
     import torch
 
-    wait = torch.cuda.synchronize if torch.cuda.is_initialized() else _nothing_to_wait_for
+    wait = torch.cuda.synchronize if torch.cuda.is_initialized() else _no_synchronization
     collecting = gc.isenabled()
     gc.collect(1)  # young garbage only: a whole collection takes longer than a turn where torch is loaded
     gc.disable()
@@ -144,7 +144,7 @@ def _reply(replies: TextIO, message: dict[str, Any]) -> None:
     replies.flush()
 
 
-def _nothing_to_wait_for() -> None:
+def _no_synchronization() -> None:
     """Do nothing: calls on the CPU are finished when they return."""
 
 

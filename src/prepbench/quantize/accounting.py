@@ -68,7 +68,7 @@ class Account:
 
     @functools.cached_property
     def _joined(self) -> frozenset[str]:
-        """The names of the tensors of which several form one weight."""
+        """The names of tensors that form a weight only together with others."""
         groups = (sources for _, sources in _weights(self.plan) if len(sources) > 1)
         return frozenset(itertools.chain.from_iterable(groups))
 

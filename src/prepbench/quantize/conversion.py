@@ -16,13 +16,13 @@ from prepbench._torchao_compat import pt2e, quick_conversion
 from prepbench.capture.sizes.recurrent import RECURRENT
 from prepbench.quantize.blocks import OPERATOR
 from prepbench.quantize.dynamic_lstm import use_integers
-from prepbench.quantize.half_weights import cast_what_is_left
+from prepbench.quantize.half_weights import cast_remaining_weights
 from prepbench.quantize.layer_nodes import LOOKUPS, WEIGHTED, parameter_of
 from prepbench.quantize.observed import Observed
 from prepbench.quantize.observed_graph import all_observers, observer_of
 from prepbench.quantize.plan import Plan
 from prepbench.quantize.rounding import NEEDS_MOMENTS
-from prepbench.quantize.written_state import put_back_buffers
+from prepbench.quantize.written_state import restore_buffers
 
 
 def convert(observed: Observed) -> fx.GraphModule:
@@ -31,14 +31,14 @@ def convert(observed: Observed) -> fx.GraphModule:
     for observer in all_observers(observed.graph):
         if getattr(observer, "scheme", None) is not None and observer.scheme.block_size:
             observer.convert = functools.partial(_convert_blocks, observer, blocks)
-    _take_rounded(observed.graph)
+    _use_rounded_weights(observed.graph)
     use_integers(observed.graph, observed.plan.dynamic)
     with quick_conversion(_is_float):
         converted = pt2e().convert_pt2e(observed.graph)
     assert isinstance(converted, fx.GraphModule)
     # afterwards, because it runs what depends on constants alone, which includes writes to buffers
-    put_back_buffers(converted, observed.written)
-    cast_what_is_left(converted)
+    restore_buffers(converted, observed.written)
+    cast_remaining_weights(converted)
     _forget_unused(converted)
     _without_gradients(converted)
     return converted
@@ -134,7 +134,7 @@ def _without_gradients(graph: fx.GraphModule) -> None:
                 module._parameters[name] = made[id(value)]
 
 
-def _take_rounded(graph: fx.GraphModule) -> None:
+def _use_rounded_weights(graph: fx.GraphModule) -> None:
     """Replace a weight whose integers are not the nearest by its rounded values, in place.
 
     Rounding these to nearest then gives the same integers.

@@ -19,7 +19,7 @@ _FITTED = 256
 _FARTHEST = 1.5
 
 
-def error_compensated(weight: torch.Tensor, axis: int, scheme: WeightScheme, hessian: InputHessian) -> QuantizedRows:
+def gptq_rounded(weight: torch.Tensor, axis: int, scheme: WeightScheme, hessian: InputHessian) -> QuantizedRows:
     """Round one input after the other, and change the remaining weights so that outputs stay the same.
 
     Inputs with most power go first. Scales are those of :func:`weighted`, fixed beforehand; at the end, the scales

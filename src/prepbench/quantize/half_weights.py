@@ -48,7 +48,7 @@ def _is_weight_of_layers(node: fx.Node) -> bool:
     )
 
 
-def cast_what_is_left(graph: fx.GraphModule) -> None:
+def cast_remaining_weights(graph: fx.GraphModule) -> None:
     """Convert half-precision weights whose layers stay in float to float32, in place."""
     made: dict[str, str] = {}
     for node in list(graph.graph.nodes):

@@ -34,7 +34,7 @@ from prepbench.quantize.plan import Edge, Plan, make_plan
 from prepbench.quantize.predictions import logits_of
 from prepbench.quantize.rounding import NEEDS_MOMENTS
 from prepbench.quantize.weights import WeightScheme
-from prepbench.quantize.written_state import put_back_buffers
+from prepbench.quantize.written_state import restore_buffers
 from prepbench.running.sqnr import Powers
 from prepbench.settings import CompileOptions, QuantizationSettings
 
@@ -188,11 +188,11 @@ class MixedGraph:
         if not self._written:
             return run(*args)
         with self._writing:
-            put_back_buffers(self.graph, self._written)
+            restore_buffers(self.graph, self._written)
             try:
                 return run(*args)
             finally:
-                put_back_buffers(self.graph, self._written)
+                restore_buffers(self.graph, self._written)
 
     def _quantizing(self, plan: Plan) -> Changes:
         """Return changes with the quantizers of values between layers, which may still have to learn."""

@@ -22,11 +22,11 @@ def nearest(weight: torch.Tensor, axis: int, scheme: WeightScheme) -> QuantizedR
     their norm.
     """
     keeps_gain = scheme.bits < 8 and (scheme.per_channel or scheme.block_size > 0)
-    rounded = _as_strong if keeps_gain else _nearest
+    rounded = _gain_preserving if keeps_gain else _nearest
     return in_parts(weight, axis, scheme, lambda part: rounded(part, axis, scheme))
 
 
-def _as_strong(weight: torch.Tensor, axis: int, scheme: WeightScheme) -> QuantizedRows:
+def _gain_preserving(weight: torch.Tensor, axis: int, scheme: WeightScheme) -> QuantizedRows:
     found = _nearest(weight, axis, scheme)
     rows = rows_of(weight.detach().float(), axis, scheme)
     rounded = (found.integers.float() - found.zero_point[:, None]) * found.scale[:, None]

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from prepbench.jobs import check_cancelled
-from prepbench.quantize.gptq import error_compensated, fitted_scales
+from prepbench.quantize.gptq import fitted_scales, gptq_rounded
 from prepbench.quantize.hessian import InputHessian, damped
 from prepbench.quantize.nearest import nearest, weighted
 from prepbench.quantize.parts import in_parts
@@ -24,16 +24,16 @@ _NORM = 0.7
 _KAPPA = 1.01
 
 
-def half_quadratic(weight: torch.Tensor, axis: int, scheme: WeightScheme) -> QuantizedRows:
+def hqq(weight: torch.Tensor, axis: int, scheme: WeightScheme) -> QuantizedRows:
     """Find the scale under a norm that favours many small errors and tolerates a few large ones (HQQ).
 
     Source: Badri, Shaji, "Half-Quadratic Quantization of Large Machine Learning Models", 2023; the scale is solved
     for instead of the zero point, which is an integer here.
     """
-    return in_parts(weight, axis, scheme, lambda part: _half_quadratic(part, axis, scheme))
+    return in_parts(weight, axis, scheme, lambda part: _hqq(part, axis, scheme))
 
 
-def _half_quadratic(weight: torch.Tensor, axis: int, scheme: WeightScheme) -> QuantizedRows:
+def _hqq(weight: torch.Tensor, axis: int, scheme: WeightScheme) -> QuantizedRows:
     rows, (low, high) = rows_of(weight, axis, scheme), scheme.limits
     scale, zero_point = (value[:, None].float() for value in weight_qparams(weight, axis, scheme))
     best = torch.full((len(rows), 1), float("inf"))
@@ -76,11 +76,11 @@ def _rounded(weight: torch.Tensor, axis: int, scheme: WeightScheme, hessian: Inp
         rows = weight.movedim(axis, 0) if weight.ndim > 1 else weight
         fits = hessian is not None and scheme.per_channel and _inputs(rows, hessian) == rows[:1].numel()
         if fits and hessian is not None:
-            return adaptive(rows, scheme, hessian)
+            return adaround(rows, scheme, hessian)
     fits = weight.ndim == 2 and scheme.per_channel
     if hessian is not None and fits and len(hessian.matrix) == weight.shape[1 - axis % 2]:
         return _WITH_HESSIAN.get(scheme.algorithm, weighted)(weight, axis, scheme, hessian)
-    return half_quadratic(weight, axis, scheme) if scheme.algorithm == "hqq" else nearest(weight, axis, scheme)
+    return hqq(weight, axis, scheme) if scheme.algorithm == "hqq" else nearest(weight, axis, scheme)
 
 
 def _with_zeros(found: QuantizedRows, weight: torch.Tensor, axis: int, scheme: WeightScheme) -> QuantizedRows:
@@ -100,7 +100,7 @@ def _inputs(rows: torch.Tensor, hessian: InputHessian) -> int:
 
 
 _WITH_HESSIAN: dict[str, Callable[[torch.Tensor, int, WeightScheme, InputHessian], QuantizedRows]] = {
-    "gptq": error_compensated,
+    "gptq": gptq_rounded,
     "awq": weighted,
 }
 NEEDS_MOMENTS = frozenset([*_WITH_HESSIAN, "adaround"])
@@ -125,7 +125,7 @@ _COLUMNS = 128
 _VALUES = 2**20  # weights that are rounded at a time
 
 
-def adaptive(weight: torch.Tensor, scheme: WeightScheme, hessian: InputHessian) -> QuantizedRows:
+def adaround(weight: torch.Tensor, scheme: WeightScheme, hessian: InputHessian) -> QuantizedRows:
     """Learn for each weight whether it is rounded up or down (AdaRound), then improve single integers while that
     helps.
 
@@ -169,7 +169,7 @@ def _adaround_rounded(
     best = layer.improved(layer.learned(scale), scale)
     if hessian is None:
         return QuantizedRows(best[0].to(torch.int8).reshape(-1, size), best[1], zero_point)
-    start = error_compensated(rows, 0, scheme, hessian)
+    start = gptq_rounded(rows, 0, scheme, hessian)
     other = _Layer(rows, scheme, matrix, start.zero_point)
     found = other.improved(start.integers.reshape(rows.shape).float(), start.scale)
     better = (found[2] < best[2])[:, None]

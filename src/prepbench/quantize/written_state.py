@@ -26,7 +26,7 @@ def own_written_buffers(graph: fx.GraphModule) -> dict[str, torch.Tensor]:
     return written
 
 
-def put_back_buffers(graph: fx.GraphModule, before: dict[str, torch.Tensor]) -> None:
+def restore_buffers(graph: fx.GraphModule, before: dict[str, torch.Tensor]) -> None:
     """Restore the values that the copies had before the graph ran."""
     buffers = dict(graph.named_buffers())
     with torch.no_grad():
@@ -36,14 +36,14 @@ def put_back_buffers(graph: fx.GraphModule, before: dict[str, torch.Tensor]) -> 
 
 
 @contextmanager
-def buffers_kept(graph: fx.GraphModule) -> Iterator[None]:
+def preserved_buffers(graph: fx.GraphModule) -> Iterator[None]:
     """Restore the buffers that the graph writes to after the block, so that later runs begin with the same state."""
     buffers = dict(graph.named_buffers())
     before = {name: buffers[name].clone() for name in written_names(graph.graph) if name in buffers}
     try:
         yield
     finally:
-        put_back_buffers(graph, before)
+        restore_buffers(graph, before)
 
 
 def written_names(graph: fx.Graph) -> Iterator[str]:

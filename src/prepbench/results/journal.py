@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from prepbench.checks import check_path, check_switch, check_text
 from prepbench.errors import DocumentError, InputError, UnknownNameError, printable
-from prepbench.results.journal_file import DamagedJournalError, is_there, reading, writing
+from prepbench.results.journal_file import DamagedJournalError, has_content, reading, writing
 from prepbench.results.measurement import Measurement, Result
 from prepbench.results.run import Run
 
@@ -115,7 +115,7 @@ class Journal:
 
     def since(self, revision: int) -> Changes:
         """Return the runs that were added, changed and deleted after a revision; 0 is the beginning."""
-        if not is_there(self.path):
+        if not has_content(self.path):
             return Changes(0)
         with reading(self.path) as connection:
             rows = connection.execute(
@@ -129,7 +129,7 @@ class Journal:
 
     def results(self, key: str | None = None) -> tuple[Result, ...]:
         """Return all results, or those with one :attr:`Result.key`, in the order of writing."""
-        if not is_there(self.path):
+        if not has_content(self.path):
             return ()
         with reading(self.path) as connection:
             rows = connection.execute("SELECT id, content FROM results WHERE key = ?1 OR ?1 IS NULL", (key,)).fetchall()

@@ -39,7 +39,7 @@ WAITS_S = 15.0
 """How long one writer waits for the others."""
 
 READS_S = 60.0
-"""The longest that any request may take: a damaged file must not hold anybody up."""
+"""The longest that any request may take: a damaged file must not block its readers."""
 
 LONGEST = 64 * 2**20
 """Bytes of the longest text: the report of a model of 100,000 layers is shorter."""
@@ -60,7 +60,7 @@ def files_of_journal(path: Path) -> list[Path]:
     return [path.with_name(f"{path.name}{ending}") for ending in ("", "-wal", "-shm", "-journal")]
 
 
-def is_there(path: Path) -> bool:
+def has_content(path: Path) -> bool:
     """Return whether a journal has content; a process that is killed while creating one leaves an empty file."""
     try:
         status = path.lstat()
@@ -95,7 +95,7 @@ def writing(path: Path) -> Iterator[sqlite3.Connection]:
         ArtifactError: the file is no journal, is damaged, or is of a newer version.
         StorageError: it cannot be written, or others have been writing for long.
     """
-    with _typed_errors(path), interrupts.held(), _gone_if_empty(path):
+    with _typed_errors(path), interrupts.held(), _remove_if_empty(path):
         with _connected(path, "rwc") as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -115,12 +115,12 @@ def writing(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 @contextmanager
-def _gone_if_empty(path: Path) -> Iterator[None]:
+def _remove_if_empty(path: Path) -> Iterator[None]:
     is_new = not os.path.lexists(path)
     try:
         yield
     except BaseException:
-        if is_new and os.path.lexists(path) and not is_there(path):
+        if is_new and os.path.lexists(path) and not has_content(path):
             with suppress(OSError):
                 path.unlink()
         raise

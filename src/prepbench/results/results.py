@@ -14,7 +14,7 @@ from prepbench.checks import check_path, check_text, described
 from prepbench.errors import InputError, PrepbenchError, SettingsError, UnknownNameError
 from prepbench.results.aside import journal_at
 from prepbench.results.fingerprint import fingerprint
-from prepbench.results.journal_file import is_there
+from prepbench.results.journal_file import has_content
 from prepbench.results.measurement import Result
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def load_results(path: str | os.PathLike[str]) -> Results:
             "or prepbench.sweep, or the .bench.sqlite file beside a saved bench."
         )
     journal = journal_at(path)
-    rows = journal.results() if is_there(journal.path) else ()
+    rows = journal.results() if has_content(journal.path) else ()
     scored = {row.key: place for place, row in enumerate(rows) if row.score is not None}
     # a candidate of a search is written once it is timed, and again once it is scored
     kept = [row for place, row in enumerate(rows) if row.score is not None or scored.get(row.key, -1) < place]

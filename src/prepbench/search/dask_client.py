@@ -8,7 +8,7 @@ import uuid
 from typing import Any
 
 from prepbench.search.tasks import ExecutorError, TaskError, packages_here, run_task_with_files
-from prepbench.search.work import DEATHS, Work, died
+from prepbench.search.work import DEATHS, Work, death_message
 
 TIMING = "prepbench_timing"
 """The resource that a machine has one of: ``dask worker ... --resources "prepbench_timing=1"``."""
@@ -25,7 +25,7 @@ def run_on_dask(client: Any, work: Work) -> None:
     """Run tasks on a client's cluster.
 
     Raises:
-        ExecutorError: the client is asynchronous or has no workers, or a worker cannot run tasks of ours.
+        ExecutorError: the client is asynchronous or has no workers, or a worker cannot run prepbench's tasks.
         TaskError: a task failed, or ended its worker too often.
     """
     check_client(client)
@@ -47,7 +47,7 @@ def run_on_dask(client: Any, work: Work) -> None:
             for number in gone:
                 lost[number] = lost.get(number, 0) + 1
                 if lost[number] == DEATHS:
-                    raise TaskError(died(work.names[number]))
+                    raise TaskError(death_message(work.names[number]))
                 futures[number] = _submitted(client, work, number, files, resources)
             for number, future in futures.items():
                 if future.status == "error":
@@ -126,7 +126,7 @@ def _fail(name: str, error: Any) -> None:
     from distributed.scheduler import KilledWorker
 
     if isinstance(error, KilledWorker):
-        raise TaskError(died(name)) from error
+        raise TaskError(death_message(name)) from error
     if isinstance(error, ImportError):
         raise ExecutorError(
             f"A worker cannot import prepbench: {error}. Install prepbench[dask] in the environment of the workers, in "

@@ -14,12 +14,12 @@ _QUIETER = 10**0.1
 """How many times less noise makes further settings worth their compiles and runs: 1 dB."""
 
 
-class WithEqualised(dict[str, Candidate]):
+class EqualizableCandidates(dict[str, Candidate]):
     """Candidates by name that are also tried with equalized channels, where that helps."""
 
 
 @dataclass(frozen=True)
-class Offered:
+class EqualizedChoices:
     """The choices that layers may take.
 
     Attributes:
@@ -31,7 +31,7 @@ class Offered:
     notes: tuple[str, ...] = ()
 
 
-def with_equalised(simulation: Simulation, choices: Choices) -> Offered:
+def with_equalised(simulation: Simulation, choices: Choices) -> EqualizedChoices:
     """Add an equalized copy of each integer choice that is at least 1 dB quieter with equalized channels.
 
     Each choice is simulated in all layers that can take it. Where no channels can be scaled, nothing is run.
@@ -53,7 +53,7 @@ def with_equalised(simulation: Simulation, choices: Choices) -> Offered:
             found[_name(name, plain, scaled)] = LayerChoice(scaled)
         else:
             notes.append(f"{name!r} is not tried with channels equalised, which gains less than 1 dB")
-    return Offered(found, tuple(notes))
+    return EqualizedChoices(found, tuple(notes))
 
 
 def _computes_in_integers(settings: QuantizationSettings) -> bool:

@@ -24,7 +24,7 @@ _held = threading.local()  # the lock that this thread holds
 
 @contextmanager
 def computing_lock(progress: ProgressCallback = report_nothing) -> Iterator[None]:
-    """Hold the lock shared: nobody of ours measures time on this machine during the block.
+    """Hold the lock shared: no prepbench process measures time on this machine during the block.
 
     Args:
         progress: called while another process measures; it may raise to cancel.
@@ -41,7 +41,7 @@ def computing_lock(progress: ProgressCallback = report_nothing) -> Iterator[None
 
 @contextmanager
 def timing_lock(progress: ProgressCallback = report_nothing) -> Iterator[None]:
-    """Hold the lock exclusively: no other thread or process of ours computes or measures during the block.
+    """Hold the lock exclusively: no other prepbench thread or process computes or measures during it.
 
     Within :func:`computing_lock` of the same thread, the shared lock is released for the time of the block.
 

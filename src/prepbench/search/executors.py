@@ -19,7 +19,7 @@ from prepbench.errors import SettingsError
 from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.search.exclusive_timing import computing_lock, timing_lock
 from prepbench.search.tasks import ExecutorError, Folder, TaskError, forget, function_of, run_task
-from prepbench.search.work import DEATHS, Work, died
+from prepbench.search.work import DEATHS, Work, death_message
 
 _POLL_S = 0.1
 
@@ -127,8 +127,8 @@ def _run_on(executor: concurrent.futures.Executor, work: Work) -> None:
                 futures[executor.submit(run, *_for(executor, work, number))] = number
             _collect(futures, work)
         except concurrent.futures.BrokenExecutor as error:
-            _note_what_is_there(futures, work)
-            _go_on(executor, work, error)
+            _collect_finished(futures, work)
+            _run_rest(executor, work, error)
         except RuntimeError as error:
             if isinstance(error, ExecutorError | TaskError) or "shutdown" not in str(error):
                 raise
@@ -163,13 +163,13 @@ def _collect(futures: Mapping[concurrent.futures.Future[str], int], work: Work) 
         work.tell(work.names[futures[next(iter(done))]] if done else "")
 
 
-def _note_what_is_there(futures: Mapping[concurrent.futures.Future[str], int], work: Work) -> None:
+def _collect_finished(futures: Mapping[concurrent.futures.Future[str], int], work: Work) -> None:
     for future, number in futures.items():
         if number not in work.answers and future.done() and not future.cancelled() and future.exception() is None:
             work.answer(number, future.result())
 
 
-def _go_on(executor: concurrent.futures.Executor, work: Work, error: Exception) -> None:
+def _run_rest(executor: concurrent.futures.Executor, work: Work, error: Exception) -> None:
     """Run the remaining tasks in processes of their own: a pool that lost a process accepts no more tasks."""
     left = work.waiting
     count = min(max(1, getattr(executor, "_max_workers", 1)), len(left))
@@ -205,7 +205,7 @@ def _run_in_own_processes(count: int, context: Any, work: Work) -> None:
                     pools[place] = _pool(context)
                     deaths[number] += 1
                     if deaths[number] == DEATHS:
-                        raise TaskError(died(work.names[number])) from error
+                        raise TaskError(death_message(work.names[number])) from error
                     waiting.append(number)
             work.tell()
     finally:

@@ -123,18 +123,18 @@ class Loop:
             quietest = min(quantized, key=noise.__getitem__, default=None)
             for name, (mixture, compiled) in found.items():
                 scored = self._scale.is_sqnr or mixture == quietest
-                self._take(at, mixture, name, compiled, *measured[name], known.get(name), scored=scored)
+                self._record(at, mixture, name, compiled, *measured[name], known.get(name), scored=scored)
             # Last, because mixtures of the journal correct the tables that the uniform models made.
-            self._recall(at)
+            self._record_from_journal(at)
 
-    def _recall(self, at: int) -> None:
+    def _record_from_journal(self, at: int) -> None:
         """Take further measured mixtures from the journal."""
         for mixture in measured_mixtures(self._journal, self._arguments, at):
             known = self._found(at, mixture)
             if known is not None and mixture not in self.states[at].measured:
                 self._mixtures += 1
                 name = self._name(at, f"mixture {self._mixtures}")
-                self._take(at, mixture, name, None, known.p50_ms, known.size_bytes, known, scored=False)
+                self._record(at, mixture, name, None, known.p50_ms, known.size_bytes, known, scored=False)
 
     def improve(self, tries: int) -> bool:
         """Measure mixtures until the best is proven or no further one is expected to be better; return False if the
@@ -263,7 +263,7 @@ class Loop:
         )
         return TargetState(job.label, tables)
 
-    def _take(
+    def _record(
         self,
         at: int,
         mixture: Mixture,
@@ -287,7 +287,7 @@ class Loop:
             if scored:
                 metric, spread = self._scoring.score(name, compiled)
             else:
-                self._hold(at, mixture, compiled)
+                self._keep_compiled(at, mixture, compiled)
         state, arguments = self.states[at], self._arguments.of(at, mixture)
         # A mixture is timed first and scored later, so its row in the journal is written twice; the newest one counts.
         if compiled is not None and (known is None or known.score != metric):
@@ -332,7 +332,7 @@ class Loop:
             [(ms, size)] = self._timing.measured({name: compiled}).values()
         else:
             ms, size = known.p50_ms, known.size_bytes
-        self._take(at, real, name, compiled, ms, size, known, scored=False, predicted=predicted)
+        self._record(at, real, name, compiled, ms, size, known, scored=False, predicted=predicted)
         state = self.states[at]
         found = profiled_times(state.tables, real, UniformModel((ms or 0.0) / 1e3, self._subject.profiled(compiled)))
         tables = replace(state.tables, times=state.tables.times.with_measured(*found))
@@ -344,11 +344,11 @@ class Loop:
         compiled = self._held.pop((at, mixture), None)
         if compiled is None:
             _, compiled = self._compile(at, mixture)
-        self._take(
+        self._record(
             at, mixture, candidate.name, compiled, candidate.ms, candidate.size_bytes, predicted=candidate, again=True
         )
 
-    def _hold(self, at: int, mixture: Mixture, compiled: CompiledModel) -> None:
+    def _keep_compiled(self, at: int, mixture: Mixture, compiled: CompiledModel) -> None:
         """Keep a compiled model that may be scored later."""
         self._held[at, mixture] = compiled
         while len(self._held) > _MAX_HELD:

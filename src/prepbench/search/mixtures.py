@@ -82,19 +82,19 @@ def compile_arguments(
     bits = {fqn: one.quantization for fqn, one in taken.items() if one.quantization is not None}
     pruning = {fqn: one.pruning for fqn, one in taken.items() if one.pruning is not None}
     if bits:
-        common = _commonest(bits, [one.quantization for one in choices.values()])
+        common = _most_common(bits, [one.quantization for one in choices.values()])
         result["quantization_settings"] = common
         result["layer_quantization_settings"] = _with_tables(model, _bit_rules(model, bits, common), bits, common)
     if pruning:
         # a rule can set a threshold, and cannot take one back
         freest = {fqn: one for fqn, one in pruning.items() if one.pruning_sensitivity_threshold is None}
-        most = _commonest(freest or pruning, [one.pruning for one in choices.values()])
+        most = _most_common(freest or pruning, [one.pruning for one in choices.values()])
         result["pruning_settings"] = most
         result["layer_pruning_settings"] = _pruning_rules(model, pruning, most)
     return result
 
 
-def _commonest(taken: Mapping[str, _Settings], order: Sequence[_Settings | None]) -> _Settings:
+def _most_common(taken: Mapping[str, _Settings], order: Sequence[_Settings | None]) -> _Settings:
     """Return the settings of most layers; on a tie, those that were given first."""
     counted = Counter(taken.values())
     return max(counted, key=lambda settings: (counted[settings], -order.index(settings)))

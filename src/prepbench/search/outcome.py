@@ -73,7 +73,7 @@ class Known:
 
         Args:
             layers: names of choices, by FQN; layers that are missing stay in float.
-            target: the label of one; None where there is only one.
+            target: the target's label; None if there is only one.
         """
         at = self._place_of(target)
         state = self.states[at]

@@ -29,7 +29,7 @@ from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.measure.kept_workers import KeptWorkers
 from prepbench.measure.metrics import Metric
-from prepbench.measure.other_programs import crowded
+from prepbench.measure.other_programs import load_warning
 from prepbench.progress_bar import shows_progress
 from prepbench.results.program_form import function_digest
 from prepbench.running.callable_module import with_forward_fn
@@ -37,7 +37,7 @@ from prepbench.running.check_inputs import check_runs, find_writes
 from prepbench.running.twin import Twin
 from prepbench.search.budget import Budget
 from prepbench.search.candidates import named_candidates, supported_candidates
-from prepbench.search.equalised import Offered, WithEqualised, with_equalised
+from prepbench.search.equalised import EqualizableCandidates, EqualizedChoices, with_equalised
 from prepbench.search.executors import check_executor
 from prepbench.search.fitting_data import check_data
 from prepbench.search.layer_choice import Candidate, Choices, LayerChoice
@@ -157,7 +157,7 @@ def search(
     if calibration_inputs is None:
         raise SettingsError("calibration_inputs must be a list of samples, got None. Give calibration_inputs=[...].")
     check_executor(executor)
-    given = WithEqualised(int8=QuantizationSettings()) if candidates is None else candidates
+    given = EqualizableCandidates(int8=QuantizationSettings()) if candidates is None else candidates
     choices, lacking = choices_by_target(given, deployments)
     called: Any = model if forward_fn is None else with_forward_fn(model, forward_fn)
     tracing, calibration = read_samples(called, tracing_inputs, calibration_inputs, None)
@@ -171,7 +171,7 @@ def search(
     timed = scoring.first().sample
     scoring.begin()
     options = compile_options or CompileOptions()
-    equalises = isinstance(given, WithEqualised)
+    equalises = isinstance(given, EqualizableCandidates)
     jobs = [
         _job(model, calibration, each, options, named, reasons, kept, others, scoring, progress, equalises=equalises)
         for each, named, reasons in zip(deployments, choices, lacking, strict=True)
@@ -274,7 +274,7 @@ def _job(
         raise SettingsError(
             f"candidates: no layer takes one of {', '.join(map(repr, choices))}: {why}. Give others, or another target."
         )
-    offered = with_equalised(simulation, taken) if equalises else Offered(taken)
+    offered = with_equalised(simulation, taken) if equalises else EqualizedChoices(taken)
     return TargetJob(deployment, label, simulation, offered.choices, lacking, offered.notes)
 
 
@@ -296,7 +296,7 @@ def _notes(scoring: Scoring, timing: Timing, jobs: Sequence[TargetJob]) -> list[
             "others, and a journal does not find them again. Give a list, or a DataLoader with shuffle=False and no "
             "random transforms."
         )
-    if crowd := crowded(timing.busy_cores, torch.get_num_threads()):
+    if crowd := load_warning(timing.busy_cores, torch.get_num_threads()):
         notes.append(f"Times are less certain: {crowd}.")
     return notes
 
@@ -318,14 +318,14 @@ def choices_by_target(
     """
     bits, pruned = without_pruning(candidates)
     if len(deployments) > 1 and isinstance(bits, Mapping | Sequence) and not isinstance(bits, str):
-        found = [_known_to(bits, pruned, each) for each in deployments]
+        found = [_supported_by(bits, pruned, each) for each in deployments]
         every = set.intersection(*(set(missing) for _, missing in found))
         if not every and all(taken for taken, _ in found):
             return [taken for taken, _ in found], [missing for _, missing in found]
     return [_all_for(bits, pruned, each) for each in deployments], [{} for _ in deployments]
 
 
-def _known_to(
+def _supported_by(
     bits: Any, pruned: Mapping[str, LayerChoice], deployment: DeploymentSettings
 ) -> tuple[Choices, dict[str, str]]:
     """Return the candidates that a target supports, and the reasons for the others."""

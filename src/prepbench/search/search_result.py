@@ -106,7 +106,7 @@ class SearchResult:
 
     Attributes:
         budget: the budget of the search.
-        candidates: all that was measured or predicted, those that were measured first.
+        candidates: all measured and predicted ones, the measured ones first.
         best: the best within the budget; where none is, the nearest to it.
         reached: whether the best is within the budget.
         proven: whether the best was measured and no other is predicted to be better within the budget; or, where the
@@ -248,7 +248,7 @@ class SearchResult:
         """The metric against latency or size: measured filled, predicted hollow, with the front and the budget.
 
         Args:
-            budgets: between which a slider below the chart chooses, each solved as in :meth:`with_budget`. It moves
+            budgets: the stops of a slider below the chart, each solved as in :meth:`with_budget`. It moves
                 without a kernel, too.
 
         Returns:

@@ -1,4 +1,4 @@
-"""``sweep``: many models on many targets with many settings; what is in the journal already is not measured again."""
+"""``sweep``: many models on many targets with many settings; results in the journal are not measured again."""
 
 from __future__ import annotations
 

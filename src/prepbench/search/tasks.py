@@ -1,6 +1,6 @@
 """Tasks for other processes: a function by name, plain data, and folders known by digests.
 
-Nothing of ours is pickled: text and bytes are sent. A worker looks the function up by its name, and accepts only
+No object is pickled: only text and bytes are sent. A worker looks the function up by its name, and accepts only
 functions that are marked as tasks.
 """
 
@@ -155,7 +155,7 @@ def value_of(answer: str, what: str) -> Any:
         what: the display name of the task.
 
     Raises:
-        TaskError: the task failed with an error that is none of ours.
+        TaskError: the task failed with an error other than a ``PrepbenchError``.
         PrepbenchError: it failed with this error.
     """
     found = json.loads(answer)

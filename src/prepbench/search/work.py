@@ -60,7 +60,7 @@ class Work:
         self.progress(Progress(self.stage, len(self.answers), len(self.payloads), name))
 
 
-def died(name: str) -> str:
+def death_message(name: str) -> str:
     """Return the message for a task that kills its processes."""
     return (
         f"The task {name} ended its process {DEATHS} times, so it is not tried again. Often there is too little "

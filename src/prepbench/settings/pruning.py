@@ -21,17 +21,17 @@ class PruningSettings(Settings):
     """How layers are pruned unless a layer's own settings say otherwise.
 
     Attributes:
-        mask_type: what is removed. ``"1:1"``: single weights, wherever they are. ``"2:4"``, or another ``"n:m"``: of
-            each ``m`` inputs that lie side by side, ``n`` weights stay. ``"channels"``: whole channels and heads, with
-            all that reads them, so that the layers become smaller. Default ``"1:1"``.
-        amount: the share of a layer's weights (or channels) that goes, between 0 and 1. Default ``None``: 0.5; with
-            ``"n:m"`` the two numbers say it.
+        mask_type: the unit of pruning. ``"1:1"``: single weights, wherever they are. ``"2:4"``, or another ``"n:m"``:
+            of each ``m`` inputs that lie side by side, ``n`` weights stay. ``"channels"``: whole channels and heads,
+            with the weights that read them, so that the layers become smaller. Default ``"1:1"``.
+        amount: the share of a layer's weights (or channels) to remove, between 0 and 1. Default ``None``: 0.5; with
+            ``"n:m"`` the two numbers determine it.
         pruning_sensitivity_threshold: how much noise pruning may add to the output of a layer that reads what was
             pruned: a ratio of noise to signal power, 0 or more (0.01 is an SQNR of 20 dB), measured on calibration
             samples. Above it less is pruned: the largest eighth of ``amount`` that stays below it, or with ``"n:m"``
-            nothing. 0 prunes only what makes no noise. Default ``None``: no limit.
-        score: what goes first. ``"magnitude"``: the smallest weights, or the channels with the smallest weights.
-            ``"activations"``: the smallest products of a weight and the norm of what enters it on calibration samples,
+            nothing. 0 prunes only where that adds no noise. Default ``None``: no limit.
+        score: what is removed first. ``"magnitude"``: the smallest weights, or the channels with the smallest weights.
+            ``"activations"``: the smallest products of a weight and the norm of its input on calibration samples,
             output by output, as Wanda has it. Default ``"magnitude"``.
 
     Example:

@@ -60,7 +60,7 @@ class BenchControls(anywidget.AnyWidget):
         self._ends = [
             bench.on_change(self.refresh),
             bench.on_status(self._follow),
-            after_cells(lambda: _look_at_model(reference)),
+            call_after_cells(lambda: _look_at_model(reference)),
         ]
         self.on_msg(self._on_action)
 
@@ -69,7 +69,7 @@ class BenchControls(anywidget.AnyWidget):
         self._show(self.bench.summary())
         self._look_at_journal()
 
-    def look_at_model(self) -> None:
+    def mark_outdated_results(self) -> None:
         """Mark outdated results after a cell has written to the model."""
         now = self.bench.value_mark
         if now != self._values:
@@ -186,7 +186,7 @@ class BenchControls(anywidget.AnyWidget):
 def _look_at_model(reference: weakref.ref[BenchControls]) -> None:
     controls = reference()
     if controls is not None:
-        controls.look_at_model()
+        controls.mark_outdated_results()
 
 
 def _update(reference: weakref.ref[Bench]) -> bool:
@@ -292,7 +292,7 @@ def bench_bundle(bench: Bench) -> dict[str, Any]:
 # Callbacks after each cell of a notebook.
 
 
-def after_cells(call: Callable[[], object]) -> Callable[[], None]:
+def call_after_cells(call: Callable[[], object]) -> Callable[[], None]:
     """Call a function after each further cell; does nothing outside of IPython.
 
     Returns:

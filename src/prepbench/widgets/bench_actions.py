@@ -92,7 +92,7 @@ class ClearRules:
 
 @dataclass(frozen=True)
 class SetTarget:
-    """Choose a deployment target by its display name, or no longer."""
+    """Choose or remove a deployment target by its display name."""
 
     target: str
     chosen: bool
@@ -116,7 +116,7 @@ class SetLeafWrap:
 
 @dataclass(frozen=True)
 class SetLeaf:
-    """Keep a module as a leaf module, or no longer."""
+    """Keep a module as a leaf module, or undo this."""
 
     fqn: str
     leaf: bool
@@ -139,7 +139,7 @@ class RenameRun:
 
 @dataclass(frozen=True)
 class PinRun:
-    """Keep a run at the top, or no longer."""
+    """Pin a run to the top, or unpin it."""
 
     id: str
     pinned: bool
@@ -196,14 +196,14 @@ class ToPath:
 
 @dataclass(frozen=True)
 class ShowElsewhere:
-    """List runs from elsewhere, or no longer."""
+    """List or hide runs from elsewhere."""
 
     shown: bool
 
 
 @dataclass(frozen=True)
 class Shown:
-    """Somebody sees a view of the bench, or no longer."""
+    """A view of the bench became visible or hidden."""
 
     shown: bool
 

@@ -338,7 +338,7 @@ def _is_array(site: Site, node: cst.CSTNode) -> bool:
 
 
 def _with_dim(arg: cst.Arg) -> cst.Arg:
-    """Return an argument with torch's name for it."""
+    """Rename a NumPy keyword argument to torch's name, e.g. ``axis`` to ``dim``."""
     names = {"axis": "dim", "keepdims": "keepdim", "ddof": "correction", "a_min": "min", "a_max": "max"}
     keyword = arg.keyword.value if arg.keyword is not None else ""
     return arg.with_changes(keyword=cst.Name(names[keyword])) if keyword in names else arg

@@ -67,7 +67,7 @@ def _proposal(site: Site, chosen: Sequence[cst.If | cst.IfExp], harmless: str = 
         body = branches.block(body_of(site.function.body))
         function = with_body(site.function, body)
     conditions = tuple(site.place(node.test) for node in chosen)
-    return Proposal(function, conditions, is_compiling=branches.is_telling)
+    return Proposal(function, conditions, is_compiling=branches.skips_in_trace)
 
 
 def with_body(function: cst.FunctionDef, body: Sequence[Statement]) -> cst.FunctionDef:
@@ -85,7 +85,7 @@ class Branches:
         self.harmless = harmless
         self._chosen = set(chosen)
         self._taken: set[str] = set()
-        self.is_telling = False
+        self.skips_in_trace = False
 
     def fresh(self, base: str) -> str:
         """Return an unused name."""
@@ -201,7 +201,7 @@ class Branches:
                 test = expression(template, c=atom(condition))
                 test = expression("not {torch}.compiler.is_compiling() and {t}", torch=self.site.torch, t=test)
                 told.append(cst.If(test, block_of(effects)))
-                self.is_telling = True
+                self.skips_in_trace = True
             sides.append([each for each in statements if each not in effects])
         if not told:
             return node, []

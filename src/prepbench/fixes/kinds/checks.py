@@ -56,7 +56,7 @@ def _refusing_tests(node: cst.If) -> list[Expression]:
 
 
 def _refused_otherwise(site: Site, node: cst.If, tests: Sequence[Expression]) -> Sequence[cst.BaseStatement]:
-    """Return a check that one of the tests holds, and the branch with its last test as ``else``."""
+    """Return an assertion that one of the tests holds, and the branch with its last test turned into ``else``."""
     whole = reduce(lambda a, b: cst.BooleanOperation(a, cst.Or(), b), [atom(test) for test in tests])
     sides: list[Any] = [node]
     while isinstance(sides[-1].orelse, cst.If):

@@ -124,7 +124,7 @@ def propose(site: Site) -> Iterator[Proposal]:
             new = [*masked.statements(), *back]
             replacements = {node: cst.FlattenSentinel(new), **masked.stacks}
             function = masked.after(new) if masked.returns else replaced(site.function, replacements)
-            yield Proposal(function, tuple(masked.conditions), masked.assumption, masked.is_telling, masked.limit)
+            yield Proposal(function, tuple(masked.conditions), masked.assumption, masked.skips_in_trace, masked.limit)
 
 
 def _counted_reads(site: Site, node: Loop) -> dict[cst.Subscript, int]:
@@ -185,9 +185,9 @@ class _Masked:
         return inside and not exits and depends_on_data(self.site, node.test)
 
     @property
-    def is_telling(self) -> bool:
+    def skips_in_trace(self) -> bool:
         """Return whether something is skipped during tracing."""
-        return self._branches.is_telling
+        return self._branches.skips_in_trace
 
     def statements(self) -> list[Statement]:
         """Return the replacement of the loop."""

@@ -13,7 +13,7 @@ from torch import fx, nn
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback
 from prepbench.quantize.calibration import run_sample
-from prepbench.quantize.written_state import buffers_kept
+from prepbench.quantize.written_state import preserved_buffers
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def _measured(
     progress: ProgressCallback,
 ) -> dict[fx.Node, ChannelStatistics | None]:
     records = {node: _ChannelRecorder(axis) for node, axis in axes.items()}
-    with buffers_kept(graph), _recorders(graph, records):
+    with preserved_buffers(graph), _recorders(graph, records):
         progress(Progress(stage, 0, len(samples)))
         for done, sample in enumerate(samples, start=1):
             run_sample(graph, graph.forward, sample)  # without the hook that wants the sizes of the tracing inputs
