@@ -9,7 +9,8 @@ from typing import Any
 
 # how far a sum may be above its limit, relative to the limit: sums are rounded
 _SLACK = 1e-9
-# HiGHS stops at an absolute gap of 1e-6, and takes rows as kept that are exceeded by 1e-6
+# HiGHS stops at an absolute gap of 1e-6 and accepts rows that are exceeded by 1e-6 (its options mip_abs_gap and
+# mip_feasibility_tolerance, which scipy.optimize.milp does not pass on), so costs and limits are scaled to that
 _LARGEST_COST = 1e4
 _TIGHTENED = 5
 
