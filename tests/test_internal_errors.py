@@ -283,7 +283,7 @@ def test_the_command_line_tells_it(capsys: pytest.CaptureFixture[str], monkeypat
     assert main(["info"]) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert said.startswith("error: prepbench itself failed at made_")
-    assert "not foreseen" not in said
+    assert "was unexpected" not in said
 
 
 # -- errors of a model stay its own

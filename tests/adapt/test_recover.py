@@ -25,7 +25,7 @@ def test_recovering_gains_accuracy_and_keeps_the_best() -> None:
     prepared = prepared_of(model, settings=FEW_BITS)
     found = pb.recover(prepared, batches(model), loss, steps=60, metric=accuracy)
     assert found.after == max(found.scores.values()) >= found.before
-    assert len(found.losses) == 60 or "no better" in found.stopped
+    assert len(found.losses) == 60 or "did not improve" in found.stopped
     assert not prepared.training
     x, y = digits()[2:]
     with torch.no_grad():

@@ -78,7 +78,7 @@ def test_errors_are_those_of_the_task(executor: Any) -> None:
         run_tasks(executor, WORK, [{"number": 1, "fails": True}], {})
     with pytest.raises((TaskError, ZeroDivisionError), match="by zero"):
         run_tasks(executor, WORK, [{"number": 1, "breaks": True}], {})
-    with pytest.raises(ExecutorError, match="is no task"):
+    with pytest.raises(ExecutorError, match="is not a task"):
         run_tasks(executor, name_of(worker_tasks.not_marked), [{}], {})
 
 

@@ -50,7 +50,7 @@ def test_data_of_other_sizes_is_told_with_what_to_write(function: Any) -> None:
     samples = [torch.randn(8, 16) for _ in range(3)]
     data = [torch.randn(8, 16), torch.randn(5, 16)]
     with pytest.raises(
-        InputError, match=r"data\[1\] is no call .*shape \(8, 16\), got shape \(5, 16\).*tracing_inputs="
+        InputError, match=r"data\[1\] does not fit .*shape \(8, 16\), got shape \(5, 16\).*tracing_inputs="
     ):
         function(model(), samples, data=data)
     function(model(), samples, data=data, tracing_inputs=[torch.randn(n, 16) for n in (2, 5)])

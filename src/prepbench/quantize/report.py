@@ -25,8 +25,8 @@ class LayerReport:
         note: a remark on its quantization.
         bits_to_measure: bits of the weights among which measuring the layer decides; in a dry run only, where
             ``weights_bits`` is the smallest of them.
-        stored_bits: bits that each of its weights takes in what was lowered, read from there; None where that is
-            opaque. Kernels that read integers of activations read weights of 8 bits, so those of 4 are stored in 8.
+        stored_bits: bits of each of its weights in the lowered program, read from there; None where that is opaque.
+            Kernels that read integers of activations read weights of 8 bits, so those of 4 are stored in 8.
     """
 
     fqn: str

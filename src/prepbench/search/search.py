@@ -93,12 +93,12 @@ def search(
         budget: the limits, and the objective.
         targets: where the model may run; the best of all is found. ONNX Runtime when omitted.
         candidates: settings that a layer may take instead of staying in float: by name, or a list. When omitted, 8
-            bits, and these with channels equalised where that is at least 1 dB quieter.
-            :class:`prepbench.PruningSettings` prune a layer, and a pair ``(QuantizationSettings(...),
-            PruningSettings(...))`` quantizes what is left; layers that make the same channels lose them together.
-            Of several targets, one that lacks a candidate goes without it, which a note of the result says.
-        data: read once for each model that is measured: pairs ``(input, target)`` with a ``metric``, inputs alone
-            without one. Its first element is what is timed. The calibration inputs when omitted.
+            bits, also with equalized channels where that is at least 1 dB quieter. :class:`prepbench.PruningSettings`
+            prune a layer, and a pair ``(QuantizationSettings(...), PruningSettings(...))`` quantizes the pruned layer;
+            layers that make the same channels lose them together. A target that does not support a candidate is
+            searched without it, and a note of the result says so.
+        data: read once for each measured model: pairs ``(input, target)`` with a ``metric``, inputs alone without one.
+            Its first element is timed. The calibration inputs when omitted.
         metric: ``metric(output, target)``, as :func:`prepbench.compare` takes it. None: SQNR in dB against float.
         higher_is_better: False for a loss; by default as known for the metric, else True.
         tries: how many mixtures are compiled and measured at most, beyond those of one candidate.

@@ -77,14 +77,14 @@ def sensitivity(
     Args:
         model: a module, a function, or a bound method of a module. It is left as it was.
         calibration_inputs: representative samples, as for ``compile_model``.
-        candidates: settings by name, or a list of settings. By default what the target has of 8 bits, weights alone in
-            8 bits, and weights alone in 4 bits in blocks of 32. :class:`prepbench.PruningSettings` prune the layer, and
-            a pair ``(QuantizationSettings(...), PruningSettings(...))`` quantizes what is left. Channels go with the
-            layers that must have the same ones. These are measured, not estimated.
+        candidates: settings by name, or a list of settings. By default the target's 8-bit settings, weight-only ones
+            with 8 bits, and weight-only ones with 4 bits in blocks of 32. :class:`prepbench.PruningSettings` prune the
+            layer, and a pair ``(QuantizationSettings(...), PruningSettings(...))`` quantizes the pruned layer. Layers
+            that must have the same channels lose them together. Pruning is measured, not estimated.
         deployment_settings: the target; ``OnnxRuntimeDeployment()`` by default. Nothing is compiled for it, so its
             packages are not needed.
-        data: what the exact values are measured on: pairs ``(input, target)`` with a metric, else inputs, as for
-            ``compare``. By default a few calibration samples.
+        data: the data of the exact values: pairs ``(input, target)`` with a metric, else inputs, as for ``compare``. By
+            default a few calibration samples.
         metric: ``metric(output, target)`` giving one finite number for a batch; needs ``data``. It runs in this
             process, also with an executor.
         higher_is_better: False for a loss; by default as known for the metric, else True.
@@ -97,7 +97,7 @@ def sensitivity(
         data_transform_fn: as for ``compile_model``.
         fullgraph: as for ``compile_model``.
         reuse: captures of earlier compiles, which are not made again.
-        executor: what measures several layers at once: None, any ``concurrent.futures.Executor``, or a
+        executor: measures several layers at once: None, any ``concurrent.futures.Executor``, or a
             ``dask.distributed.Client``. Other processes get the captured program and the calibration samples as files,
             and measure up to 96 pairs with ``exact="auto"``; they do not have ``data``.
         progress: receives each step; it may raise :class:`prepbench.Cancelled`.

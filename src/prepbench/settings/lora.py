@@ -22,7 +22,7 @@ class LoraSettings(Settings):
 
     Attributes:
         rank: how many directions an adapter has, 1 or more. Default 8.
-        alpha: how much it counts: what it adds is multiplied by ``alpha / rank``. Above 0. Default 16.
+        alpha: the weight of the adapter: its product is multiplied by ``alpha / rank``. Above 0. Default 16.
         dropout_rate: the share of an adapter's inputs that is dropped in training, from 0 to below 1. Default 0.
         target_modules: the layers that get one: FQNs, globs, ``re:`` patterns or class names, as the keys of
             ``layer_quantization_settings``. Default none: every linear layer and every convolution.

@@ -43,9 +43,9 @@ def diagram(*things: Any, compare: bool = False, titles: tuple[str, ...] = ()) -
 
     Args:
         things: results with a ``document()``: a ``GraphCollection``, ``Captured`` or ``CompiledModel``; or documents.
-        compare: two of them side by side with linked selection, and what differs marked. Else one at a time:
-            the module graph and the ATen graph of a model, say, with the selection carried over by name. Side by
-            side make sense a model before and after preparation, or what was captured beside what was compiled.
+        compare: two of them side by side with linked selection and marked differences, such as a model before and after
+            preparation, or a captured graph beside the compiled one. Else one at a time, such as the module graph and
+            the ATen graph of a model, with the selection carried over by name.
         titles: a name for each.
 
     Returns:
