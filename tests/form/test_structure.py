@@ -82,3 +82,30 @@ def test_private_names_of_libraries_are_only_in_their_rooms() -> None:
 )
 def test_the_search_finds_private_names(source: str, found: list[str]) -> None:
     assert list(_private_names(source)) == found
+
+
+def _pictures(source: str) -> list[tuple[str, str]]:
+    """The module and the function of each call of ``view``, which looks them up by name when a result is shown."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    named = [node.args[:2] for node in calls if isinstance(node.func, ast.Name) and node.func.id == "view"]
+    return [
+        (str(module.value), str(function.value))
+        for module, function in named
+        if isinstance(module, ast.Constant) and isinstance(function, ast.Constant)
+    ]
+
+
+def test_every_picture_that_is_looked_up_by_name_exists() -> None:
+    found = {
+        (path.relative_to(ROOT).as_posix(), *names)
+        for path in sorted(ROOT.rglob("*.py"))
+        for names in _pictures(path.read_text(encoding="utf-8"))
+    }
+    assert len(found) > 30
+    missing = [
+        (user, f"{module}.{function}")
+        for user, module, function in sorted(found)
+        if not (file := ROOT / f"{module.replace('.', '/')}.py").exists()
+        or function not in {getattr(node, "name", "") for node in ast.parse(file.read_text(encoding="utf-8")).body}
+    ]
+    assert missing == []

@@ -188,7 +188,7 @@ class Fixed:
         return write_sources(self._sources)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
-        return view("views.fixes", "fixed_bundle", self)
+        return view("views.display", "fixed_bundle", self)
 
     def __repr__(self) -> str:
         counts = f"{len(self.applied)} fixed, {len(self.remaining)} left"

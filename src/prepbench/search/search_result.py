@@ -242,7 +242,7 @@ class SearchResult:
 
     def table(self) -> pandas.DataFrame:
         """One row for each candidate, the best first; sizes in MB (10**6 bytes)."""
-        return view("views.searches", "search_table", self)  # type: ignore[no-any-return]
+        return view("views.search_slider", "search_table", self)  # type: ignore[no-any-return]
 
     def figure(self, budgets: Iterable[Budget] = ()) -> plotly.graph_objects.Figure:
         """The metric against latency or size: measured filled, predicted hollow, with the front and the budget.
@@ -263,13 +263,13 @@ class SearchResult:
         wanted = tuple(_budgets(budgets))
         if wanted:
             return view("views.search_slider", "slider_figure", self, wanted)
-        return view("views.searches", "search_figure", self)
+        return view("views.search_slider", "search_figure", self)
 
     def __repr__(self) -> str:
-        return view("views.searches", "search_text", self)  # type: ignore[no-any-return]
+        return view("views.search_slider", "search_text", self)  # type: ignore[no-any-return]
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return view("views.searches", "search_bundle", self)  # type: ignore[no-any-return]
+        return view("views.search_slider", "search_bundle", self)  # type: ignore[no-any-return]
 
 
 def _budgets(given: object) -> Iterator[Budget]:
