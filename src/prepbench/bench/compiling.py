@@ -4,34 +4,125 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 
+from prepbench.adapt.recover import SCORED_ON_TRAINED
 from prepbench.bench.captures import Captures
 from prepbench.bench.cards import Card, error_card
-from prepbench.bench.fitting_data import check_data_fits
 from prepbench.bench.history import measured, new_run
 from prepbench.bench.progress import RECOVERING
 from prepbench.bench.queue import QueuedRun, RunQueue
-from prepbench.bench.recovering import train_and_compile
+from prepbench.bench.recovering import Trained, TrainingData, train_and_compile
 from prepbench.bench.recovery_settings import RecoverySettings
+from prepbench.bench.recovery_summary import RecoverySummary
+from prepbench.bench.runs import Runs
 from prepbench.bench.state import BenchState, display_name, label_of
 from prepbench.bench.status import TARGET, RunStatus, StatusOfRuns
-from prepbench.bench.training_back import TrainingBack
+from prepbench.bench.training_curve import Watch
 from prepbench.bench.writing import Writing
 from prepbench.bench.written import Decode, prompt_texts, run_generation
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import check_function, check_progress, check_type
 from prepbench.compile import CompiledModel, KeptStages, compile_model
-from prepbench.inputs import Sample
+from prepbench.errors import InputError, SettingsError
+from prepbench.inputs import Sample, named_leaves
 from prepbench.jobs import Cancelled, Job, Progress, ProgressCallback, report_nothing
+from prepbench.measure.batches import read_batches
 from prepbench.measure.comparison import Comparison
 from prepbench.measure.generation import Generation
 from prepbench.measure.run import compare
+from prepbench.measure.scores import metric_name, takes_targets
 from prepbench.results.run import Run
+from prepbench.running.empty_caches import is_nothing
 from prepbench.settings import ExplainedLayer
+
+# The recovery training of a bench: its data and its outcome.
+
+
+class TrainingBack(Runs):
+    """The training of a bench; see :class:`prepbench.Bench`."""
+
+    tracing_inputs: list[Sample]
+    calibration_inputs: list[Sample]
+    data: list[Any] | Generation | None
+    metric: Callable[[Any, Any], Any] | None
+
+    def __init__(self, model: nn.Module, axes: DynamicAxes, *, calibrated: bool) -> None:
+        self.training_data: Iterable[Any] | None = None
+        self.loss: Callable[[Any, Any], Any] | None = None
+        self.trained: Trained | None = None
+        self._watch = Watch()
+        super().__init__(model, axes, calibrated=calibrated)
+
+    def stop_training(self) -> None:
+        """End the running training early: its best weights are compiled and compared."""
+        self._watch.stop()
+
+    def recovery_summary(self) -> RecoverySummary:
+        """Return the training between preparing and compiling as front ends show it."""
+        settings, training = self.state.recovery or RecoverySettings(), self._training_data()
+        name = "" if training.metric is None else metric_name(training.metric)
+        labelled = training.loss is not None
+        source = "the training data" if self.training_data is not None else "the calibration inputs"
+        if self.training_data is None and not self.calibration_inputs:
+            source = "the tracing inputs"
+        said = f"Trains on {source}, {'with labels' if labelled else 'without labels'}. {SCORED_ON_TRAINED}."
+        return RecoverySummary(
+            unavailable=self._not_trainable(self.state),
+            on=self.state.recovery is not None,
+            said=said,
+            labelled=labelled,
+            metric=name,
+            steps=settings.steps,
+            distill=settings.distill,
+            by_metric=settings.by_metric,
+            learning_rate=settings.learning_rate,
+        )
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _keep(self, trained: Trained) -> None:
+        self.trained = trained
+
+    def _recovered(self) -> str:
+        found = None if self.trained is None else self.trained.recovery
+        return "" if found is None else found.summary
+
+    def _training_done(self) -> str:
+        """Return how a training with the current settings ended early; "" where none did."""
+        found = None if self.trained is None else self.trained.recovery
+        if self.trained is None or found is None or self.trained.settings != self.state.recovery:
+            return ""
+        done, steps = len(found.losses), self.trained.settings.steps
+        if done == steps:
+            return ""
+        return f"ended here after {done} of {steps} steps ({found.stopped}), with the weights after {found.best_step}"
+
+    def _training_data(self) -> TrainingData:
+        """Return the training data, or else the samples, on which the model learns its float outputs."""
+        if self.training_data is None:
+            return TrainingData(self.calibration_inputs or self.tracing_inputs)
+        metric = None if isinstance(self.data, Generation) or self.loss is None else self.metric
+        return TrainingData(self.training_data, self.loss, metric)
+
+    def _check_trainable(self, state: BenchState, settings: RecoverySettings) -> None:
+        why = self._not_trainable(state)
+        if why:
+            raise SettingsError(why)
+        self._training_data().check(settings)
+
+    def _not_trainable(self, state: BenchState) -> str:
+        """Return why these choices cannot be trained; "" where they can."""
+        explained = self.layer_rules.explained(state.quantization, state.rules)
+        if state.pruning is None and all(layer.settings is None for layer in explained):
+            return "Nothing is quantized or pruned, so there is nothing to bring back. Choose what is, in Precision."
+        if not state.fullgraph:
+            return "Training needs the model as one graph: let no lines run in PyTorch, and keep no leaf modules."
+        return ""
 
 
 class Compiling(TrainingBack):
@@ -375,3 +466,60 @@ class Compiling(TrainingBack):
                 self._history.replace(run.id, **measured(run, results[name], self.comparison, row, wrote))
         self._changed()
         return self.comparison
+
+
+# Check that data fits the axes, so that a mismatch is reported before anything is compiled.
+
+
+_Shapes = Mapping[str, tuple[int, ...]]
+
+
+def check_data_fits(
+    model: nn.Module,
+    axes: DynamicAxes,
+    data: Sequence[Any] | Generation | None,
+    metric: Callable[[Any, Any], Any] | None,
+) -> None:
+    """Raise ``InputError`` for the first size in the data that differs from a static axis.
+
+    Args:
+        model: the model that is called with the data.
+        axes: of the compile.
+        data: of the comparison; None where there is none of its own.
+        metric: decides whether the data has targets.
+    """
+    if data is None:
+        return
+    for name, shapes in _shapes(model, data, metric):
+        for axis in axes.axes:
+            shape = shapes.get(axis.path, ())
+            if axis.dim >= len(shape):
+                continue
+            size, place = shape[axis.dim], f"{axis.path}.shape[{axis.dim}]"
+            if not axis.dynamic and size not in axis.sizes:
+                raise InputError(
+                    f"{place} is {size} in {name}, and the axes fix it at {axis.sizes[0]}. Make it dynamic in Axes, "
+                    f"which is bench.set_axis({axis.path!r}, {axis.dim}, dynamic=True, linked=True) in Python, or give "
+                    "data of that size: the compiled model would refuse this."
+                )
+
+
+def _shapes(
+    model: nn.Module, data: Sequence[Any] | Generation, metric: Callable[[Any, Any], Any] | None
+) -> Iterator[tuple[str, _Shapes]]:
+    """Yield the shapes of the model's arguments by path, for each element of the data."""
+    if isinstance(data, Generation):
+        for index, prompt in enumerate(data.batches):
+            # the length of what is read at once is not that of the prompt where PyTorch makes the first step
+            yield f"prompts[{index}]", {name: tuple(value.shape[:1]) for name, value in prompt.given.items()}
+        return
+    for batch in read_batches([model], data, with_targets=takes_targets(metric)):
+        leaves = named_leaves(model, batch.sample)
+        yield (
+            f"data[{batch.sample.index}]",
+            {
+                path: tuple(leaf.shape)
+                for path, leaf in leaves
+                if isinstance(leaf, torch.Tensor) and not is_nothing(leaf)
+            },
+        )

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from prepbench.compile.call_spec import CallSpec
-from prepbench.compile.compiled import ExportNames, axis_names, checked_names, copy_saved, renamed
 from prepbench.compile.condition_files import FileConditions, write_beside, write_conditions
+from prepbench.compile.onnx_file import ExportNames, axis_names, checked_names, copy_saved, renamed
 from prepbench.compile.variants import Variant, VariantsRuntime
 from prepbench.errors import ArtifactError, SettingsError, sentence
 from prepbench.running.tracing import tracing
