@@ -32,8 +32,9 @@ class Variant:
         lowering: the program as the target got it, with its names; None for a model that was loaded.
 
     Example:
-        >>> for variant in compiled.variants:
-        ...     print(variant)
+        >>> condition = SizeCondition("x.shape[1] must be at most 6", ("x.shape[1]",), None)
+        >>> print(Variant((condition,), (0, 2), CompileReport("onnxruntime", {})))
+        for inputs[0], inputs[2] and where x.shape[1] must be at most 6
     """
 
     conditions: tuple[SizeCondition, ...]
