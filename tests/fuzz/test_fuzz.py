@@ -98,6 +98,15 @@ def test_results_are_compared(expected: object, got: object, text: str) -> None:
     assert (text in found) if text else found == ""
 
 
+def test_what_rounding_decides_judges_nothing(tmp_path: Path) -> None:
+    x = torch.full((3, 7), 0.3)
+    for result, is_judge in (("x", True), ("x > 0", False), ("x.argmax(1)", False), ("x > -1", True)):
+        model = made(Program(0, ("x = x - x.mean(1, keepdim=True)",), result, ()), tmp_path)
+        assert (reliable(model, (x,)) is not None) is is_judge, result
+    chosen = made(Program(0, ("x = x.sort(1).values",), "x > 0.25", ()), tmp_path)
+    assert reliable(chosen, (x,)) is not None
+
+
 def test_a_refusal_tells_its_line_and_is_counted_by_its_kind(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -49,10 +49,12 @@ def average_pool(dims: int) -> Callable[..., Any]:
         count_include_pad: bool = True,
         divisor_override: int | None = None,
     ) -> Any:
-        if divisor_override is None and not (ceil_mode and count_include_pad and any(padding)):
-            return NotImplemented
         window, pads = _each(kernel_size, dims), _each(padding, dims)
         steps = _each(stride, dims) if stride else window
+        is_odd = any(pads) if count_include_pad else False
+        is_odd = is_odd or (not any(pads) and _may_leave_out(window, steps, pads))
+        if divisor_override is None and not (ceil_mode and is_odd):
+            return NotImplemented
         plain = _POOLS[dims]
         elements = float(torch.Size(window).numel())
         if not ceil_mode:
@@ -76,6 +78,31 @@ def average_pool(dims: int) -> Callable[..., Any]:
             factor = extent / inside.to(x.dtype)
             result = result * factor.reshape([-1] + [1] * (-place - 1))
         return result
+
+    return pool
+
+
+def maximum_pool(dims: int) -> Callable[..., Any]:
+    """``aten.max_pool1d`` to ``max_pool3d`` where ``ceil_mode`` may leave out a window."""
+
+    def pool(
+        x: torch.Tensor,
+        kernel_size: Sequence[int],
+        stride: Sequence[int] = (),
+        padding: Sequence[int] = (0,),
+        dilation: Sequence[int] = (1,),
+        ceil_mode: bool = False,
+    ) -> Any:
+        window, pads, spread = _each(kernel_size, dims), _each(padding, dims), _each(dilation, dims)
+        steps = _each(stride, dims) if stride else window
+        extents = [each * (size - 1) + 1 for size, each in zip(window, spread, strict=True)]
+        if not ceil_mode or not _may_leave_out(extents, steps, pads) or not x.is_floating_point():
+            return NotImplemented
+        edges: list[Any] = []
+        for size, extent, step, pad in zip(x.shape[-dims:], extents, steps, pads, strict=True):
+            covered = (_windows(size, extent, step, pad) - 1) * step + extent
+            edges = [pad, torch.sym_max(covered - size - pad, 0), *edges]
+        return _MAXIMA[dims](torch.nn.functional.pad(x, edges, value=-math.inf), window, steps, 0, spread)
 
     return pool
 
@@ -137,6 +164,11 @@ def _each(values: Sequence[Any], dims: int) -> list[Any]:
     return list(values) * dims if len(values) == 1 else list(values)
 
 
+def _may_leave_out(extents: Sequence[int], steps: Sequence[int], pads: Sequence[int]) -> bool:
+    """Whether with ``ceil_mode`` a window may start beyond the image, which gives none; OpenVINO (2026.4) keeps it."""
+    return any(step > extent - pad for extent, step, pad in zip(extents, steps, pads, strict=True))
+
+
 def _windows(size: Any, extent: int, step: int, pad: int) -> Any:
     """How many windows ``ceil_mode`` gives: none starts beyond the image and the padding in front of it."""
     return torch.sym_min(-(-(size + 2 * pad - extent) // step) + 1, -(-(size + pad) // step))
@@ -146,4 +178,9 @@ _POOLS: dict[int, Any] = {
     1: torch.nn.functional.avg_pool1d,
     2: torch.nn.functional.avg_pool2d,
     3: torch.nn.functional.avg_pool3d,
+}
+_MAXIMA: dict[int, Any] = {
+    1: torch.nn.functional.max_pool1d,
+    2: torch.nn.functional.max_pool2d,
+    3: torch.nn.functional.max_pool3d,
 }

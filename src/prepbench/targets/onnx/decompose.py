@@ -11,7 +11,7 @@ from prepbench.targets.complex_numbers import with_real_numbers
 from prepbench.targets.decompose import attention, decompose
 from prepbench.targets.dynamic_sizes import computed_from_sizes
 from prepbench.targets.grouped import grouped_products
-from prepbench.targets.pooling import average_pool, is_mean
+from prepbench.targets.pooling import average_pool, is_mean, maximum_pool
 
 Program = torch.export.ExportedProgram
 aten = torch.ops.aten
@@ -32,6 +32,9 @@ def decompose_for_onnx(program: Program) -> Program:
             aten.avg_pool1d.default: average_pool(1),
             aten.avg_pool2d.default: _average,
             aten.avg_pool3d.default: average_pool(3),
+            aten.max_pool1d.default: maximum_pool(1),
+            aten.max_pool2d.default: maximum_pool(2),
+            aten.max_pool3d.default: maximum_pool(3),
             aten.amax.default: _over_all(aten.amax.default),
             aten.amin.default: _over_all(aten.amin.default),
             **grouped_products(program),
