@@ -46,7 +46,7 @@ class LoweredCheck:
 
     In float, 70 dB must be left (35 of float16, 22 of bfloat16). Less is right only where PyTorch's own result moves
     as much when nothing but rounding changes: when it computes in double precision, or when the inputs move by a few
-    units in the last place. So it is with zeros, negative, large, tiny and equal values in the place of the samples'.
+    units in the last place. So it is with zeros, large, tiny and equal negative values in the place of the samples'.
 
     Quantized programs must be within 30 dB of the quantized graph. Where quantization itself leaves less, one value
     that is rounded the other way may change as much. There the lowered program must be as near to float as the program
@@ -409,12 +409,11 @@ _SINGLE = torch.float32
 _SMALL = 1e-3
 _EDGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "zeros": torch.zeros_like,
-    "negative values": lambda x: -x.abs(),
     "large values": lambda x: x * 1000,
     "tiny values": lambda x: x * 1e-4,
-    "rows of equal values": lambda x: x[..., :1].expand_as(x).clone() if x.dim() else x,
+    "rows of equal negative values": lambda x: -x[..., :1].abs().expand_as(x).clone() if x.dim() else -x.abs(),
 }
-_EDGES_OF_INTEGERS = ("zeros", "large values", "rows of equal values")
+_EDGES_OF_INTEGERS = ("zeros", "large values", "rows of equal negative values")
 _CHOOSE = frozenset(
     (
         *("argmax", "argmin", "argsort", "sort", "topk", "max", "min", "median", "mode", "kthvalue", "unique"),
