@@ -9,6 +9,7 @@ import torch
 
 from prepbench._torch_compat import pytree
 from prepbench.capture.aten.captured import Captured
+from prepbench.capture.aten.holds_where import breaks, paths_of, sizes_by_place
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.capture.sizes.resizing import linked_axes, resized, sizes_in, with_sums
 from prepbench.compile.call_spec import CallSpec
@@ -67,18 +68,27 @@ def of_different_sizes(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def with_other_sizes(captured: Captured) -> list[Sample]:
-    """The first sample with sizes that no sample has, in all dims that may change; it may not run."""
+    """The first sample with sizes that no sample has, in all dims that may change; it may not run.
+
+    The sizes meet the conditions of the graph; nothing where none are found that do.
+    """
     groups = linked_axes(captured.axes)
     if not groups:
         return []
     first = min(captured.samples, key=lambda sample: sum(sizes_in(captured.model, sample).values()))
     sizes = sizes_in(captured.model, first)
-    changes = {}
-    for place, (symbol, axes) in enumerate(groups.items()):
-        seen = {size - axes[0].sizes[0] for size in axes[0].sizes}
-        now = sizes.get((axes[0].path, axes[0].dim), axes[0].sizes[0]) - axes[0].sizes[0]
-        changes[symbol] = next(step for step in range(1 + place, 99) if now + step not in seen)
-    return [resized(captured.model, first, with_sums(changes, groups, sizes), groups)]
+    paths, conditions = paths_of(captured.program, captured.model), captured.conditions
+    for further in range(16):
+        changes = {}
+        for place, (symbol, axes) in enumerate(groups.items()):
+            seen = {size - axes[0].sizes[0] for size in axes[0].sizes}
+            now = sizes.get((axes[0].path, axes[0].dim), axes[0].sizes[0]) - axes[0].sizes[0]
+            changes[symbol] = next(step for step in range(1 + place + further, 99) if now + step not in seen)
+        made = resized(captured.model, first, with_sums(changes, groups, sizes), groups)
+        found = sizes_by_place(captured.model, paths, made)
+        if not any(breaks(found, condition) for condition in conditions):
+            return [made]
+    return []
 
 
 def flat_samples(samples: Sequence[Sample], call_spec: CallSpec) -> list[Sample]:
