@@ -21,6 +21,7 @@ OVER_SIZES: dict[str, tuple[list[Callable[[torch.Tensor], torch.Tensor]], list[t
             lambda x: F.avg_pool1d(x, 4, 3, 2, ceil_mode=True),
             lambda x: F.avg_pool1d(x, 5, 3, 1, ceil_mode=True, count_include_pad=False),
             lambda x: F.avg_pool1d(x, 2, 3, ceil_mode=True),
+            lambda x: F.avg_pool1d(x, 3, 3, 1, ceil_mode=True, count_include_pad=False),
             lambda x: F.lp_pool1d(x.abs() + 0.1, 3, 2, 4, ceil_mode=True),
             lambda x: F.adaptive_avg_pool1d(x, 5),
             lambda x: F.interpolate(x, size=3, mode="area"),

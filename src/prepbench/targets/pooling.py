@@ -51,8 +51,7 @@ def average_pool(dims: int) -> Callable[..., Any]:
     ) -> Any:
         window, pads = _each(kernel_size, dims), _each(padding, dims)
         steps = _each(stride, dims) if stride else window
-        is_odd = any(pads) if count_include_pad else False
-        is_odd = is_odd or (not any(pads) and _may_leave_out(window, steps, pads))
+        is_odd = (count_include_pad and any(pads)) or _may_leave_out(window, steps, pads)
         if divisor_override is None and not (ceil_mode and is_odd):
             return NotImplemented
         plain = _POOLS[dims]
@@ -74,7 +73,8 @@ def average_pool(dims: int) -> Callable[..., Any]:
             zip(counts, steps, window, sizes, pads, strict=True), start=-dims
         ):
             start = torch.arange(count, device=x.device) * step
-            inside = torch.clamp(start + extent, max=size + 2 * pad) - start
+            first, end = (0, size + 2 * pad) if count_include_pad else (pad, size + pad)
+            inside = torch.clamp(start + extent, max=end) - torch.clamp(start, min=first)
             factor = extent / inside.to(x.dtype)
             result = result * factor.reshape([-1] + [1] * (-place - 1))
         return result

@@ -9,7 +9,8 @@ import torch
 from torch import fx
 
 from prepbench._torch_compat.operators import OpOverload, argument_names, schema_of
-from prepbench.targets.pooling import is_mean
+from prepbench.targets.decompose import decompose
+from prepbench.targets.pooling import adaptive_average, average_pool, is_mean, maximum_pool
 from prepbench.targets.weights import QuantizedWeight, fit_weights, input_of, lowered_program, operator_name
 
 aten = torch.ops.aten
@@ -29,6 +30,8 @@ def fit_to_inductor(program: Program) -> Program:
       than they are (torch 2.13).
     - Instead of adding an input, or something computed from constants alone, its negative is subtracted. The integer
       kernels add in place, and would change the caller's tensor, or the constant in each call (torch 2.13).
+    - Adaptive pooling over sizes that change, and windows that ``ceil_mode`` leaves out, become other operators:
+      Inductor asks how large the first are, and keeps the second (torch 2.13).
     - Average pooling over the whole image becomes a mean, because Inductor's loops are as long as the window.
 
     Returns:
@@ -36,7 +39,7 @@ def fit_to_inductor(program: Program) -> Program:
     """
     from prepbench.quantize.blocks import decompose_blocks
 
-    program = decompose_blocks(program)
+    program = decompose(decompose_blocks(program), _POOLING)
     module = program.module(check_guards=False)
     assert isinstance(module, fx.GraphModule)
     passes = (_spell_padding, _round_in_float, _widen_conv1d, _flatten_linears, _subtract_negatives, _average_images)
@@ -45,6 +48,19 @@ def fit_to_inductor(program: Program) -> Program:
         return program
     module.recompile()
     return lowered_program(module, program)
+
+
+_POOLING: dict[Any, Any] = {
+    aten.adaptive_avg_pool1d.default: adaptive_average(1),
+    aten.adaptive_avg_pool2d.default: adaptive_average(2),
+    aten.adaptive_avg_pool3d.default: adaptive_average(3),
+    aten.avg_pool1d.default: average_pool(1),
+    aten.avg_pool2d.default: average_pool(2),
+    aten.avg_pool3d.default: average_pool(3),
+    aten.max_pool1d.default: maximum_pool(1),
+    aten.max_pool2d.default: maximum_pool(2),
+    aten.max_pool3d.default: maximum_pool(3),
+}
 
 
 def _bits(node: fx.Node, weight: QuantizedWeight) -> int:
