@@ -88,7 +88,7 @@ test-unpinned: $(INSTALLED)
 versions: system $(INSTALLED)
 	$(BIN)/python -m tests.benchmarks versions
 
-# results add up: make fuzz FUZZ='--first 1000 --programs 500 --results fuzz.jsonl'
+# results add up: make fuzz FUZZ="--first 34000 --programs 500 --results tests/fuzz/results.jsonl"; --programs 0 prints them
 FUZZ ?= --programs 100
 fuzz: $(INSTALLED)
 	$(BIN)/python -m tests.fuzz $(FUZZ)
