@@ -110,10 +110,11 @@ def test_what_rounding_decides_judges_nothing(tmp_path: Path) -> None:
 def test_a_refusal_tells_its_line_and_is_counted_by_its_kind(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    step = "if n > 5:\n    x = x + 1\nelse:\n    x = x - 1"
-    verdict = judged(Program(3, (step,), "x", ((2, 4), (3, 8))), "eager", tmp_path)
+    ways = "".join(f"elif n > {size}:\n    x = x + {size}\n" for size in (12, 10, 8, 6, 4))
+    shapes = tuple((2, size) for size in (4, 6, 8, 10, 12, 14))  # more ways than there may be graphs
+    verdict = judged(Program(3, (ways[2:].rstrip(),), "x", shapes), "eager", tmp_path)
     assert (verdict.kind, verdict.is_of_capture) == (REFUSED, True)
-    assert verdict.text.endswith("| if n > 5:")
+    assert verdict.text.endswith("| if n > 12:")
     assert cause(verdict.text) == BRANCH
     one_kind = {
         cause(f"TargetError: /tmp/{name}.py:{line} differs by {line}.5 dB") for name, line in (("a", 3), ("b", 14))

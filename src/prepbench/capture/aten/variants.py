@@ -240,12 +240,15 @@ def _only_here(variant: Captured, model: torch.nn.Module, sample: Sample) -> Siz
 
 
 def _too_many(found: Sequence[Captured], left: Sequence[Sample]) -> str:
-    known = "; ".join(
-        f"{_indices(one.samples)} where {' and '.join(map(str, one.conditions)) or 'nothing is asked'}" for one in found
-    )
+    asked = {condition.source for one in found for condition in one.conditions}
+    places = sorted((one.file, one.line, one.code) for one in asked if one is not None)
+    lines = [f"{file}:{line}: {code}" for file, line, code in places]
+    ways = "; ".join(_indices(one.samples) for one in found)
     return (
-        f"The sizes of the samples lead more ways than the {len(found)} graphs that variants={len(found)} allows: "
-        f"{known}. {_indices(left)} need others. Raise variants=, or leave out samples."
+        f"The sizes of the samples lead more ways than the {len(found)} graphs that variants={len(found)} allows. A "
+        f"graph each takes {ways}, and {_indices(left)} need others. "
+        + (f"What decides is asked at {', '.join(lines)}. " if lines else "")
+        + "Raise variants=, or leave out samples."
     )
 
 
