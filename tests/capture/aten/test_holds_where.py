@@ -40,6 +40,8 @@ SHAPES = (3, 18), (4, 27)
     ("forward", "words"),
     [
         (lambda x: x.exp() if x.shape[1] % 9 == 0 else x.log(), "the length of x (x.shape[1]) must be a multiple of 9"),
+        (lambda x: x.exp() if x.shape[1] % 5 else x.log(), "the length of x (x.shape[1]) must not be a multiple of 5"),
+        (lambda x: x.log() if x.shape[1] % 7 == 1 else x.exp(), "must not leave 1 when it is divided by 7"),
         (lambda x: x.sin() if x.size(1) >= 17 else x, "the length of x (x.shape[1]) must be at least 17"),
         (lambda x: x + 1 if x.shape[0] * x.shape[1] < 500 else x, "x.shape[1]*x.shape[0] < 500"),
         (lambda x: x.cos() if x.shape[1] < 5000 else x, "the length of x (x.shape[1]) must be less than 5000"),

@@ -228,6 +228,8 @@ def condition_in_words(expression: Any, names: dict[Any, str]) -> str:
             return f"{names[symbol]} must be a multiple of {divisor}"
     if not isinstance(expression, sympy.Rel):
         return condition_text(expression, names)
+    if (remainder := _remainder(expression, names)) is not None:
+        return remainder
     bound = _bound(expression)
     if bound is not None:
         symbol, relation, number = bound
@@ -294,6 +296,24 @@ def _limit(expression: Any) -> str | None:
 
 # divisible by every number up to 8 and by 10, 12, 14, 15, 16: no obstacle to what another size has to be
 _ROUND = 1680
+
+
+def _remainder(expression: Any, names: dict[Any, str]) -> str | None:
+    """A condition on what is left when a size is divided, in words."""
+    import sympy
+
+    if not isinstance(expression, sympy.Eq | sympy.Ne):
+        return None
+    for division, left in (expression.args, expression.args[::-1]):
+        if type(division).__name__ not in ("Mod", "PythonMod") or not left.is_Integer:
+            continue
+        size, divisor = division.args
+        if size in names and divisor.is_Integer:
+            negation = "" if isinstance(expression, sympy.Eq) else "not "
+            if left == 0:
+                return f"{names[size]} must {negation}be a multiple of {divisor}"
+            return f"{names[size]} must {negation}leave {left} when it is divided by {divisor}"
+    return None
 
 
 def _divisor(expression: Any, symbol: Any) -> int | None:
