@@ -107,7 +107,8 @@ def captured_or_reused(
 
 
 def _key(wanted: Wanted) -> CaptureKey | None:
-    modes = (wanted.one_graph, wanted.own_weights, wanted.keeps_mode, wanted.variants)
+    # how many graphs there may be is none of them: what has several is not kept
+    modes = (wanted.one_graph, wanted.own_weights, wanted.keeps_mode)
     choices = (wanted.axes.axes, wanted.leaves, *modes)
     return None if wanted.state is None else capture_key(wanted.state, wanted.samples, *choices)
 

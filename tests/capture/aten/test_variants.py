@@ -161,15 +161,14 @@ def test_more_ways_than_allowed_are_refused_with_those_that_are_known() -> None:
         pb.capture(model, samples, variants=2)
     text = str(raised.value)
     assert "more ways than the 2 graphs that variants=2 allows" in text
-    assert "inputs[0] where the batch size of x (x.shape[0]) must be less than 4" in text
+    assert "A graph each takes inputs[0]; inputs[1], and inputs[2] need others" in text
     assert "test_variants.py:" in text
-    assert "inputs[2] need others" in text
 
 
 def test_a_graph_for_each_size_is_refused() -> None:
     class Sizes(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x * {2: 0.5, 3: 0.25, 4: 0.125}[int(x.shape[0])]
+            return x * [1.0, 1.0, 0.5, 0.25, 0.125][x.shape[0]]
 
     with pytest.raises(FullGraphError, match=r"Each size of x.shape\[0\] in the samples would need a graph of its own"):
         pb.capture(Sizes(), rows((2, 4), (3, 4), (4, 4)), variants=4)
