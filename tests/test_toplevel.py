@@ -58,6 +58,34 @@ def test_packages_named_like_their_function_are_callable(first: str) -> None:
     assert done.stdout.strip() == "True True ['module_or_func', 'inputs']"
 
 
+def test_a_compile_needs_no_package_of_another_target() -> None:
+    program = """
+import sys
+
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("executorch", "openvino", "peft", "dask", "distributed", "jupyterlab", "ipykernel"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+sys.meta_path.insert(0, Missing())
+import torch
+import prepbench as pb
+
+samples = [torch.randn(2, 8), torch.randn(3, 8)]
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4)).eval()
+settings = pb.QuantizationSettings()
+compiled = pb.compile_model(
+    model, calibration_inputs=samples, deployment_settings=pb.OnnxRuntimeDeployment(), quantization_settings=settings
+)
+print(pb.profile(compiled, samples), pb.Bench(model, tracing_inputs=samples))
+assert sum(layer.quantized for layer in compiled.report.layers) == 2
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 def test_public_callables_are_documented() -> None:
     for name in pb.__all__:
         value = getattr(pb, name)

@@ -31,7 +31,7 @@ from prepbench.search.executors import run_tasks
 from prepbench.search.parallel_scores import save_simulation, score_payload, score_task
 from prepbench.search.tasks import Folder, name_of
 
-LOADED = ("prepbench.search.parallel_scores", "prepbench.quantize.annotate")
+LOADED = ("prepbench.search.parallel_scores", "prepbench.quantize.activation_observer")
 CANDIDATES = {
     "int8": pb.QuantizationSettings(),
     "4 bits": pb.QuantizationSettings(weights_num_bits=4, prefer_weights_only_quantization=True),

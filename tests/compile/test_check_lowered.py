@@ -66,6 +66,13 @@ def check(run: Run, model: nn.Module | None = None, indices: Sequence[int] = (3,
     check_lowered(run, program, samples)
 
 
+def test_a_size_that_was_fixed_while_the_graph_was_lowered_is_told() -> None:
+    program = torch.export.export(Adds(), (torch.randn(4), torch.randn(4)))
+    shorter = Sample((torch.randn(3), torch.randn(3)), {}, 1)
+    with pytest.raises(TargetError, match=r"Abacus fixed a size .* refuses tracing_inputs\[1\]: .*equal to 4.*got 3"):
+        check_lowered(lambda leaves: [leaves[0] + leaves[1], leaves[0].argmax(0)], program, [shorter])
+
+
 def test_rounding_passes() -> None:
     check(lambda leaves: [leaves[0] * (1 + 1e-6) + leaves[1], leaves[0].argmax(0)])
 

@@ -123,6 +123,15 @@ def test_sizes_that_no_sample_had_are_right(kind: str, target: pb.DeploymentSett
             torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5, msg=f"operator {place}")
 
 
+def test_inductor_pools_any_size() -> None:
+    model = Applied([lambda x: F.adaptive_max_pool1d(x, 3), lambda x: F.adaptive_avg_pool1d(x, 5)])
+    samples = [torch.randn(*shape) for shape in LINES]
+    compiled = pb.compile_model(model, tracing_inputs=samples, deployment_settings=pb.InductorDeployment())
+    x = torch.randn(3, 2, 20)
+    for found, expected in zip(compiled(x), model(x), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
 @named("target", TARGETS)
 def test_large_values_are_right(target: pb.DeploymentSettings) -> None:
     torch.manual_seed(0)

@@ -130,7 +130,7 @@ def _quantize() -> None:
     from prepbench._torchao_compat import pt2e
 
     pt2e()
-    importlib.import_module("prepbench.quantize.annotate")
+    importlib.import_module("prepbench.quantize.activation_observer")
     importlib.import_module("prepbench.quantize.weight_observer")
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from prepbench.compile.wrong_operator import UNKNOWN, Blame
-from prepbench.errors import InputError, TargetError
+from prepbench.errors import InputError, TargetError, sentence
 from prepbench.inputs import Sample
 from prepbench.quantize.blocks import OPERATOR as BLOCKS
 from prepbench.running.equal_tensors import Closeness
@@ -147,7 +147,14 @@ class LoweredCheck:
     def call(self, sample: Sample, name: str) -> list[Any]:
         """Compare one call; returns the outputs that are right."""
         given = _clones(sample.args)  # a model may change its inputs in place
-        expected = list(self._module(*given))
+        try:
+            expected = list(self._module(*given))
+        except RuntimeError as error:  # it took this call before it was lowered
+            raise TargetError(
+                f"{self._target} fixed a size while it lowered the graph, which then refuses {name}: "
+                f"{sentence(error)} Choose another target, give this size one value in all tracing inputs, or keep the "
+                "module that computes with it as a leaf (leaf_modules=)."
+            ) from error
         after = self.outputs(expected, sample, name)
         for index, (before, right, got) in enumerate(zip(sample.args, given, after, strict=True)):
             if difference(before, right).equal and not difference(before, got).equal:

@@ -10,7 +10,7 @@ from torch import fx
 
 from prepbench._torch_compat.operators import OpOverload, argument_names, schema_of
 from prepbench.targets.decompose import decompose
-from prepbench.targets.pooling import adaptive_average, average_pool, is_mean, maximum_pool
+from prepbench.targets.pooling import adaptive_average, adaptive_maximum, average_pool, is_mean, maximum_pool
 from prepbench.targets.weights import QuantizedWeight, fit_weights, input_of, lowered_program, operator_name
 
 aten = torch.ops.aten
@@ -54,6 +54,9 @@ _POOLING: dict[Any, Any] = {
     aten.adaptive_avg_pool1d.default: adaptive_average(1),
     aten.adaptive_avg_pool2d.default: adaptive_average(2),
     aten.adaptive_avg_pool3d.default: adaptive_average(3),
+    aten.adaptive_max_pool1d.default: adaptive_maximum(1),
+    aten.adaptive_max_pool2d.default: adaptive_maximum(2),
+    aten.adaptive_max_pool3d.default: adaptive_maximum(3),
     aten.avg_pool1d.default: average_pool(1),
     aten.avg_pool2d.default: average_pool(2),
     aten.avg_pool3d.default: average_pool(3),
