@@ -1,1 +1,1 @@
-"""Running somebody's model: nested values, state, recorded calls, replacements that are undone, and input checks."""
+"""Run a user's model: nested values, state, recorded calls, reversible replacements and input checks."""

@@ -1,4 +1,6 @@
-"""Samples of one structure: caches that are empty in some of them, and what caches count."""
+"""Normalize samples to one pytree structure, also where caches are empty in some, and find numbers that follow from
+sizes.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ from prepbench.running.find_counted import counted_numbers
 
 
 def alike_samples(function: Callable[..., Any], samples: Any, **reading: Any) -> list[Sample]:
-    """:func:`prepbench.inputs.normalize_samples`, with caches that are empty in some samples like those of the others.
+    """Return :func:`prepbench.inputs.normalize_samples`, with empty caches in the structure of the filled ones.
 
-    Which numbers in objects follow from sizes is noted in each sample (:attr:`prepbench.Sample.counted`).
+    Each sample lists the numbers in objects that follow from sizes (:attr:`prepbench.Sample.counted`).
 
     Args:
         function: what will be called with them.

@@ -1,4 +1,4 @@
-"""Forms of calls: how arguments are nested, and what objects among them hold beside tensors.
+"""Forms of calls: the nesting of arguments, and the non-tensor contents of objects among them.
 
 A call that has the form of an earlier one need not be looked through again. A form is made once of a call and compared
 in one pass, because a cache of many layers is looked at for each token that a small model makes.
@@ -24,7 +24,7 @@ Steps = tuple[Step, ...]
 
 
 class CallForm:
-    """The form of one call.
+    """The form of one call: nesting of the arguments and non-tensor contents of objects.
 
     Args:
         take: compares arguments by position, then those by keyword.
@@ -41,8 +41,8 @@ class CallForm:
         kwargs: Mapping[str, Any],
         counted: Collection[Steps] = (),
     ) -> CallForm | None:
-        """The form of a call; None where an object in it holds anything else than tensors, plain values, and dicts and
-        lists of these.
+        """Return the form of a call; None if an object in it holds other things than tensors, plain values, and dicts
+        and lists of these.
 
         Args:
             names: of the arguments by position.
@@ -56,8 +56,8 @@ class CallForm:
         return cls(_take_all(found)) if len(found) == len(takes) else None
 
     def leaves(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any] | None:
-        """The leaves of a call of this form, in the order of pytrees; None for any other. Arguments by keyword are in
-        the order that they had.
+        """Return the leaves of a call of this form, in pytree order; None for a call of another form. Keyword arguments
+        keep their order.
         """
         found: list[Any] = []
         return found if self._take([*args, *kwargs.values()], found) else None
@@ -170,7 +170,7 @@ def _ignore(kind: type) -> Take:
 
 
 def _frozen(value: Any) -> Hashable | None:
-    """A plain value with its type; None for others."""
+    """Return a plain value with its type; None for other values."""
     if isinstance(value, _IMMUTABLE):
         return type(value), value
     if type(value) is dict:

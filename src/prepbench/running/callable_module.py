@@ -1,4 +1,4 @@
-"""Functions and bound methods as modules, because ``torch.export`` takes modules."""
+"""Wrap functions and bound methods as modules, because ``torch.export`` takes modules."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class FunctionModule(torch.nn.Module):
 
 
 def as_module(module_or_function: Any) -> torch.nn.Module:
-    """The module itself, or a module that calls the function or bound method; parameters are shared.
+    """Return the module itself, or a module that calls the function or bound method; parameters are shared.
 
     Raises:
         InputError: it is a class, or not callable.
@@ -69,12 +69,12 @@ def as_module(module_or_function: Any) -> torch.nn.Module:
 
 @functools.cache
 def _named(name: str) -> type[FunctionModule]:
-    """The class under the name that texts show."""
+    """Return the class under the name that texts show."""
     return type(name, (FunctionModule,), {"__module__": __name__})
 
 
 def with_forward_fn(module_or_function: Any, forward_fn: Callable[..., Any]) -> torch.nn.Module:
-    """A module that calls ``forward_fn(model, args, kwargs)`` where the model's own forward would be called.
+    """Return a module that calls ``forward_fn(model, args, kwargs)`` in place of the model's own forward.
 
     Parameters, children and their names are those of the model. ``model``, as the function gets it, is called like the
     original and has its attributes.
@@ -94,13 +94,13 @@ def with_forward_fn(module_or_function: Any, forward_fn: Callable[..., Any]) -> 
 
 
 def calls_forward_fn(module: torch.nn.Module) -> bool:
-    """Whether a module is one that :func:`with_forward_fn` made, or the twin of one."""
+    """Return whether :func:`with_forward_fn` made a module, or made the original of this twin."""
     forward = vars(module).get("forward")
     return getattr(forward, "__qualname__", "") == f"{with_forward_fn.__qualname__}.<locals>.forward"
 
 
 class _Inner:
-    """What a ``forward_fn`` gets as the model."""
+    """The model that a ``forward_fn`` receives."""
 
     def __init__(self, module: torch.nn.Module, original: Callable[..., Any]) -> None:
         self._module = module
@@ -125,17 +125,17 @@ def _modules_used_by(function: Callable[..., Any]) -> dict[str, torch.nn.Module]
     }
 
 
-# Calls that come back to where they began: ``generate`` calls ``self(x)``, and means the model's own forward.
+# Re-entrant calls must reach the original forward: ``generate`` calls ``self(x)`` and means the model's own forward.
 
 
 class EnteredOnce:
-    """Tells the first call in a thread from those inside of it."""
+    """Distinguishes the first call in a thread from re-entrant calls."""
 
     def __init__(self) -> None:
         self._running: set[int] = set()
 
     def call(self, first: Callable[[], Any], again: Callable[[], Any]) -> Any:
-        """Call ``first``; inside of that, ``again`` in its place."""
+        """Call ``first``; re-entrant calls during it run ``again`` instead."""
         if torch.compiler.is_dynamo_compiling():
             return first()
         thread = threading.get_ident()
@@ -149,7 +149,7 @@ class EnteredOnce:
 
 
 def as_forward(method: types.MethodType) -> Callable[..., Any]:
-    """A method that stands in the place of its owner's forward, which it may call itself."""
+    """Return a method that stands in for its owner's forward, and may call that forward itself."""
     owner, function = method.__self__, method.__func__
     kind: Any = type(owner)
     if not _calls_owner(kind, function):
@@ -164,7 +164,7 @@ def as_forward(method: types.MethodType) -> Callable[..., Any]:
 
 
 def _calls_owner(kind: type, function: Any) -> bool:
-    """Whether a method, or one that it names, calls the module or its forward."""
+    """Return whether a method, or a method that it names, calls the module or its forward."""
     waiting, seen = [function], set()
     while waiting:
         code = getattr(waiting.pop(), "__code__", None)
@@ -178,7 +178,7 @@ def _calls_owner(kind: type, function: Any) -> bool:
 
 
 def _calls_first_argument(code: types.CodeType) -> bool:
-    """Whether ``self(...)`` stands in a method; where there is no source to read, it may."""
+    """Return whether a method contains ``self(...)``; true if there is no source to read."""
     owner = code.co_varnames[:1]
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(code)))

@@ -1,4 +1,4 @@
-"""Inputs are checked before anything is traced: structure, device, and that the model itself runs on them."""
+"""Check inputs before anything is traced: structure, device, and that the model itself runs on them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from prepbench.running.written_parameters import is_known, writes_watched
 
 
 def checked_samples(function: Callable[..., Any], inputs: Any) -> list[Sample]:
-    """The samples, on the meta device if the model is; all of one structure, and such that the model runs on them.
+    """Return the samples, on the meta device if the model is; they have one structure, and the model runs on them.
 
     Raises:
         InputError: a sample does not fit the model, the other samples, or the model's device; names it by its path.
@@ -43,14 +43,14 @@ def checked_samples(function: Callable[..., Any], inputs: Any) -> list[Sample]:
 
 
 def check_runs(function: Callable[..., Any], samples: Sequence[Sample]) -> None:
-    """Run the model on a copy of each sample and say so if it raises.
+    """Run the model on a copy of each sample and raise if it raises.
 
     Raises:
         CaptureError: with the index of the sample; the cause is the model's own error.
     """
     own = Twin(function).model
     for position, sample in enumerate(samples):
-        if position == 1:  # what the first run has shown about parameters counts from here on
+        if position == 1:  # the first run has shown which parameters to copy
             own = Twin(function).model
         try:
             _run(own, sample)
@@ -61,10 +61,10 @@ def check_runs(function: Callable[..., Any], samples: Sequence[Sample]) -> None:
 
 
 def find_writes(function: Callable[..., Any], sample: Sample) -> None:
-    """Learn which parameters a run writes to, with one run if that is not known, so that twins have copies of them."""
+    """Find the parameters that a run writes to, with one run if that is unknown, so that twins have copies of them."""
     if not isinstance(function, torch.nn.Module) or is_known(function):
         return
-    with contextlib.suppress(Exception):  # whoever runs the model next says what is wrong with it
+    with contextlib.suppress(Exception):  # the next run of the model reports its error
         _run(Twin(function).model, sample)
 
 
@@ -77,7 +77,7 @@ def _run(own: Callable[..., Any], sample: Sample) -> None:
 def itself_raises(
     function: Callable[..., Any], sample: Sample, error: Exception, samples: Sequence[Sample] = ()
 ) -> CaptureError:
-    """The error for a model that does not run on its own; other samples tell which sizes do not fit each other."""
+    """Return the error for a model that fails on its own; other samples tell which sizes are inconsistent."""
     raise_if_internal(error)
     odd = odd_sizes(function, samples, sample)
     name = type(function).__name__ if isinstance(function, torch.nn.Module) else getattr(function, "__name__", "it")
@@ -91,7 +91,7 @@ def itself_raises(
 
 
 def about_batches(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """What to do when a sample is what a ``DataLoader`` of inputs and targets yields."""
+    """Return the remedy for a sample that is a ``DataLoader`` batch of inputs and targets."""
     if len(args) != 1 or kwargs or not isinstance(args[0], list):
         return ""
     return (
@@ -102,7 +102,7 @@ def about_batches(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
 
 
 def on_device_of(function: Callable[..., Any], samples: Sequence[Sample]) -> list[Sample]:
-    """The samples; without data for a model without weights.
+    """Return the samples; on the meta device if the model's weights are.
 
     Raises:
         InputError: a tensor is on another device than the model.
@@ -160,7 +160,7 @@ _NOT_QUOTED = frozenset('"\\\n\r\0')
 
 
 def known_names(function: Callable[..., Any], names: Any) -> dict[str, Any] | None:
-    """The part of ``concrete_args`` that forward takes. The others have no effect, and a ``UserWarning`` names them.
+    """Return the part of ``concrete_args`` that forward takes; a ``UserWarning`` names the rest, which have no effect.
 
     Raises:
         SettingsError: it is no dict.

@@ -1,4 +1,4 @@
-"""Code objects by where they stand in their file."""
+"""Find code objects by their position in a file."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ CodePath = tuple[tuple[str, int], ...]
 
 
 def nested_codes(code: types.CodeType, path: CodePath = ()) -> Iterator[tuple[CodePath, types.CodeType]]:
-    """All code objects inside of one, with their paths."""
+    """Return all code objects inside of one, with their paths."""
     yield from _numbered(code.co_consts, path)
 
 
 def file_codes(tree: ast.Module, name: str, flags: int | None) -> dict[CodePath, types.CodeType]:
-    """All code objects of a file, compiled as they were when it was imported or its cell was run.
+    """Return all code objects of a file, compiled as they were when it was imported or its cell was run.
 
     A notebook compiles each statement of a cell by itself, and Python compiles calls of what the same text imports
     in another way than calls of other names. So the same cell as a whole would give other code.

@@ -1,4 +1,4 @@
-"""Comparing samples leaf by leaf: sizes may differ, everything else must agree; what does not is named by its path."""
+"""Compare samples leaf by leaf: sizes may differ, all else must agree; errors name the differing leaf by its path."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Shapes = dict[str, list[tuple[int, ...]]]
 
 
 def tensor_shapes(function: Callable[..., Any], samples: Sequence[Sample], *, with_counted: bool = False) -> Shapes:
-    """The shape of every tensor argument in each sample, by path.
+    """Return the shape of every tensor argument in each sample, by path.
 
     Args:
         function: what is called with the samples.
@@ -44,7 +44,9 @@ def tensor_shapes(function: Callable[..., Any], samples: Sequence[Sample], *, wi
 
 
 def _check_marks(function: Callable[..., Any], first: Sample, other: Sample) -> None:
-    """What a cache marks as done, such as the states of an encoder, decides what is computed."""
+    """Check that the samples agree in a cache's marks, such as filled encoder states, because they decide the
+    computation.
+    """
     one, two = _numbers(function, first), _numbers(function, other)
     for path in sorted(one.keys() & two.keys()):
         if is_mark(path, one[path]) and one[path] != two[path]:
@@ -58,7 +60,9 @@ def _check_marks(function: Callable[..., Any], first: Sample, other: Sample) -> 
 
 
 def _check_windows(first: Sample, leaves: dict[str, Any], other: Sample, others: dict[str, Any]) -> None:
-    """What a mask with a row for each new token has columns for depends on how full a window of a fixed length is."""
+    """Check that samples agree in how full a fixed-length window is, which decides the columns of a mask with a row per
+    new token.
+    """
     if not any(tensor_numbers(kind) for kind in classes_in((first.args, first.kwargs))):
         return
     for path, mask in leaves.items():
@@ -78,7 +82,7 @@ def _numbers(function: Callable[..., Any], sample: Sample) -> dict[str, Any]:
 
 
 def _check_numbers(function: Callable[..., Any], first: Sample, other: Sample, counted: set[str]) -> None:
-    """What caches and other objects count is in no leaf of theirs, and fixed in a graph like every Python value."""
+    """Check the numbers that caches and other objects count: they are in no leaf, and constants in a graph."""
     one, two = _numbers(function, first), _numbers(function, other)
     for path in sorted((one.keys() & two.keys()) - counted):
         _check_leaf(path, first.index, one[path], other.index, two[path])
@@ -117,7 +121,7 @@ def _check_structure(first: Sample, leaves: dict[str, Any], other: Sample, other
 
 
 def _steps(first: Sample, other: Sample) -> str:
-    """A further remedy where the samples are calls of a generation."""
+    """Return a further remedy if the samples are the calls of a generation."""
     return ", or give the later steps of a generation alone" if _has_cache(first) and _has_cache(other) else ""
 
 
@@ -164,8 +168,8 @@ def _check_tensors(where: str, leaf: torch.Tensor, other: torch.Tensor) -> None:
 
 
 def is_same(leaf: Any, other: Any) -> bool:
-    """Whether two Python values are the same object, equal, or objects of one class that hold the same plain values;
-    false where ``==`` has no answer. Objects that hold themselves are the same where all else is.
+    """Return whether two Python values are the same object, equal, or objects of one class with the same plain values;
+    false where ``==`` is undefined. Cyclic objects are the same if all else is.
     """
     try:
         return _is_same(leaf, other, set())
@@ -174,7 +178,7 @@ def is_same(leaf: Any, other: Any) -> bool:
 
 
 def _is_same(leaf: Any, other: Any, begun: set[tuple[int, int]]) -> bool:
-    """:func:`is_same`, inside the comparisons of the pairs of objects ``begun``."""
+    """Return :func:`is_same`, with ``begun``, the pairs of objects whose comparison is in progress."""
     if leaf is other or (id(leaf), id(other)) in begun:
         return True
     try:

@@ -1,4 +1,4 @@
-"""Numbers that objects among the arguments count, such as how many tokens a cache has seen, as sums of sizes.
+"""Numbers that objects among the arguments count, such as the tokens in a cache, as sums of sizes.
 
 A number in an object is a constant of a graph. But where it follows from the sizes of tensors of the same call, it can
 be computed from them, and the graph holds for other numbers too.
@@ -31,18 +31,18 @@ class CountedNumber:
 
     @property
     def path(self) -> str:
-        """The number as people read it, e.g. ``"past.seen"``."""
+        """The path of the number as shown to users, e.g. ``"past.seen"``."""
         return path_text(self.steps)
 
     @property
     def formula(self) -> str:
-        """What it is, e.g. ``"mask.shape[1] - ids.shape[1]"``."""
+        """The formula of the number, e.g. ``"mask.shape[1] - ids.shape[1]"``."""
         (first, dim, _), *rest = self.terms
         parts = [f" {'+' if sign > 0 else '-'} {path_text(steps)}.shape[{dim}]" for steps, dim, sign in rest]
         return "".join([f"{path_text(first)}.shape[{dim}]", *parts])
 
     def value(self, named: Named) -> Any:
-        """What it is for the sizes of these arguments, which may be symbols.
+        """Return the value of the number for the sizes of these arguments, which may be symbols.
 
         Raises:
             LookupError: an argument lacks one of the tensors.
@@ -54,24 +54,24 @@ class CountedNumber:
         return total
 
     def to_list(self) -> list[Any]:
-        """JSON-ready data."""
+        """Return JSON-ready data."""
         return [_listed(self.steps), [[_listed(steps), dim, sign] for steps, dim, sign in self.terms]]
 
     @classmethod
     def from_list(cls, data: Sequence[Any]) -> CountedNumber:
-        """Read what :meth:`to_list` wrote."""
+        """Read the data that :meth:`to_list` wrote."""
         steps, terms = data
         return cls(_steps(steps), tuple((_steps(of), int(dim), int(sign)) for of, dim, sign in terms))
 
 
 def count_from_sizes(numbers: Sequence[CountedNumber], named: Named) -> None:
-    """Set the numbers in the objects among these arguments to what their sizes say."""
+    """Set the numbers in the objects among these arguments to the values that follow from their sizes."""
     for number in numbers:
         object.__setattr__(part_at(named, number.steps[:-1]), number.steps[-1][1], number.value(named))
 
 
 def part_at(value: Any, steps: Steps) -> Any:
-    """The part of a value to which the steps lead.
+    """Return the part of a value at the end of the steps.
 
     Raises:
         LookupError: there is none.
@@ -88,7 +88,7 @@ def part_at(value: Any, steps: Steps) -> Any:
 
 
 def path_text(steps: Steps) -> str:
-    """Steps as people read them, e.g. ``"past.layers[0].keys"``."""
+    """Return steps as shown to users, e.g. ``"past.layers[0].keys"``."""
     (_, name), *rest = steps
     return str(name) + "".join(f".{key}" if kind == "attr" else f"[{key!r}]" for kind, key in rest)
 

@@ -1,4 +1,4 @@
-"""Caches that hold nothing yet get the form of those that do, with tensors of length 0: both are one structure then.
+"""Give empty caches the pytree structure of filled ones, with tensors of length 0.
 
 A cache makes its tensors when it is first written to. So an empty one has ``None`` or no entries where a filled one has
 keys and values, and only what the filled ones of other calls hold tells what will be there.
@@ -21,11 +21,11 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class _Unknown(Exception):
-    """Nothing says how large a tensor that is missing has to be."""
+    """Raised if nothing tells the size of a missing tensor."""
 
 
 def with_empty_caches_filled(calls: Sequence[Call]) -> list[Call]:
-    """The calls, with objects that lack tensors that the same objects of other calls hold made like those.
+    """Return the calls, with tensors added to objects that lack them but have them in other calls.
 
     The new tensors have the call's batch size and the length 0; they are along the dims that vary among the filled
     ones, or dim 2 of 4 as in keys and values. A length that objects of this kind have as a number, as static caches do,
@@ -41,7 +41,7 @@ def with_empty_caches_filled(calls: Sequence[Call]) -> list[Call]:
         >>> with_empty_caches_filled(calls)[1][0][1].keys.shape
         torch.Size([3, 4, 0, 8])
     """
-    register_nodes(calls)  # an object of a known class may hold one of a class that nobody has met
+    register_nodes(calls)  # an object of a registered class may hold one of an unregistered class
     held = [collect(call) for call in calls]
     most = max(map(len, held), default=0)
     full = [index for index, tensors in enumerate(held) if len(tensors) == most]
@@ -68,19 +68,19 @@ def _has_flat_nothing(tensors: Sequence[Any]) -> bool:
 
 
 def is_nothing(value: Any) -> bool:
-    """Whether a value stands for a tensor that is not there yet: None, or a tensor of one dim without entries."""
+    """Return whether a value stands for a missing tensor: None, or a tensor of one dim without entries."""
     return value is None or (isinstance(value, torch.Tensor) and value.dim() == 1 and not len(value))
 
 
 def _batch(call: Call) -> int | None:
-    """The first size of the first tensor that is an argument itself."""
+    """Return the first size of the first tensor argument."""
     values = [*call[0], *call[1].values()]
     return next((int(value.shape[0]) for value in values if isinstance(value, torch.Tensor) and value.dim()), None)
 
 
 @dataclass(frozen=True)
 class _Make:
-    """Makes tensors like those of a filled cache, for another call.
+    """Makes the tensors of a filled cache for another call.
 
     Attributes:
         shapes: of each tensor of the filled cache, by id, in all filled ones.
@@ -95,10 +95,10 @@ class _Make:
     batch: int | None
 
     def __call__(self, tensor: torch.Tensor, owner: Mapping[str, Any] | None = None) -> torch.Tensor:
-        """A tensor of length 0, or of the lengths that its owner's attributes say."""
+        """Return a tensor of length 0, or of the lengths that its owner's attributes give."""
         sizes, shapes = list(tensor.shape), self.shapes[id(tensor)]
         alike = [shape[:1] == (size,) for shape, size in zip(shapes, self.batches, strict=True)]
-        # a call whose own parts do not fit is told later, by the model itself
+        # the model itself reports a call with inconsistent parts later
         is_misfit = any(alike) and len({shape[:1] for shape in shapes}) > 1
         is_batched = self.batch is not None and (all(alike) or is_misfit)
         growing = [dim for dim in range(is_batched, len(sizes)) if len({shape[dim : dim + 1] for shape in shapes}) > 1]
@@ -114,7 +114,8 @@ class _Make:
 
 
 def _filled(value: Any, template: Any, make: _Make, is_inside: bool, owner: Mapping[str, Any] | None = None) -> Any:
-    """``value`` with what only ``template`` holds made anew; ``is_inside`` tells that it is a part of an object.
+    """Return ``value`` with the missing parts of ``template`` made anew; ``is_inside`` tells that it is part of an
+    object.
 
     ``owner`` has the attributes of that object, if it holds the value itself.
     """

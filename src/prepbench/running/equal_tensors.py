@@ -1,4 +1,4 @@
-"""Equality of two tensors: what may differ, what differs first, and by how much."""
+"""Equality of two tensors within tolerances: the first difference, and its size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prepbench.running.sqnr import decibels_text, sqnr
 
 @dataclass(frozen=True)
 class Closeness:
-    """What may differ in two results that count as equal.
+    """The tolerated differences between two results that count as equal.
 
     Attributes:
         tolerances: the largest difference of two floating-point numbers, relative to the largest number of the
@@ -35,7 +35,7 @@ class Closeness:
 
 @dataclass(frozen=True)
 class Difference:
-    """What differs first in two results; equal where ``path`` is empty.
+    """The first difference of two results; equal if ``path`` is empty.
 
     Attributes:
         path: the place, e.g. ``"output['logits'] at (0, 3)"``.
@@ -55,18 +55,18 @@ class Difference:
 
     @property
     def equal(self) -> bool:
-        """Whether nothing differs that may not."""
+        """Return whether all differences are tolerated."""
         return not self.path
 
     @property
     def text(self) -> str:
-        """One sentence without its full stop; empty where the results are equal."""
+        """Return the difference as one sentence without its full stop; empty if the results are equal."""
         return f"{self.path}: expected {self.expected}, got {self.got}" if self.path else ""
 
 
 @dataclass
 class TensorComparison:
-    """Compares pairs of tensors and remembers how far they were apart."""
+    """Compares pairs of tensors and records the largest differences."""
 
     closeness: Closeness
     largest: float = 0.0
@@ -74,7 +74,7 @@ class TensorComparison:
     has_broadcast: bool = False
 
     def measured(self, found: Difference) -> Difference:
-        """``found`` with what was measured on the way to it."""
+        """Return ``found`` with the recorded measurements."""
         return replace(found, largest=self.largest, relative=self.relative, has_broadcast=self.has_broadcast)
 
     def compare(self, one: torch.Tensor, other: torch.Tensor, path: str) -> Iterator[Difference]:
@@ -145,7 +145,7 @@ class TensorComparison:
 
 
 def _at(path: str, one: torch.Tensor, other: torch.Tensor, wrong: torch.Tensor, what: str = "") -> Difference:
-    """The difference at the first place that is marked."""
+    """Return the difference at the first marked place."""
     place = tuple(int(index) for index in torch.nonzero(wrong)[0])
     values = (
         f"{tensor[place].item():.6g}" if tensor.is_floating_point() else f"{tensor[place].item()}"
@@ -164,7 +164,7 @@ def _broadcasts(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """The numbers of a tensor as a strided one."""
+    """Return the numbers of a tensor as a strided one."""
     tensor = tensor.detach()
     if tensor.is_quantized:
         return tensor.dequantize()
@@ -172,7 +172,7 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    """In double precision; a complex tensor with one more dim, for real and imaginary part."""
+    """Return the tensor in double precision; a complex one with one more dim, for real and imaginary part."""
     if not tensor.is_complex():
         return tensor.double()
     return torch.view_as_real(tensor.to(torch.complex128).resolve_conj())

@@ -1,4 +1,4 @@
-"""Equality: whether two calls give the same. Everything that judges the results of a changed model asks here."""
+"""Equality of two calls. All checks of a changed model's results use this file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GRADIENTS = replace(REWRITTEN, floor=1e-2)
 
 
 def difference(expected: Any, got: Any, closeness: Closeness = EXACT, name: str = "output") -> Difference:
-    """Compare two results of a call; tell the first place where they differ.
+    """Compare two results of a call and return the first difference.
 
     Structure, number and order of values, shapes, dtypes, strings and numbers that are not tensors must be the same.
     NaN and infinities must stand at the same places. ``closeness`` says how far floating-point numbers may be apart,
@@ -68,7 +68,7 @@ def difference(expected: Any, got: Any, closeness: Closeness = EXACT, name: str 
 
 
 def repeated_outcome(function: Callable[..., Any], sample: Sample, model: torch.nn.Module) -> Outcome | None:
-    """What a call on a made sample does, if a second one does the same; None otherwise.
+    """Return the outcome of a call on a made sample if a second call repeats it; None otherwise.
 
     On values that it is not made for, a model may read memory that nobody wrote; that is no judge of anything.
 
@@ -90,7 +90,7 @@ def repeated_outcome(function: Callable[..., Any], sample: Sample, model: torch.
 
 @dataclass
 class _Comparison:
-    """Walks two values side by side and yields where they differ."""
+    """Walks two values in parallel and yields their differences."""
 
     tensors: TensorComparison
     seen: set[tuple[int, int]] = field(default_factory=set)
@@ -154,7 +154,7 @@ class _Comparison:
 
 
 def _are_alike(one: Any, other: Any) -> bool:
-    """Whether two values are of one kind; a subclass of what was expected will do."""
+    """Return whether two values are of one kind; a subclass of the expected class is accepted."""
     if isinstance(one, bool) or isinstance(other, bool):
         return isinstance(one, bool) and isinstance(other, bool)
     if isinstance(one, torch.SymInt | torch.SymFloat | torch.SymBool):
@@ -167,7 +167,7 @@ def _has_equality(value: object) -> bool:
 
 
 def _children(value: Any) -> dict[str, Any]:
-    """The parts of a registered pytree class, by the last step of their paths."""
+    """Return the parts of a registered pytree class, by the last step of their paths."""
     found, _ = pytree.tree_flatten(value, is_leaf=lambda part: part is not value)
     return {f"[{index}]": part for index, part in enumerate(found)}
 

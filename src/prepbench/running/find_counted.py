@@ -1,4 +1,4 @@
-"""Finding the numbers in objects that follow from sizes: one size, a difference or a sum of two, in all samples."""
+"""Find the numbers in objects that follow from sizes: one size, or a difference or sum of two, in all samples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DEEPEST = 8
 
 
 def counted_numbers(calls: Sequence[Named]) -> tuple[CountedNumber, ...]:
-    """The numbers in objects that differ between the calls and follow from sizes in all of them.
+    """Return the numbers in objects that differ between the calls and follow from sizes in all of them.
 
     A size itself comes before a difference of two, and a difference before a sum; sizes of arguments that are tensors
     come before those in objects, because what an object keeps may be only the last of what it counts.
@@ -47,7 +47,7 @@ def counted_numbers(calls: Sequence[Named]) -> tuple[CountedNumber, ...]:
 
 
 def noted_sizes(calls: Sequence[Any]) -> dict[int, dict[int, str]]:
-    """The numbers that objects hold beside a tensor and that are its size in a dim, in all of these calls.
+    """Return the numbers in objects that are a size of a tensor beside them, in all of these calls.
 
     Where sizes are alike, the first number is taken for the first dim, the next one for the next.
 
@@ -86,7 +86,7 @@ def _size(tensor: Any, dim: int) -> int | None:
 
 
 def _parts(value: Any, steps: Steps = ()) -> Iterator[tuple[Steps, Any]]:
-    """The tensors and integers in a value with the steps that lead to them."""
+    """Yield the tensors and integers in a value with the steps that lead to them."""
     if isinstance(value, torch.Tensor) or type(value) is int:
         yield steps, value
     elif has_no_parts(value) or len(steps) > _DEEPEST:
@@ -115,13 +115,15 @@ def _sizes(parts: Mapping[Steps, Any]) -> dict[tuple[Steps, int], int]:
 
 
 def _varying(rows: Sequence[Mapping[Any, int]]) -> dict[Any, tuple[int, ...]]:
-    """What all rows have and not all have alike, with its values."""
+    """Return the entries that all rows have and that vary, with their values."""
     values = {key: tuple(row[key] for row in rows) for key in rows[0] if all(key in row for row in rows)}
     return {key: found for key, found in values.items() if len(set(found)) > 1}
 
 
 def _sums(sizes: Mapping[tuple[Steps, int], tuple[int, ...]]) -> Iterator[tuple[Any, tuple[int, ...]]]:
-    """Sizes, their differences and sums, with the values in all samples; each size is named by its first place."""
+    """Return sizes, their differences and sums, with the values in all samples; each size is named by its first
+    place.
+    """
     first: dict[tuple[int, ...], tuple[Steps, int]] = {}
     for place, values in sizes.items():
         first.setdefault(values, place)

@@ -1,4 +1,4 @@
-"""A digest of everything that a call of somebody's code can depend on: has a model changed since it was captured?
+"""A digest of all state that a call can depend on, to tell whether a model changed since capture.
 
 Counters of torch do not tell: ``weight.data``, NumPy and batch norm write without raising them. So values are read.
 """
@@ -32,12 +32,12 @@ _ATOMS = (
     type(None), int, float, complex, str, bytes, range, type(Ellipsis), enum.Enum, np.generic, torch.dtype,
     torch.device, torch.Size, torch.layout, torch.memory_format,
 )  # fmt: skip
-"""Their text says all about them."""
+"""Types that their repr describes completely."""
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What was found; two of them are equal if nothing that was looked at differs.
+    """The digest of a model and its dependencies; equal digests mean equal state.
 
     Attributes:
         digest: of all values, and of which objects hold them.
@@ -55,7 +55,7 @@ class Fingerprint:
 
 
 def fingerprint(*roots: Any, by_value: bool = False) -> Fingerprint:
-    """Read modules, functions and objects, and all that lies in them.
+    """Return the fingerprint of modules, functions and objects, and everything in them.
 
     Of modules: tensors with their values, flags, hooks, submodules in their order, and other attributes. Of functions:
     code, defaults, what they close over and the globals that they name. Of a user's objects: their attributes. What
@@ -72,7 +72,7 @@ def fingerprint(*roots: Any, by_value: bool = False) -> Fingerprint:
 
 
 class _Reader:
-    """Walks objects in an order that depends only on them, and digests what it meets."""
+    """Walks objects in a deterministic order and digests them."""
 
     def __init__(self, by_value: bool) -> None:
         self.digest = hashlib.sha256()
@@ -206,7 +206,9 @@ class _Reader:
 
 
 def _bytes_of(value: torch.Tensor) -> Any:
-    """The values of a tensor in the order of its indices; chance where they cannot be read, and so may have changed."""
+    """Return the values of a tensor in index order; random bytes if they cannot be read, since they may have
+    changed.
+    """
     if type(value) not in (torch.Tensor, nn.Parameter, nn.Buffer):
         return os.urandom(16)
     try:
@@ -221,11 +223,11 @@ def _bytes_of(value: torch.Tensor) -> Any:
 
 
 _CALLED = frozenset({"__call__", "__getattr__", "__getitem__", "__torch_function__"})
-"""What Python names and a model's code may run nevertheless."""
+"""Dunder names that a model's code may run nevertheless."""
 
 
 def _way_to_read(kind: type) -> Callable[[_Reader, Any], None] | None:
-    """How values of a type are read; None for those whose text says it all."""
+    """Return how values of a type are read; None for those that their repr describes."""
     if issubclass(kind, _ATOMS):
         return None
     for known, way in _WAYS:

@@ -1,4 +1,4 @@
-"""Caches that the first call of a model builds: buffers that it registers, or replaces when a longer input comes."""
+"""Caches that a first call builds: buffers that a model registers, or replaces when a longer input comes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ROUNDS = 3
 
 
 def built_buffers(before: Mapping[str, torch.Tensor], after: Mapping[str, torch.Tensor]) -> list[str]:
-    """The names of the buffers that a call made, or replaced by one of another shape or dtype."""
+    """Return the names of the buffers that a call made, or replaced by one of another shape or dtype."""
     return [
         name
         for name, value in after.items()
@@ -24,7 +24,7 @@ def built_buffers(before: Mapping[str, torch.Tensor], after: Mapping[str, torch.
 
 
 def fill_caches_(model: torch.nn.Module, samples: Sequence[Sample]) -> list[str]:
-    """Leave ``model`` with the caches that calls on all samples leave, if these calls come to an end of building them.
+    """Leave ``model`` with the caches that calls on all samples build, if a further call builds none.
 
     Only the modules that own such buffers change: their buffers of new shapes, and their attributes, which may say what
     the buffers are for. All else is as before, and so is everything where each call builds its buffers anew.
@@ -52,7 +52,7 @@ def fill_caches_(model: torch.nn.Module, samples: Sequence[Sample]) -> list[str]
 
 
 def _is_settled(model: torch.nn.Module, samples: Sequence[Sample]) -> bool:
-    """Call the model on each sample; whether none of these calls built a buffer."""
+    """Call the model on each sample; return whether no call built a buffer."""
     settled = True
     for sample in samples:
         start = dict(model.named_buffers())
@@ -62,7 +62,7 @@ def _is_settled(model: torch.nn.Module, samples: Sequence[Sample]) -> bool:
 
 
 def _with_own_buffers(attributes: dict[str, Any], owner: str, before: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """The attributes of a module after calls, in which buffers that kept their shape are those from before."""
+    """Return a module's attributes after calls; buffers whose shape is unchanged are those from before."""
     buffers = {}
     for name, value in attributes["_buffers"].items():
         known = before.get(f"{owner}.{name}" if owner else name)

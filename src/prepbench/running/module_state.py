@@ -1,4 +1,4 @@
-"""What a forward leaves behind on its modules while it is traced, and how to put everything back."""
+"""The state that a forward leaves on its modules while it is traced, and how to restore it."""
 
 from __future__ import annotations
 
@@ -38,14 +38,16 @@ def tensors_kept(
     others: list[torch.Tensor],
     function: Any = None,
 ) -> Iterator[PutBack]:
-    """What :func:`restored` does at its end, step by step, for whoever has :func:`tensors_of` the model already."""
+    """Perform the restoring of :func:`restored` step by step, for callers that have :func:`tensors_of` the model
+    already.
+    """
     yield from map(_value_kept, others)
     yield _parameters_kept(parameters)
     yield from kept(root, function)
 
 
 def tensors_of(root: torch.nn.Module) -> tuple[list[torch.nn.Parameter], list[torch.Tensor]]:
-    """The parameters of a model, and what else runs write to: buffers, other tensors of modules, some parameters.
+    """Return the tensors of a model that runs may write to: parameters, buffers, other tensors of modules.
 
     In one pass, because asking torch for each kind by itself takes longer than tracing a small layer.
     """
@@ -60,7 +62,7 @@ def tensors_of(root: torch.nn.Module) -> tuple[list[torch.nn.Parameter], list[to
 
 
 def _is_tensor(value: Any) -> bool:
-    # the question costs most for what is none
+    # isinstance() is slowest when the answer is no
     return type(value) not in _NO_TENSORS and isinstance(value, torch.Tensor)
 
 
@@ -100,7 +102,7 @@ def _value_kept(tensor: torch.Tensor) -> PutBack:
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors of one shape and dtype hold the same numbers, NaN at the same places included."""
+    """Return whether two tensors of one shape and dtype hold the same numbers, including NaN at the same places."""
     if one.device.type == "meta":
         return True
     try:
@@ -110,7 +112,7 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def replaced_buffers(root: torch.nn.Module, before: dict[str, torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Buffers that a forward assigned anew, as (old, new), such as ``self.steps = self.steps + 1``."""
+    """Return buffers that a forward reassigned, as (old, new), such as ``self.steps = self.steps + 1``."""
     now = dict(root.named_buffers())
     return [
         (old, now[name])
@@ -120,5 +122,5 @@ def replaced_buffers(root: torch.nn.Module, before: dict[str, torch.Tensor]) -> 
 
 
 def state_bytes(module: torch.nn.Module) -> int:
-    """Bytes of the parameters and buffers of a module; shared ones count once."""
+    """Return the bytes of the parameters and buffers of a module; shared ones count once."""
     return sum(tensor.numel() * tensor.element_size() for tensor in (*module.parameters(), *module.buffers()))

@@ -1,4 +1,4 @@
-"""Nested values: find, replace and put back the tensors inside anything a forward takes or returns.
+"""Nested values: find, replace and restore the tensors inside of anything that a forward takes or returns.
 
 Pytrees cover tuples, dicts and registered classes. Models also pass caches, dataclasses and their own objects around;
 those are walked through their attributes, and copied only along the way to a tensor: everything else stays shared.
@@ -36,22 +36,24 @@ _ATOMS = (
 
 
 def is_value(value: Any) -> bool:
-    """Whether tracing follows this value by itself: a tensor, or a number whose value is not known while tracing."""
+    """Return whether tracing follows this value itself: a tensor, or a symbolic number."""
     return isinstance(value, _VALUES)
 
 
 def has_no_parts(value: Any) -> bool:
-    """Whether ``value`` is of a type that is never walked into, such as a number, a function or a module."""
+    """Return whether ``value`` is of a type that is never walked into, such as a number, a function or a module."""
     return isinstance(value, _ATOMS)
 
 
 def map_values(value: Any, function: Callable[[Any], Any]) -> Any:
-    """``value`` with ``function`` applied to every tensor and symbolic number in it; untouched parts stay shared."""
+    """Return ``value`` with ``function`` applied to every tensor and symbolic number in it; unchanged parts stay
+    shared.
+    """
     return Mapper(function).visit(value)
 
 
 def collect(value: Any) -> list[Any]:
-    """The tensors and symbolic numbers inside ``value``, in the order of :func:`map_values`."""
+    """Return the tensors and symbolic numbers inside ``value``, in the order of :func:`map_values`."""
     found: list[Any] = []
 
     def keep(leaf: Any) -> Any:
@@ -63,7 +65,7 @@ def collect(value: Any) -> list[Any]:
 
 
 class Mapper:
-    """Copies a value with ``function`` applied to some of its parts; what does not change stays shared."""
+    """Copies a value with ``function`` applied to some of its parts; unchanged parts stay shared."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self.function = function
@@ -116,7 +118,7 @@ class Mapper:
 
 
 def attributes(value: Any) -> dict[str, Any]:
-    """The instance attributes of ``value``, those in ``__slots__`` included."""
+    """Return the instance attributes of ``value``, including those in ``__slots__``."""
     found = dict(getattr(value, "__dict__", {}))
     for kind in type(value).__mro__:
         slots = kind.__dict__.get("__slots__", ())
@@ -127,7 +129,7 @@ def attributes(value: Any) -> dict[str, Any]:
 
 
 def paths(value: Any) -> list[tuple[tuple[Step, ...], Any]]:
-    """Each tensor and symbolic number in ``value`` with the steps that lead to it at run time."""
+    """Return each tensor and symbolic number in ``value`` with the steps that lead to it at run time."""
     readable = {id(leaf): path for path, leaf in _readable_paths(value, (), 0)}
     return [(readable.get(id(leaf), (("tensor", index),)), leaf) for index, leaf in enumerate(collect(value))]
 
@@ -148,12 +150,14 @@ def _readable_paths(value: Any, path: tuple[Step, ...], depth: int) -> list[tupl
 
 
 def tensor_at(value: Any, index: int) -> Any:
-    """The ``index``-th tensor or symbolic number in ``value``; generated code calls it where there is no path."""
+    """Return the ``index``-th tensor or symbolic number in ``value``; generated code calls it where there is no
+    path.
+    """
     return collect(value)[index]
 
 
 class Rebuild:
-    """Makes a value like ``template`` with other tensors in it; what generated code calls to return caches and objects.
+    """Builds a value like ``template`` with other tensors; generated code calls it to return caches and objects.
 
     Example:
         >>> make, values = Rebuild.of({"logits": torch.ones(2)})
@@ -169,7 +173,7 @@ class Rebuild:
 
     @classmethod
     def of(cls, value: Any) -> tuple[Rebuild, list[Any]]:
-        """The recipe for ``value``, and the tensors to call it with."""
+        """Return the recipe for ``value``, and the tensors to call it with."""
         values: list[Any] = []
 
         def slot(leaf: Any) -> Slot:
@@ -186,7 +190,7 @@ class Rebuild:
 
 
 class Applied:
-    """Calls a custom ``torch.autograd.Function``; the target of its node in a graph."""
+    """A call of a custom ``torch.autograd.Function``; the target of its node in a graph."""
 
     def __init__(self, kind: Any) -> None:
         self.kind = kind

@@ -1,4 +1,4 @@
-"""Objects that hold tensors become pytree nodes when they are first seen, so that export can look into them.
+"""Register objects that hold tensors as pytree nodes on first sight, so that export can look into them.
 
 Hugging Face caches, dataclasses and the user's own result classes are flattened through their attributes. Nothing is
 imported for this: a class is registered when an instance of it arrives, once per process.
@@ -27,7 +27,7 @@ _DEEPEST = 12
 
 @dataclasses.dataclass
 class Layout:
-    """The part of an object that is not tensors: its class and its other attributes."""
+    """The non-tensor part of an object: its class and its other attributes."""
 
     kind: type
     names: tuple[str, ...]
@@ -49,12 +49,12 @@ _COUNTED: dict[type, frozenset[str]] = {}
 
 
 def register_counted(kind: type, name: str) -> None:
-    """From now on, objects of a class that differ in this attribute are of one layout."""
+    """Treat objects of a class that differ in this attribute as one layout from now on."""
     _COUNTED[kind] = _COUNTED.get(kind, frozenset()) | {name}
 
 
 def register_nodes(value: Any) -> None:
-    """Register the classes of all objects inside ``value`` that hold tensors and that pytrees do not know yet."""
+    """Register the classes of all objects inside ``value`` that hold tensors and are unknown to pytrees."""
     for leaf in _leaves(value):
         if not isinstance(leaf, _PLAIN):
             _register_object(leaf, ())
@@ -71,7 +71,9 @@ def _leaves(value: Any) -> list[Any]:
 
 
 def _register_object(value: Any, around: tuple[int, ...]) -> bool:
-    """Whether ``value`` holds tensors; its class is registered if so. ``around`` has the ids of what it lies in."""
+    """Register an object's class if it holds tensors; return whether it does. ``around`` has the ids of the enclosing
+    objects.
+    """
     if is_value(value):
         return True
     kind = type(value)
@@ -123,14 +125,14 @@ def _unflatten(parts: Iterable[Any], layout: Layout) -> Any:
 
 
 def holds_values(part: Any) -> bool:
-    """Whether a part of an object is taken apart with it: there is a tensor in it, or another registered object."""
+    """Return whether a part of an object is flattened with it: it contains a tensor or another registered object."""
     # an object that holds nothing yet may be filled later, so it must be made anew as well
     return any(is_value(leaf) or type(leaf) in _REGISTERED for leaf in _leaves(part))
 
 
 @dataclasses.dataclass
 class Opened:
-    """A registered object taken apart further: its numbers are parts too, because they may differ between calls."""
+    """A registered object flattened further: its numbers are parts as well, because they may differ between calls."""
 
     parts: list[Any]
     layout: Layout
@@ -148,7 +150,7 @@ pytree.register_pytree_node(
 
 
 def opened(value: Any) -> Any:
-    """``value`` with every registered object in it as :class:`Opened`; :func:`closed` makes the objects again."""
+    """Return ``value`` with every registered object in it as :class:`Opened`; :func:`closed` is the inverse."""
     return pytree.tree_map(_open, value, is_leaf=lambda part: type(part) in _REGISTERED)
 
 
@@ -167,17 +169,19 @@ def _is_part(value: Any) -> bool:
 
 
 def marks_in(value: Any) -> dict[Any, bool]:
-    """The dict itself where an object marks by its keys what was done, as caches do with layers; else an empty one."""
+    """Return the dict itself if an object marks finished work by its keys, as caches do with layers; else an empty
+    one.
+    """
     return value if type(value) is dict and all(type(part) is bool for part in value.values()) else {}
 
 
 def is_mark(path: str, value: Any) -> bool:
-    """Whether a part that :func:`fixed_numbers` found is one of :func:`marks_in`."""
+    """Return whether a part that :func:`fixed_numbers` found is one of :func:`marks_in`."""
     return type(value) is bool and path.endswith("]")
 
 
 def fixed_numbers(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers and texts that objects among the arguments of a call hold, by path, such as ``"cache.seen"``.
+    """Return the numbers and texts that objects among the arguments of a call hold, by path, such as ``"cache.seen"``.
 
     They are in no leaf, and what Python computes from them is part of a graph.
 
@@ -196,7 +200,7 @@ def fixed_numbers(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str
 
 
 def closed(value: Any) -> Any:
-    """The value that :func:`opened` took apart, with new objects."""
+    """Return the value that :func:`opened` took apart, with new objects."""
     return pytree.tree_map(
         lambda part: _unflatten(map(closed, part.parts), part.layout) if isinstance(part, Opened) else part,
         value,
@@ -205,7 +209,7 @@ def closed(value: Any) -> Any:
 
 
 def refill(old: Any, new: Any) -> None:
-    """Give the lists, dicts and registered objects inside ``old`` the contents that they have in ``new``."""
+    """Give the lists, dicts and registered objects inside ``old`` the contents of those in ``new``."""
     if isinstance(old, tuple):
         for one, two in zip(old, new, strict=True):
             refill(one, two)
@@ -231,12 +235,12 @@ def _refilled(old: Any, new: Any) -> Any:
 
 
 def holds_objects(value: Any) -> bool:
-    """Whether an object of a class that was registered here lies in ``value``."""
+    """Return whether ``value`` contains an object of a class that was registered here."""
     return any(type(leaf) in _REGISTERED for leaf in _leaves(value))
 
 
 def classes_in(value: Any) -> set[type]:
-    """The classes of the objects in a value that were registered here."""
+    """Return the classes of the objects in a value that were registered here."""
     found: set[type] = set()
     for leaf in _leaves(value):
         if type(leaf) in _REGISTERED:
@@ -245,12 +249,12 @@ def classes_in(value: Any) -> set[type]:
 
 
 def is_registered(kind: type) -> bool:
-    """Whether objects of a class are pytree nodes because they were met here."""
+    """Return whether objects of a class are pytree nodes through this file."""
     return kind in _REGISTERED
 
 
 def count_registered() -> int:
-    """How many classes have been registered so far."""
+    """Return how many classes have been registered so far."""
     return len(_REGISTERED)
 
 

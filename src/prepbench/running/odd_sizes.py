@@ -1,4 +1,4 @@
-"""Sizes of a sample that do not fit each other, as those of all other samples do."""
+"""Find sizes that are inconsistent in one sample and consistent in all others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _Axis = tuple[str, int]
 
 
 def odd_sizes(function: Callable[..., Any], samples: Sequence[Sample], sample: Sample) -> str:
-    """Two sizes of a sample that are equal in all others, or three of which one is the sum; "" where there are none.
+    """Return the sizes of a sample that break a rule of all others (two are equal, or one is the sum of two); "" if
+    there are none.
 
     What holds in one other sample only may be chance: then just the first sizes of tensors are compared.
 

@@ -1,4 +1,4 @@
-"""Running a model or a program on a sample, and holding on to everything that the call changes."""
+"""Run a model or a program on a sample, and record everything that the call changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from prepbench.running.unchanged import NotedState, detached_copy, own_copy, unc
 
 
 def run(function: Callable[..., Any], sample: Sample, model: torch.nn.Module) -> Any:
-    """The output on one sample, under ``no_grad``, with ``model``, the sample and random state as before afterwards."""
+    """Return the output on one sample, under ``no_grad``, with ``model``, the sample and random state as before
+    afterwards.
+    """
     with torch.no_grad(), unchanged(model), functorch_levels_kept(), interruptible():
         # what a model returns may be one of its buffers, which unchanged() resets
         return detached_copy(own_copy(sample).call(function))
@@ -27,14 +29,14 @@ def run(function: Callable[..., Any], sample: Sample, model: torch.nn.Module) ->
 
 @contextmanager
 def without_output() -> Iterator[None]:
-    """Inside the block, what the model prints in this thread is dropped."""
+    """Drop the output that the model prints in this thread during the block."""
     with output_here(io.StringIO()), warnings_ignored_here():
         yield
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """All that one call does: its output, and the values of the caller's tensors and of the model's buffers after it.
+    """All effects of one call: its output, and the values of the caller's tensors and of the model's buffers after it.
 
     ``inputs`` holds the tensors that were given, by place; ``buffers`` those of the model, by name.
     """
@@ -47,7 +49,7 @@ class Outcome:
 def outcome(
     function: Callable[..., Any], sample: Sample, model: torch.nn.Module, noted: NotedState | None = None
 ) -> Outcome:
-    """Everything that one call changes, under ``no_grad``; afterwards all of it is as it was.
+    """Return all effects of one call under ``no_grad``, and undo them.
 
     Args:
         function: what is called.

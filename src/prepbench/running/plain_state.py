@@ -1,4 +1,4 @@
-"""Plain Python objects that a model can reach, and how to put them back: meters, logs, globals, class attributes.
+"""Restore plain Python objects that a model can reach: meters, logs, globals, class attributes.
 
 Code that is traced sees stand-ins for tensors and numbers, and whatever keeps them is broken afterwards. So all that a
 model's code can write to is noted before and put back: what its modules hold, however deep, the attributes of its
@@ -42,7 +42,7 @@ _LARGE_ARRAY = 2**20
 
 
 def kept(*roots: Any) -> Iterator[PutBack]:
-    """Note what can be reached from ``roots`` now; each function that is yielded puts one object back.
+    """Record the objects that can be reached from ``roots``; yield functions that restore one object each.
 
     What did not change is not written to, because another thread may be running the model.
     """
@@ -65,7 +65,7 @@ def kept(*roots: Any) -> Iterator[PutBack]:
 
 @contextmanager
 def put_back_after(*roots: Any) -> Iterator[None]:
-    """Undo what the block does to plain Python objects that can be reached from ``roots``."""
+    """Undo the changes that the block makes to plain Python objects that can be reached from ``roots``."""
     with undoing() as undo:
         for step in kept(*roots):
             undo.add(step)
@@ -73,7 +73,7 @@ def put_back_after(*roots: Any) -> Iterator[None]:
 
 
 def _looked_into(value: Any) -> tuple[PutBack | None, list[Any]]:
-    """How to put a value back if it can change, and what lies in it."""
+    """Return how to restore a value if it is mutable, and its contents."""
     if isinstance(value, torch.nn.Module):
         return _module(value)
     if isinstance(value, dict | list | set | collections.deque):
@@ -113,7 +113,9 @@ def _object(value: Any) -> tuple[PutBack | None, list[Any]]:
 
 
 def _module(module: torch.nn.Module) -> tuple[PutBack, list[Any]]:
-    """Most of what a module has are flags, and empty tables of hooks, of which there is nothing to copy."""
+    """Return how to restore a module, whose attributes are mostly flags and empty tables of hooks, which need no
+    copy.
+    """
     attributes = attributes_kept(vars(module))
     empty: list[Any] = []
     parts: list[Any] = [type(module)]
@@ -146,7 +148,7 @@ _ABSENT = object()
 
 
 def slots_of(kind: type) -> list[str]:
-    """The names of the slots of a class and those above."""
+    """Return the names of the slots of a class and those above."""
     names: list[str] = []
     for one in kind.__mro__:
         slots = vars(one).get("__slots__", ())
@@ -155,7 +157,7 @@ def slots_of(kind: type) -> list[str]:
 
 
 def _slots_of(value: Any) -> dict[str, Any]:
-    """What stands in the slots of an object."""
+    """Return the contents of an object's slots."""
     return {name: part for name in slots_of(type(value)) if (part := getattr(value, name, _ABSENT)) is not _ABSENT}
 
 
@@ -232,7 +234,7 @@ def _function(function: types.FunctionType) -> tuple[PutBack | None, list[Any]]:
 
 
 def named_globals(function: types.FunctionType) -> list[tuple[str, Any]]:
-    """The globals that a function's code names, those of a user's modules that it names included."""
+    """Return the globals that a function's code names, including those of the user's modules that it names."""
     names, space = sorted(_names(function.__code__)[0]), function.__globals__
     found = [(name, value) for name in names if (value := space.get(name)) is not None]
     # metrics.LOG.append(...) names the global of another module
@@ -245,7 +247,7 @@ def named_globals(function: types.FunctionType) -> list[tuple[str, Any]]:
 
 @functools.lru_cache(maxsize=10_000)
 def _names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
-    """The names that code reads or writes, functions inside it included, and the globals that it assigns."""
+    """Return the names that code reads or writes, including functions inside of it, and the globals that it assigns."""
     read = set(code.co_names)
     written = {i.argval for i in dis.get_instructions(code) if i.opname in ("STORE_GLOBAL", "DELETE_GLOBAL")}
     for constant in code.co_consts:
@@ -264,18 +266,20 @@ def _content(cell: types.CellType) -> Any:
 
 
 def is_own_function(function: types.FunctionType) -> bool:
-    """Whether it is a user's, and so may keep something in globals."""
+    """Return whether a function is the user's, and so may keep state in globals."""
     return is_user_code(function.__code__) and not _is_installed(function.__code__.co_filename)
 
 
 def is_own_object(kind: type) -> bool:
-    """Whether objects of this class are told apart by their attributes; those of torch, NumPy and Python are not."""
+    """Return whether objects of this class are defined by their attributes; those of torch, NumPy and Python are
+    not.
+    """
     home = kind.__module__.partition(".")[0]
     return kind in _PLAIN or not (home in _LIBRARIES or home in sys.stdlib_module_names)
 
 
 def is_own_class(kind: type) -> bool:
-    """Whether it is a user's, and so may keep something in its attributes."""
+    """Return whether a class is the user's, and so may keep state in its attributes."""
     home = kind.__module__.partition(".")[0]
     if home in _LIBRARIES or home in sys.stdlib_module_names:
         return False
@@ -299,7 +303,7 @@ def _is_installed(file: str) -> bool:
 
 
 def attributes_kept(live: dict[str, Any]) -> PutBack:
-    """How to bring the attributes of an object back to what they are now."""
+    """Return a function that restores the attributes of an object."""
     before = dict(live)
 
     def put_back() -> None:
@@ -310,7 +314,7 @@ def attributes_kept(live: dict[str, Any]) -> PutBack:
 
 
 def content_kept(container: Any) -> PutBack:
-    """How to bring a list, dict, set or deque back to what it holds now."""
+    """Return a function that restores the contents of a list, dict, set or deque."""
     before = container.copy()
 
     def put_back() -> None:
@@ -344,7 +348,7 @@ def _refill(live: dict[Any, Any], before: dict[Any, Any]) -> None:
 
 
 def _reorder(live: dict[Any, Any], wanted: list[Any]) -> None:
-    """Bring keys into an order; those that stand right already are not touched."""
+    """Reorder keys; those in place already are not touched."""
     right = 0
     for name, other in zip(list(live), wanted, strict=True):
         if name is not other and name != other:

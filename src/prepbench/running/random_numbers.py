@@ -1,4 +1,4 @@
-"""Random numbers as they were after a run.
+"""Restore random number generators after a run.
 
 All threads share the generators of torch, NumPy and Python. So only what was used is put back, and a generator that
 somebody else seeded meanwhile keeps its seed, also where it is the one that it had. Which thread drew a number nobody
@@ -22,7 +22,7 @@ from prepbench.patching import undoing
 
 @contextmanager
 def numbers_kept(devices: Sequence[int] = (), *, seed: int | None = None) -> Iterator[None]:
-    """After the block the generators go on where they were before it.
+    """Restore the generators' states after the block.
 
     A forward that seeds a generator itself leaves it seeded, as it does in eager mode.
 

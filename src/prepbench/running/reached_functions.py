@@ -1,4 +1,4 @@
-"""The functions that calls of a model can lead to, as far as names tell: what a saved model may ask for by name."""
+"""The functions that calls of a model can reach, as far as names tell: those that a saved model may ask for by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DEEPEST = 4
 
 
 def reached_functions(model: torch.nn.Module) -> Iterator[types.FunctionType]:
-    """The user's functions that the forwards of a model's modules name, and those that these name.
+    """Yield the user's functions that the forwards of a model's modules name, and those that these name.
 
     Methods are looked for in the classes of the model's modules and of the objects that these hold, functions among
     the globals and closures of those that name them. A method that nothing names on the way from a forward, such as
@@ -38,7 +38,7 @@ def reached_functions(model: torch.nn.Module) -> Iterator[types.FunctionType]:
 
 
 def reached_texts(model: torch.nn.Module, functions: Iterable[types.FunctionType]) -> set[str]:
-    """The texts that stand in functions, and that modules of a model have as attributes."""
+    """Return the texts that stand in functions, and that modules of a model have as attributes."""
     found: set[str] = set()
     for function in functions:
         for code in _codes(function.__code__):
@@ -88,7 +88,7 @@ def _methods(model: torch.nn.Module) -> dict[str, list[types.FunctionType]]:
 
 
 def _objects(value: Any, depth: int = 0) -> Iterator[Any]:
-    """The user's plain objects inside of containers and of other objects."""
+    """Yield the user's plain objects inside of containers and of other objects."""
     if depth > _DEEPEST or isinstance(value, torch.Tensor | torch.nn.Module | type | str | bytes):
         return
     if isinstance(value, dict | list | tuple | set):
@@ -102,7 +102,7 @@ def _objects(value: Any, depth: int = 0) -> Iterator[Any]:
 
 
 def _named(function: types.FunctionType, methods: dict[str, list[types.FunctionType]]) -> Iterator[types.FunctionType]:
-    """What the names in a function may stand for."""
+    """Yield the values that the names in a function may refer to."""
     codes = _codes(function.__code__)
     for name in dict.fromkeys(name for code in codes for name in (*code.co_names, *code.co_freevars)):
         yield from methods.get(name, ())
@@ -114,7 +114,7 @@ def _named(function: types.FunctionType, methods: dict[str, list[types.FunctionT
 
 
 def _inside(function: types.FunctionType) -> Iterator[types.FunctionType]:
-    """What a function wraps and closes over."""
+    """Yield the functions that a function wraps and closes over."""
     yield from _functions_of(getattr(function, "__wrapped__", None))
     for cell in function.__closure__ or ():
         try:
@@ -124,7 +124,7 @@ def _inside(function: types.FunctionType) -> Iterator[types.FunctionType]:
 
 
 def _functions_of(value: Any) -> Iterator[types.FunctionType]:
-    """The functions behind what a class or module has under a name."""
+    """Yield the functions behind what a class or module has under a name."""
     if isinstance(value, property):
         for part in (value.fget, value.fset):
             yield from _functions_of(part)

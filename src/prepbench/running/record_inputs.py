@@ -1,4 +1,4 @@
-"""Recording what a module or method receives while a pipeline runs, as samples."""
+"""Record the inputs of a module or method as samples while a pipeline runs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class record_inputs:
         self._before: Any = _MISSING
         self._lock = threading.Lock()
         self.calls = 0
-        """How many calls were seen, recorded or not."""
+        """The number of calls that were seen, recorded or not."""
 
     def __enter__(self) -> record_inputs:
         self._before = vars(self._owner).get(self._name, _MISSING)
@@ -132,12 +132,12 @@ class record_inputs:
 
 
 def _holds_nothing(value: Any) -> bool:
-    """Whether it is an object without tensors, of which pytrees would copy only the outermost part."""
+    """Return whether it is an object without tensors, of which pytrees would copy only the outermost part."""
     return not isinstance(value, tuple | list | dict) and not has_no_parts(value) and not collect(value)
 
 
 def _without_what_follows(leaf: Any) -> Any:
-    """A copy of an object that holds no tensors yet, such as an empty cache, which the call may fill."""
+    """Return a copy of an object that holds no tensors yet, such as an empty cache, which the call may fill."""
     if isinstance(leaf, torch.Tensor) or has_no_parts(leaf) or collect(leaf):
         return leaf
     try:

@@ -1,4 +1,4 @@
-"""What every submodule receives and returns while a model runs, recorded without the tensors' data."""
+"""Record the inputs and results of every submodule while a model runs, without the tensors' data."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _NUMBERS = (bool, int, float, complex, str, type(None))
 
 @dataclass(frozen=True)
 class Given:
-    """What a call left in its arguments where it found it: the input at this place."""
+    """An input that a call left unchanged in its arguments."""
 
     index: int
 
 
 @dataclass(frozen=True)
 class Undescribed:
-    """A tensor of a kind that has no counterpart without data, such as a nested one."""
+    """A tensor of a kind without a meta counterpart, such as a nested one."""
 
     kind: str
 
@@ -66,7 +66,7 @@ class RecordedCall:
     shared: str = ""
 
     def as_sample(self) -> Sample:
-        """What the call received, without data."""
+        """Return the inputs of the call, without data."""
         args, kwargs = pytree.tree_unflatten(self.inputs, self.input_spec)
         return Sample(args, kwargs, self.sample)
 
@@ -85,7 +85,7 @@ class RecordedRun:
 
 
 def record_calls(model: torch.nn.Module, samples: Iterable[Sample]) -> dict[str, list[RecordedCall]]:
-    """Run ``model`` once per sample and note what the forward of each submodule received and returned, by name.
+    """Run ``model`` once per sample and return the calls of each submodule by name.
 
     Raises:
         Exception: whatever the model raises on a sample.
@@ -106,7 +106,7 @@ def record_calls(model: torch.nn.Module, samples: Iterable[Sample]) -> dict[str,
 
 
 def record_run(model: torch.nn.Module, sample: Sample, *, as_called: bool = False) -> RecordedRun:
-    """Run ``model`` once and note what each submodule received and returned.
+    """Run ``model`` once and return the calls of each submodule.
 
     The model runs in its present mode under ``no_grad``; its buffers, attributes, the random state and the sample's
     tensors are as before afterwards. A module that is registered under several names appears under the first.
@@ -117,7 +117,7 @@ def record_run(model: torch.nn.Module, sample: Sample, *, as_called: bool = Fals
     """
     known = count_registered()
     run = _record(model, sample, as_called)
-    # classes that were met for the first time were not looked into before that
+    # classes seen for the first time were opaque to the flattening before that
     return run if count_registered() == known else _record(model, sample, as_called)
 
 
@@ -125,7 +125,9 @@ def _record(model: torch.nn.Module, sample: Sample, as_called: bool) -> Recorded
     run = RecordedRun()
 
     def recorded(name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        if in_functorch():  # tensors without memory of their own; what calls the transform is recorded
+        if (
+            in_functorch()
+        ):  # functorch wrappers have no memory of their own; the module that calls the transform is recorded
             return function(*args, **kwargs)
         watched = _WatchedCall(args, kwargs)
         output = function(*args, **kwargs)
@@ -146,7 +148,7 @@ _Recorder = Callable[[str, Callable[..., Any], Any, Any], Any]
 
 @contextmanager
 def _forwards(model: torch.nn.Module, recorded: _Recorder) -> Iterator[None]:
-    """Inside the block, the forwards of all submodules go through ``recorded``."""
+    """Route the forwards of all submodules through ``recorded`` during the block."""
 
     def listening(fqn: str, forward: Callable[..., Any]) -> Callable[..., Any]:
         def listen(*args: Any, **kwargs: Any) -> Any:
@@ -164,7 +166,7 @@ def _forwards(model: torch.nn.Module, recorded: _Recorder) -> Iterator[None]:
 
 @contextmanager
 def _modules_and_functions(model: torch.nn.Module, recorded: _Recorder) -> Iterator[None]:
-    """Inside the block, calls of submodules, with their hooks, and of wrapped functions go through ``recorded``."""
+    """Route calls of submodules, with their hooks, and of wrapped functions through ``recorded`` during the block."""
     names = {id(module): name for name, module in model.named_modules()}
     original = torch.nn.Module.__call__
 
@@ -186,12 +188,12 @@ def _modules_and_functions(model: torch.nn.Module, recorded: _Recorder) -> Itera
 
 
 def wrapped_name(function: Any) -> str:
-    """Under which name the calls of a function are recorded that ``torch.fx.wrap`` was called for."""
+    """Return the name under which calls of a function are recorded that ``torch.fx.wrap`` was called for."""
     return f"<{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', repr(function))}>"
 
 
 class _WatchedCall:
-    """What a call received, until it has finished."""
+    """The inputs of a call that has not finished."""
 
     def __init__(self, args: Any, kwargs: Any) -> None:
         register_nodes((args, kwargs))
@@ -202,7 +204,7 @@ class _WatchedCall:
         self._places = dict(pytree.tree_leaves_with_path(opened(self._arguments)))
 
     def finished(self, output: Any, sample: int) -> RecordedCall:
-        """The whole call, after it returned ``output``."""
+        """Return the complete call, after it returned ``output``."""
         restructured = self._is_restructured()
         flat, output_spec = flatten_result(output, self._arguments if restructured else None)
         outputs = list(map(without_data, flat))
@@ -231,7 +233,7 @@ class _WatchedCall:
         )
 
     def _left_where_they_were(self) -> list[int | None]:
-        """For each leaf of the arguments now the input that it is, if it is still the object that it was there."""
+        """Return, for each leaf of the arguments now, the input that it still is, if it is one."""
         indices = {id(leaf): index for index, leaf in enumerate(self._leaves) if not isinstance(leaf, _NUMBERS)}
         return [
             indices.get(id(leaf)) if self._places.get(path) is leaf else None
@@ -240,13 +242,13 @@ class _WatchedCall:
 
 
 def flatten_result(output: Any, arguments: Any = None) -> tuple[list[Any], pytree.TreeSpec]:
-    """The leaves of what a call gives back: its output, and its arguments where the call put others into them."""
+    """Return the leaves of a call's result: its output, and its arguments if the call put other objects into them."""
     register_nodes(output)
     return pytree.tree_flatten(opened(output if arguments is None else (output, arguments)))
 
 
 def without_data(leaf: Any) -> Any:
-    """``leaf`` with the tensors in it on the ``meta`` device, so that no memory is held."""
+    """Return ``leaf`` with its tensors on the ``meta`` device, so that no memory is held."""
     return leaf if isinstance(leaf, _NUMBERS) else map_values(leaf, _on_meta)
 
 
@@ -267,7 +269,7 @@ def _version(leaf: Any) -> int:
 
 
 def describe_shared_memory(inputs: Sequence[Any], changed: Collection[int], outputs: Sequence[Any]) -> str:
-    """Which tensors of one call share memory, in words; empty if a graph of separate tensors does the same.
+    """Return in words which tensors of one call share memory; empty if a graph of separate tensors is equivalent.
 
     Args:
         inputs: the leaves that the call received.

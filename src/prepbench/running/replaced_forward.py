@@ -1,4 +1,4 @@
-"""Another forward for a submodule while a block runs."""
+"""Replace the forward of a submodule during a block."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ module. They are not among its modules, because forwards go through these."""
 
 
 def replaceable_modules(model: torch.nn.Module) -> list[tuple[str, Any]]:
-    """What has a forward that Python can replace, by name: all modules but those inside scripted ones, and the further
-    objects of the model.
+    """Return everything whose forward Python can replace, by name: all modules but those inside scripted ones, and the
+    further objects of the model.
     """
     modules = list(model.named_modules())
     scripted = [fqn for fqn, module in modules if isinstance(module, torch.jit.ScriptModule)]
@@ -26,13 +26,13 @@ def replaceable_modules(model: torch.nn.Module) -> list[tuple[str, Any]]:
 
 
 def part_named(model: torch.nn.Module, fqn: str) -> Any:
-    """The submodule or further object of this name."""
+    """Return the submodule or further object of this name."""
     return vars(model).get(FURTHER, {}).get(fqn) or model.get_submodule(fqn)
 
 
 @contextmanager
 def replaced_forward(model: torch.nn.Module, fqn: str, forward: Callable[..., Any]) -> Iterator[None]:
-    """Inside the block, calls of the submodule ``fqn``, or of a further object, run ``forward``."""
+    """Run ``forward`` for calls of the submodule ``fqn``, or of a further object, during the block."""
     module = part_named(model, fqn)
     if not isinstance(module, torch.jit.ScriptModule):
         with patched(module, "forward", forward):
@@ -45,7 +45,7 @@ def replaced_forward(model: torch.nn.Module, fqn: str, forward: Callable[..., An
 
 
 class _StandIn(torch.nn.Module):
-    """Takes the place of a scripted module, whose forward runs outside Python and cannot be replaced on it."""
+    """Stands in for a scripted module, whose forward runs outside of Python and cannot be replaced on it."""
 
     def __init__(self, original: torch.nn.Module, forward: Callable[..., Any]) -> None:
         super().__init__()

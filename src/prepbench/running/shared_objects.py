@@ -1,4 +1,4 @@
-"""Objects that several samples share and that a call fills: after it, an empty cache is empty in none of them."""
+"""Find objects that several samples share and that a call fills: afterwards an empty cache is empty in none of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REMEDY = "Make one for each sample, and give copy.deepcopy(...) of it to calls t
 
 
 def filled_for_all(model: torch.nn.Module, samples: Sequence[Sample]) -> str:
-    """A sentence on an argument that is one object in several samples and that a call changes; "" if there is none.
+    """Return a sentence on an argument that several samples share and a call changes; "" if there is none.
 
     Runs the model once for each object that samples share, on copies.
 
@@ -43,7 +43,7 @@ def filled_for_all(model: torch.nn.Module, samples: Sequence[Sample]) -> str:
 
 
 def _changes(model: torch.nn.Module, sample: Sample, name: str) -> bool:
-    """Whether a call puts other tensors into an argument, or writes into those that it holds."""
+    """Return whether a call replaces tensors inside of an argument, or writes into them."""
     own = own_copy(sample)
     value = arguments_by_name(model, own.args, own.kwargs)[name]
     before = [(leaf, _version(leaf)) for leaf in pytree.tree_leaves(value)]
@@ -51,7 +51,7 @@ def _changes(model: torch.nn.Module, sample: Sample, name: str) -> bool:
     try:
         with unchanged(twin), without_output(), torch.no_grad():
             own.call(twin)
-    except Exception:  # whoever runs the model next says what is wrong with it
+    except Exception:  # the next run of the model reports its error
         return False
     after = pytree.tree_leaves(value)
     return len(after) != len(before) or any(

@@ -35,7 +35,7 @@ _LIBRARY_ROOTS = tuple(
 
 
 def place_in_stack_trace(text: str | None) -> tuple[str, int] | None:
-    """The innermost user's file and line in a stack trace that torch wrote down."""
+    """Return the innermost user's file and line in a stack trace of torch."""
     places = re.findall(r'File "([^"]+)", line (\d+)', text or "")
     return next(((file, int(line)) for file, line in reversed(places) if is_user_file(file)), None)
 
@@ -59,7 +59,7 @@ _ENTRIES = frozenset({"trace_values", "trace_symbolically"})
 
 
 def source_of_frame(frame: FrameType | None) -> SourceLine | None:
-    """The innermost user's line at or above ``frame``; cheap enough to call for every recorded operation."""
+    """Return the innermost user's line at or above ``frame``; cheap enough to call for every recorded operation."""
     while frame is not None and frame.f_code.co_name not in _ENTRIES:
         if is_user_code(frame.f_code):
             return source_line(frame.f_code.co_filename, frame.f_lineno)
@@ -68,7 +68,7 @@ def source_of_frame(frame: FrameType | None) -> SourceLine | None:
 
 
 def is_user_code(code: CodeType) -> bool:
-    """Whether this code belongs to the user's model rather than to torch, prepbench or the import machinery."""
+    """Return whether this code belongs to the user's model rather than to torch, prepbench or the import machinery."""
     return is_user_file(code.co_filename)
 
 
@@ -114,12 +114,12 @@ def source_line(file: str, line: int) -> SourceLine:
 
 
 def file_of(source: SourceLine) -> str:
-    """The file of a line that :func:`source_line` made, as Python names it; "" for others."""
+    """Return the file of a line that :func:`source_line` made, as Python names it; "" for others."""
     return _FILES.get(source, "")
 
 
 def frame_of(source: SourceLine) -> str:
-    """The lines around one that :func:`source_line` made, as :func:`code_frame` shows them; "" for others."""
+    """Return the lines around one that :func:`source_line` made, as :func:`code_frame` shows them; "" for others."""
     file = file_of(source)
     return code_frame(file, source.line) if file else ""
 
@@ -129,7 +129,9 @@ _WIDTH = 120
 
 
 def code_frame(file: str, line: int) -> str:
-    """The lines around ``line`` with their numbers, the line itself marked with ``>``; "" when there is no source."""
+    """Return the lines around ``line`` with their numbers, the line itself marked with ``>``; "" when there is no
+    source.
+    """
     numbers = range(max(1, line - _AROUND), line + _AROUND + 1)
     texts = {number: printable(linecache.getline(file, number)) for number in numbers}
     if not texts[line].strip():
@@ -152,14 +154,18 @@ _FUTURES = functools.reduce(
 
 
 def _readable(file: str) -> str:
-    """The file as people know it; a notebook cell's file carries a process id, its number changes with each run."""
+    """Return the file as shown to users; a notebook cell's file name contains a process id, and its number changes with
+    each run.
+    """
     # installed packages lie elsewhere on each machine; below site-packages the path is the same everywhere
     is_cell = _cell_compiler(file) is not None
     return NOTEBOOK_CELL if is_cell else re.sub(r"^.*/(?:site|dist)-packages/", "", file)
 
 
 def cell_flags(file: str) -> int | None:
-    """The flags that a notebook compiles its cells with, such as those of ``__future__``; None for other files."""
+    """Return the flags that a notebook compiles its cells with, such as those of ``__future__``; None for other
+    files.
+    """
     compiler = _cell_compiler(file)
     return compiler.flags & _FUTURES | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if compiler is not None else None
 

@@ -1,4 +1,4 @@
-"""SQNR: how far a result is from its reference, as one number in dB. Everything that reports SQNR computes it here."""
+"""SQNR: the distance of a result from its reference, in dB. All reports of SQNR use this file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from prepbench.running.nested_values import paths
 
 @dataclass(frozen=True)
 class Powers:
-    """The power of a signal and of the noise in it. Add those of several batches, then take the SQNR once.
+    """The power of a signal and of its noise. Add those of several batches, then take the SQNR once.
 
     Attributes:
         signal: sum of the squares of the reference.
@@ -45,7 +45,7 @@ class Powers:
 
 
 def decibels_text(value: float) -> str:
-    """An SQNR in dB, rounded down, so that one below a floor is never shown as the floor itself.
+    """Return an SQNR in dB, rounded down, so that one below a floor is never shown as the floor itself.
 
     Example:
         >>> decibels_text(19.9999)
@@ -55,7 +55,7 @@ def decibels_text(value: float) -> str:
 
 
 def sqnr(reference: Any, result: Any) -> float:
-    """The signal-to-quantization-noise ratio of ``result`` in dB: larger is better.
+    """Return the signal-to-quantization-noise ratio of ``result`` in dB: larger is better.
 
     ``10 log10(sum(reference**2) / sum((reference - result)**2))`` over all numbers of all tensors, added in double
     precision.
@@ -82,7 +82,7 @@ def sqnr(reference: Any, result: Any) -> float:
 
 
 def powers(reference: Any, result: Any) -> Powers:
-    """The two sums that :func:`sqnr` divides; it takes and raises the same."""
+    """Return the two sums that :func:`sqnr` divides; it takes and raises the same."""
     expected, found = _tensors(reference), _tensors(result)
     if different := sorted(expected.keys() ^ found.keys()):
         place = different[0]
@@ -104,7 +104,7 @@ def powers(reference: Any, result: Any) -> Powers:
 
 
 def _tensors(value: Any) -> dict[str, torch.Tensor]:
-    """The tensors and numbers in ``value`` by their place in it; what is neither is left out."""
+    """Return the tensors and numbers in ``value`` by path; all else is left out."""
     found: dict[str, torch.Tensor] = {}
     for path, leaf in pytree.tree_leaves_with_path(value):
         place = pytree.keystr(path)

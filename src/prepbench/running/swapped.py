@@ -1,4 +1,4 @@
-"""A twin of a model whose functions have other code; the user's model, classes and modules stay as they are."""
+"""A twin of a model in which some functions run other code; the user's model, classes and modules do not change."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ Changes = Mapping[types.CodeType, types.CodeType]
 
 
 class CannotSwap(PrepbenchError, ValueError):
-    """A function cannot be given other code; the message says why."""
+    """Raised if a function cannot run other code; the message gives the reason."""
 
 
 def swapped_model(
     model: torch.nn.Module, changes: Changes, scope: Mapping[str, Any] | None = None, *, shares: bool = False
 ) -> torch.nn.Module:
-    """The model of :func:`swapped_twin`.
+    """Return the model of :func:`swapped_twin`.
 
     Args:
         shares: whether buffers are the user's own; otherwise they are copies.
     """
     twin, _ = swapped_twin(model, changes, scope)
+    # code is changed on a full twin, and the copies of buffers are then replaced by the user's tensors, because a twin
+    # has no mode without copies
     for module in twin.model.modules() if shares else ():
         if isinstance(module, torch.jit.ScriptModule):
             continue  # has no twin, so its buffers are the user's own
@@ -42,7 +44,7 @@ def swapped_model(
 def swapped_twin(
     model: torch.nn.Module, changes: Changes, scope: Mapping[str, Any] | None = None
 ) -> tuple[Twin, dict[types.CodeType, list[types.FunctionType]]]:
-    """A twin of ``model`` in which each function with a code of ``changes`` has the other one.
+    """Return a twin of ``model`` in which each function whose code is a key of ``changes`` runs the code it maps to.
 
     Methods of classes are replaced in subclasses of the same name, functions that others call by a global name in
     copies of these globals.
@@ -58,6 +60,7 @@ def swapped_twin(
     """
     twin = Twin(model)
     images = _Images(changes, dict(scope or {}))
+    # the twin comes first: only its own objects may be changed in place, which _Visit asks of it
     if changes:
         _Visit(images, twin).value(twin.model)
     return twin, images.changed
@@ -68,12 +71,13 @@ def _is_tensor(value: Any) -> bool:
 
 
 class _Images:
-    """What stands for functions, classes and globals once the code is changed."""
+    """The images of functions, classes and globals: their counterparts with changed code, or themselves."""
 
     def __init__(self, changes: Changes, scope: dict[str, Any]) -> None:
         self._changes = changes
         self._scope = scope
         self._made: dict[int, Any] = {}
+        # an id is valid only as long as its object lives, so the keys of _made are kept alive
         self._kept: list[Any] = []
         self.changed: dict[types.CodeType, list[types.FunctionType]] = {}
 
@@ -83,13 +87,17 @@ class _Images:
         return image
 
     def function(self, value: types.FunctionType) -> types.FunctionType:
-        """The function with changed code, changed cells or changed globals; itself if nothing changes."""
+        """Return the function with changed code, changed cells or changed globals; itself if nothing changes."""
         known: types.FunctionType | None = self._made.get(id(value))
         if known is not None:
             return known
-        self._note(value, value)  # while a function that leads to itself is made
+        # Recursion ends here: a function that reaches itself gets itself for now. Where globals() has asked, a
+        # recursive call by the global name reaches the image nevertheless, because globals() fills its dict in place.
+        self._note(value, value)
         code = self._changes.get(value.__code__, value.__code__)
         names = self.globals(value.__globals__) if is_user_file(value.__code__.co_filename) else value.__globals__
+        # a function that names no changed global keeps its dict: the copy would not see what is assigned to globals
+        # later
         if names is not value.__globals__ and not _uses(code, names, value.__globals__):
             names = value.__globals__
         if code is not value.__code__:
@@ -98,6 +106,7 @@ class _Images:
             needed = {} if "torch" in names or not _names(code, "torch") else {"torch": torch}
             names = {**names, **self._scope, **needed} if self._scope or needed else names
         old = dict(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
+        # cells are matched by name, since the other code may list its free variables in another order
         missing = set(code.co_freevars) - set(old)
         if missing:
             raise CannotSwap(f"the change uses {', '.join(sorted(missing))} of the function around it")
@@ -120,7 +129,7 @@ class _Images:
         return cell if image is content else types.CellType(image)
 
     def member(self, value: Any) -> Any:
-        """A function, or what a class makes of one."""
+        """Return the image of a function, or of a class member that wraps one."""
         if isinstance(value, types.FunctionType):
             return self.function(value)
         if isinstance(value, staticmethod | classmethod):
@@ -133,13 +142,19 @@ class _Images:
         return value
 
     def type(self, kind: type) -> type:
-        """The class with changed methods; its subclasses come with it, in the order that ``super()`` follows."""
+        """Return the class with changed methods; its subclasses are made anew as well, in the order that ``super()``
+        follows.
+        """
         known: type | None = self._made.get(id(kind))
         if known is not None:
             return known
+        # as in function(): a method may lead back to its class
         self._note(kind, kind)
         members = {name: self.member(value) for name, value in vars(kind).items()}
         own = {name: image for name, image in members.items() if image is not vars(kind)[name]}
+        # ``kind`` stays the first base of its image, so isinstance() holds, unchanged methods are inherited, and the
+        # ``__class__`` cell of zero-argument super() finds its class in the MRO. Images of the bases come after it:
+        # C3 puts each image behind ``kind`` and before the class that it stands for.
         bases = [image for base in kind.__bases__ if (image := self.type(base)) is not base]
         if not own and not bases:
             return kind
@@ -152,13 +167,14 @@ class _Images:
         return image
 
     def globals(self, names: dict[str, Any]) -> dict[str, Any]:
-        """The globals of a file in which changed functions and autograd functions have their images."""
+        """Return the globals of a file, with the images of its changed functions and autograd functions."""
         if id(names) in self._made:
             made: dict[str, Any] = self._made[id(names)]
             return made
         self._note(names, names)
         if self._changes.keys().isdisjoint(_codes_of(names)):
             return names
+        # noted before it is filled: its functions ask for the globals that they have in common, and get this dict
         images = dict(names)
         self._note(names, images)
         for name, value in names.items():
@@ -170,7 +186,7 @@ class _Images:
 
 
 def _codes_of(names: Mapping[str, Any]) -> set[types.CodeType]:
-    """The code of the functions and autograd functions among global names."""
+    """Return the code of the functions and autograd functions among global names."""
     found = set()
     for value in names.values():
         if isinstance(value, types.FunctionType):
@@ -190,7 +206,7 @@ def _holds_function(cell: types.CellType) -> bool:
 
 
 def _uses(code: types.CodeType, images: Mapping[str, Any], names: Mapping[str, Any]) -> bool:
-    """Whether a function names a global that has an image of its own."""
+    """Return whether a function names a global that has an image of its own."""
     return any(name in names and images[name] is not names[name] for name in _all_names(code))
 
 
@@ -220,7 +236,7 @@ def _made_function(
 
 
 class _Visit:
-    """Walks what belongs to a twin and puts images in the place of functions and classes."""
+    """Walks the objects that belong to a twin and replaces functions and classes by their images."""
 
     def __init__(self, images: _Images, twin: Twin) -> None:
         self._images = images
@@ -228,7 +244,7 @@ class _Visit:
         self._seen: set[int] = set()
 
     def value(self, value: Any) -> Any:
-        """What stands for a value; lists, dicts and objects that belong to the twin are changed in place."""
+        """Return the image of a value; lists, dicts and objects that belong to the twin are changed in place."""
         if isinstance(value, types.FunctionType):
             return self._images.function(value)
         if isinstance(value, types.MethodType):
@@ -240,6 +256,7 @@ class _Visit:
         if type(value) is tuple:
             parts = tuple(self.value(part) for part in value)
             return value if all(a is b for a, b in zip(parts, value, strict=True)) else parts
+        # an object that is its own original is no copy of the twin but the user's, and is not changed
         if id(value) in self._seen or self._twin.original(value) is value:
             return value
         self._seen.add(id(value))
@@ -255,7 +272,7 @@ class _Visit:
             self._replace(vars(value), vars(value).items())
             kind = self._images.type(type(value))
             if kind is not type(value):
-                object.__setattr__(value, "__class__", kind)  # frozen dataclasses, too
+                object.__setattr__(value, "__class__", kind)  # works for frozen dataclasses, too
 
     def _replace(self, table: Any, items: Any) -> None:
         for key, part in list(items):

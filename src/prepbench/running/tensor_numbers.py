@@ -1,4 +1,5 @@
-"""Numbers in objects that graphs take and give as tensors: sizes do not tell them, and they differ from call to call.
+"""Numbers in objects that graphs take and return as tensors, because no size determines them and each call changes
+them.
 
 A static cache of a sliding window counts the tokens that it has seen in a Python integer, because its code asks whether
 the window is full. ``capture/sizes/library_caches`` has that code without the question.
@@ -17,7 +18,7 @@ _NUMBERS = {"transformers.cache_utils.StaticSlidingWindowLayer": frozenset({"cum
 
 
 def tensor_numbers(kind: Any) -> frozenset[str]:
-    """The attributes of a class that hold such a number."""
+    """Return the attributes of a class that hold such a number."""
     return _of_bases(kind)
 
 
@@ -28,17 +29,17 @@ def _of_bases(kind: Any) -> frozenset[str]:
 
 
 def as_tensor(number: Any) -> Any:
-    """An integer as a tensor without dims; anything else as it is."""
+    """Return an integer as a tensor without dims; other values unchanged."""
     return torch.tensor(number) if type(number) is int else number
 
 
 def as_number(value: Any) -> Any:
-    """The integer in a tensor that holds data; anything else, such as a tensor that is traced, as it is."""
+    """Return the integer in a tensor that holds data; other values, such as traced tensors, unchanged."""
     is_plain = type(value) is torch.Tensor and not value.is_meta and value.numel() == 1
     return int(value) if is_plain else value
 
 
 def parts_of(value: Any) -> dict[str, Any]:
-    """The attributes of an object, with such numbers as tensors."""
+    """Return the attributes of an object, with such numbers as tensors."""
     parts, numbers = attributes(value), tensor_numbers(type(value))
     return {name: as_tensor(part) if name in numbers else part for name, part in parts.items()} if numbers else parts

@@ -12,7 +12,7 @@ _POLL = 0.01
 
 
 class TimeLimitReached(BaseException):
-    """The block ran out of time. Not an ``Exception``, so that code which catches errors does not go on."""
+    """Raised when the block's time is over. Not an ``Exception``, so that code which catches errors does not go on."""
 
 
 class TimeLimit:

@@ -1,4 +1,6 @@
-"""``tracing()``: the one way to trace, export, patch or lower, because torch can do that in one thread at a time."""
+"""``tracing()``: the lock around tracing, export, patching and lowering, which torch supports in one thread at a
+time.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ _waiting: set[int] = set()
 
 @contextmanager
 def tracing(progress: ProgressCallback = report_nothing, *, with_dynamo: bool = True) -> Iterator[None]:
-    """Only one thread at a time is inside such a block; it may enter it again.
+    """Hold the process-wide, re-entrant tracing lock during the block.
 
     Who waits reports "waiting for another compile" as progress and can be cancelled. Inside, Ctrl-C takes effect at
     the next :func:`prepbench.jobs.check_cancelled`, and what torch replaces for its tracing acts in this thread only.
@@ -88,7 +90,7 @@ def _wait(lock: Any, progress: ProgressCallback) -> None:
 
 
 def _wait_for_others(progress: ProgressCallback) -> None:
-    """Wait until torch traces in no other thread: in one that had begun before this one, which knows no lock."""
+    """Wait until no other thread traces that began before this one and does not use the lock."""
     if is_traced_elsewhere(_waiting):
         progress(Progress(WAITING, message="Another thread traces; this compile starts when it ends."))
         while is_traced_elsewhere(_waiting):

@@ -64,11 +64,11 @@ class Twin:
         self.model: Any = self._twin(model)
 
     def original(self, part: Any) -> Any:
-        """The user's module or tensor that this part of the twin stands for; the part itself if it is no copy."""
+        """Return the user's module or tensor behind this part of the twin; the part itself if it is no copy."""
         return self._originals.get(id(part), part)
 
     def of(self, part: Any) -> Any:
-        """The twin of a module or tensor of the user's; the part itself if it has none."""
+        """Return the twin of a user's module or tensor; the part itself if it has none."""
         return self._made.get(id(part), part)
 
     def give_back(self, program: torch.export.ExportedProgram) -> None:
@@ -88,7 +88,7 @@ class Twin:
         return made if made is not None else copied(self, value)
 
     def _note(self, value: Any, twin: Any) -> Any:
-        # both tables keep what they name alive, because an id means nothing once its object is gone
+        # both tables keep their objects alive, because an id is valid only as long as its object
         self._made[id(value)] = twin
         self._originals[id(twin)] = value
         return twin
@@ -97,13 +97,13 @@ class Twin:
         if type(value) is nn.Parameter:
             return self._note(value, own_copy_of(value)) if is_written(value) else value
         if not value.is_leaf or isinstance(value, nn.Parameter) or value.device.type == "meta" or vars(value):
-            # what is computed from parameters, as by weight normalisation, is computed anew by each call
+            # tensors computed from parameters, as by weight normalisation, are recomputed by each call
             return value
         own = self._with_memory(value.detach())
         return self._note(value, own.requires_grad_(value.requires_grad)) if type(own) is type(value) else value
 
     def _with_memory(self, value: torch.Tensor) -> torch.Tensor:
-        """A copy with the same strides; tensors that share memory share the copy of it."""
+        """Return a copy with the same strides; copies of tensors that share memory share memory."""
         if value.layout is not torch.strided or value.is_quantized or type(value) is not torch.Tensor:
             return value.clone()
         storage = value.untyped_storage()
@@ -229,15 +229,15 @@ Copy = Callable[[Twin, Any], Any]
 
 
 def _way_to_copy(kind: type) -> Copy | None:
-    """How values of a type are copied; None if they are shared."""
+    """Return how values of a type are copied; None if they are shared."""
     if issubclass(kind, _SHARED):
         return None
     for known, copied in _COPIES:
         if issubclass(kind, known):
             return copied
     home = kind.__module__.partition(".")[0]
-    # attributes are all that there is to such an object, so that a copy of them is a copy of it; code asks whether it
-    # is the only one of a kind, and what closes something when it goes must not have a copy
+    # its attributes define such an object, so copying them copies it. Enums and singletons are compared by identity,
+    # and an object that releases a resource in __del__ must not have a copy.
     plain = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__new__ is object.__new__
     if not plain or hasattr(kind, "__del__") or home == "torch" or home in sys.stdlib_module_names:
         return None

@@ -1,4 +1,4 @@
-"""Running a model without leaving a trace: state, random numbers and the caller's tensors stay as they were."""
+"""Run a model without side effects: state, random numbers and the caller's tensors are restored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from prepbench.running.random_numbers import numbers_kept
 
 
 class NotedState:
-    """The state of a model, noted once and put back after each of several runs.
+    """The state of a model, recorded once and restored after each of several runs.
 
     For a model that nobody else changes between these runs, such as a twin.
 
@@ -43,7 +43,7 @@ class NotedState:
 
     @contextmanager
     def unchanged(self, *, seed: int | None = None) -> Iterator[None]:
-        """Put back attributes, buffer values, the training flags and every random number generator after the block.
+        """Restore attributes, buffer values, the training flags and every random number generator after the block.
 
         Args:
             seed: what torch's random numbers are seeded with inside the block.
@@ -56,7 +56,7 @@ class NotedState:
 
 @contextmanager
 def unchanged(model: torch.nn.Module, *, seed: int | None = None) -> Iterator[None]:
-    """:class:`NotedState` for one run: the model and random numbers are as before after the block.
+    """Restore the model's state and random numbers after the block, by :class:`NotedState`.
 
     Args:
         model: whose forward runs in the block.
@@ -78,7 +78,8 @@ def _check_materialised(model: torch.nn.Module, tensors: list[torch.Tensor]) -> 
 
 
 def own_copy(sample: Sample) -> Sample:
-    """The sample with cloned tensors, so that operations in place do not reach the caller's; strides stay the same.
+    """Return the sample with cloned tensors, so that operations in place do not reach the caller's; strides stay the
+    same.
 
     Objects that hold tensors are copied as well, because the model may put others into them.
     """
@@ -87,12 +88,12 @@ def own_copy(sample: Sample) -> Sample:
 
 
 def dense_copy(sample: Sample) -> Sample:
-    """The sample with cloned tensors of which none has gaps, as a slice of a larger tensor does."""
+    """Return the sample with cloned tensors that are dense, without gaps as in a slice of a larger tensor."""
     return sample.map(lambda leaf: _clone(leaf, torch.clone) if isinstance(leaf, torch.Tensor) else leaf)
 
 
 def detached_copy(value: Any) -> Any:
-    """``value`` with cloned tensors that have no gradients."""
+    """Return ``value`` with cloned tensors that have no gradients."""
     return pytree.tree_map(lambda leaf: leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf, value)
 
 
@@ -111,7 +112,7 @@ def _with_strides(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _overlaps(tensor: torch.Tensor) -> bool:
-    """Whether two entries may share memory, as those of an expanded tensor do."""
+    """Return whether two entries may share memory, as those of an expanded tensor do."""
     reach = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1:

@@ -1,4 +1,4 @@
-"""Whether the tensors of a model have been written to, asked often and answered fast."""
+"""A cheap check whether the tensors of a model were written to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LOOKED_AT = 64  # values of each tensor, about, spread over it
 
 
 def value_mark(model: nn.Module) -> Hashable:
-    """Another value once a model was trained, loaded or replaced in part; takes milliseconds whatever the size.
+    """Return a value that changes once a model is trained, loaded or partly replaced; takes milliseconds at any size.
 
     It holds which tensors there are, how often torch saw them written, and some of their values: ``weight.data`` and
     NumPy write unseen. A :func:`prepbench.running.fingerprint.fingerprint` reads all values.
@@ -29,7 +29,7 @@ def value_mark(model: nn.Module) -> Hashable:
 
 @torch.no_grad()
 def _some_values(tensor: torch.Tensor) -> bytes:
-    """Bytes of a few values; none where there are no plain ones."""
+    """Return the bytes of a few values; none for tensors without plain values."""
     is_plain = type(tensor) in (torch.Tensor, nn.Parameter) and tensor.layout == torch.strided
     if not is_plain or tensor.is_meta or not tensor.numel():
         return b""

@@ -1,4 +1,4 @@
-"""Parameters that a model's forward writes to, as ``nn.Embedding(max_norm=...)`` does: known after one watched run.
+"""Parameters that a model's forward writes to, as ``nn.Embedding(max_norm=...)`` does, found by one watched run.
 
 A twin shares the parameters of the user's model, because copies would cost the memory of another model. Those that a
 run writes to are the exception: a twin has copies of them, and each run of a twin starts with their values.
@@ -23,25 +23,25 @@ _seen: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
 def is_written(parameter: torch.nn.Parameter) -> bool:
-    """Whether a run that was watched wrote to this parameter."""
+    """Return whether a watched run wrote to this parameter."""
     return bool(_seen.get(parameter, False))
 
 
 def own_copy_of(parameter: torch.nn.Parameter) -> torch.nn.Parameter:
-    """A copy of a parameter that is written to, for a twin."""
+    """Return a copy of a parameter that is written to, for a twin."""
     copied = torch.nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
     _seen[copied] = True
     return copied
 
 
 def is_known(model: torch.nn.Module) -> bool:
-    """Whether a run of a model with these parameters was watched."""
+    """Return whether a run of a model with these parameters was watched."""
     return all(parameter in _seen for parameter in model.parameters() if _can_be_watched(parameter))
 
 
 @contextmanager
 def writes_watched(model: torch.nn.Module) -> Iterator[None]:
-    """Put back what the block writes to parameters, and remember which ones; nothing is watched if that is known.
+    """Restore parameters that the block writes to, and record which ones; does nothing if that is known.
 
     For one run of a twin that shares the parameters of the user's model.
 
@@ -66,7 +66,7 @@ def _can_be_watched(parameter: torch.nn.Parameter) -> bool:
 
 
 class _Writes(OperatorMode):
-    """Keeps the values of parameters from before the first operation that writes to their memory."""
+    """Saves the values of parameters before the first operation that writes to their memory."""
 
     def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -85,11 +85,11 @@ class _Writes(OperatorMode):
         return func(*args, **kwargs)
 
     def reached(self, data: torch.Tensor) -> bool:
-        """Whether something may have been written to this memory."""
+        """Return whether this memory may have been written to."""
         return any(not torch.equal(now, value) for now, value in self._values.get(_memory(data), ()))
 
     def put_back(self) -> None:
-        """Write the values from before back."""
+        """Restore the saved values."""
         for kept in self._values.values():
             for now, value in kept:
                 now.copy_(value)
