@@ -1,4 +1,4 @@
-"""Which ways of tracing a model pass, and every reason why the others do not."""
+"""Try every way of tracing a model, and report all failures."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Check:
 
 @dataclass(frozen=True, repr=False)
 class TraceabilityReport:
-    """What :func:`prepbench.check_traceability` found.
+    """The result of :func:`prepbench.check_traceability`.
 
     Attributes:
         model_type: class name of the model.
@@ -101,19 +101,19 @@ class TraceabilityReport:
 
     @property
     def verified(self) -> tuple[str, ...]:
-        """The ways that give the whole model as one graph which equals it on all samples."""
+        """The ways that give one graph of the whole model which equals it on all samples."""
         return tuple(check.name for check in self.checks if check.passed and check.equal)
 
     @property
     def verdict(self) -> str:
-        """What :attr:`passed` says, in words."""
+        """The result :attr:`passed` in words."""
         if self.passed:
             return f"can be traced, and its graph equals it on all samples ({self.samples})"
         return "is not supported by the target" if EXPORT in self.verified else "cannot be traced as a whole"
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """Every failing line of every module once, as the first check that met it describes it."""
+        """Every failing line of every module once, as described by the first check that met it."""
         found: dict[Any, Failure] = {}
         for check in self.checks:
             for failure in check.failures:
@@ -121,7 +121,7 @@ class TraceabilityReport:
         return tuple(found.values())
 
     def __getitem__(self, name: str) -> Check:
-        """The check of this name.
+        """Return the check of this name.
 
         Raises:
             UnknownNameError: there is none; the message lists the names.
@@ -187,7 +187,7 @@ def check_ways(
 
 
 def _checked(name: str, limit: float, attempt: Callable[[Any], list[Failure]], model: Callable[..., Any]) -> Check:
-    # a twin, because what is ended by the time limit may leave anything behind
+    # a twin, because a run that the time limit ends may leave any state behind
     start = time.perf_counter()
     timed_out = False
     try:

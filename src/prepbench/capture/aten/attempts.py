@@ -1,4 +1,4 @@
-"""The order in which ways to capture one model are tried."""
+"""The order in which ways to capture a model are tried."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ from prepbench.running.twin import Twin
 from prepbench.running.unchanged import NotedState, dense_copy
 
 ROUNDS = 40
-"""How often more statements and modules become leaves; each round finds those that the last one uncovered."""
+"""The most rounds of adding leaves; each round finds the failures that the last one uncovered."""
 
 
 class SharedMemory(CaptureError):
-    """A module that would be a leaf returns memory that it shares, and the graph writes into it."""
+    """Raised if a module that would be a leaf returns memory that it shares, and the graph writes into it."""
 
 
 class NoGraphError(CaptureError):
-    """Not even one operator stands for the model, because its results are not of one structure.
+    """Raised if not even one operator can stand for the model, because its results have several structures.
 
     Attributes:
         failure: why the model itself cannot be exported.
@@ -91,7 +91,7 @@ class Attempts:
         self._expected = expected
         self._leaves = dict(chosen)
         self._export, self._deriving = partial(export_program, deriving=deriving), deriving
-        # strides with gaps would be made a condition of the graph, so they are traced with only where they matter
+        # strides with gaps would become guards of the graph, so dense copies are traced where strides do not matter
         self._given_base = base_sample(model, samples, axes)
         self._base = dense_copy(self._given_base)
         self._given = model
@@ -101,13 +101,13 @@ class Attempts:
         self._use(model)
 
     def _use(self, model: torch.nn.Module) -> None:
-        """From now on capture this model, which is the given one with other statements cut out."""
+        """Capture this model from now on, which is the given one with other statements cut out."""
         self.model = model
         self._records = ModuleRecords(model, self._samples, self._varied)
         self._operators = LeafOperators(model, self._records.outputs)
 
     def give_back(self, twin: Twin, program: Program) -> None:
-        """Let a program that was made from a twin use the user's own tensors and leaves."""
+        """Replace tensors and leaves of the twin in a program by the user's own."""
         self._cuts.give_back(program)
         self._loops.give_back(program)
         twin.give_back(program)
@@ -115,7 +115,9 @@ class Attempts:
         self._operators.run_on(twin.original(self._given), lambda part: twin.original(self._cuts.original(part)))
 
     def full_graph(self, noted: NotedState, strict: bool = False) -> Program | None:
-        """The program without any leaf, if one way to export gives a correct one. Otherwise ``error`` says why not."""
+        """Return the program without leaves, if one way to export gives a correct one. Otherwise ``error`` has the
+        reason.
+        """
         for way in (True, False) if strict else (False, True):
             try:
                 return self._checked(noted, strict=way)
@@ -125,11 +127,11 @@ class Attempts:
                 if not way and (program := self._with_loops(error)) is not None:
                     return program
                 if not way and self._model_decides:
-                    break  # dynamo, which takes longer, would ask the same
+                    break  # dynamo, which takes longer, would make the same guard
         return None
 
     def _with_loops(self, error: Exception) -> Program | None:
-        """The program with loops of dynamic length as operators, if these are all that stands in the way."""
+        """Return the program with loops of dynamic length as operators, if they are the only obstacle."""
         while self._loops.add(error):
             self._use(self._loops.model)
             noted = NotedState(self.model)
@@ -145,7 +147,7 @@ class Attempts:
         return None
 
     def _checked(self, noted: NotedState, strict: bool = False) -> Program:
-        """Export, and run the result on the samples.
+        """Export, and verify the result on the samples.
 
         Sizes of 2 and more are assumed at first, which suits most models. Where that gives a wrong program for a sample
         with a size of 1, or fixes a size that happens to equal one of the model's own, what the model asks about such
@@ -170,13 +172,13 @@ class Attempts:
                 return program
             if exact and (less := self._asking_less(program, noted)) is not None:
                 return less
-            # without assumptions it fails for what the model itself asks
+            # a failure without assumptions comes from the model's own guards
             first = found if first is None or isinstance(first, SpecialisedSize) else first
         assert first is not None
         raise first
 
     def _asking_less(self, program: Program, noted: NotedState) -> Program | None:
-        """The program without questions of torch's on which samples differ, if it is right without them."""
+        """Return the program without torch's guards on which samples differ, if it is right without them."""
         sizes = SampleSizes(self.model, self._samples)
         found = without_idle_questions(program, sizes)
         if found is None:
@@ -190,11 +192,11 @@ class Attempts:
                 with suppress(Exception):  # a model need not run at sizes that no sample has
                     tried.append((sample, outcome(self.model, sample, self.model, noted)))
         samples, expected = zip(*tried, strict=True)
-        with without_output():  # a graph of torch prints where it fails
+        with without_output():  # torch's graphs print on failure
             return less if problem(less.module(), self.model, samples, expected, noted) is None else None
 
     def find_failures(self) -> list[Failure]:
-        """Every module that cannot be exported, found in one pass; the model itself if no part of it fails."""
+        """Return every module that cannot be exported, found in one pass; the model itself if no part of it fails."""
         inside: dict[str, Exception] = {}
         found = self._find(isinstance(self.error, WrongProgram), inside)
         if not found and self.error is not None:
@@ -203,7 +205,7 @@ class Attempts:
         return [self._describe(fqn, found[fqn]) for fqn, _ in self.model.named_modules() if fqn in found]
 
     def with_leaves(self) -> tuple[Program, list[Failure]]:
-        """A program in which the statements that cannot be exported are operators; where that cannot be, their modules.
+        """Return a program with the failing statements as operators; where that is impossible, their modules.
 
         Raises:
             NoGraphError: not even the whole model can be one operator.
@@ -232,7 +234,9 @@ class Attempts:
         ) from error
 
     def _add_leaves(self, error: Exception) -> bool:
-        """Turn what fails now into leaves: statements, else modules, else the model; false if that is one already."""
+        """Turn the current failures into leaves: statements, else modules, else the model; return False if that is a
+        leaf already.
+        """
         if "" in self._leaves:
             return False
         inside: dict[str, Exception] = {}
@@ -252,7 +256,7 @@ class Attempts:
         return True
 
     def _cut_statements(self, inside: Mapping[str, Exception], found: Mapping[str, Exception]) -> bool:
-        """Cut out the statements that fail; false if that cannot be done."""
+        """Cut out the failing statements; return False if that is impossible."""
         own = {fqn: error for fqn, error in {**inside, **found}.items() if original_error(error) is error}
         for failing in (own, found):
             if self._cuts.add(failing):
@@ -261,11 +265,11 @@ class Attempts:
         return False
 
     def _leaf_names(self) -> list[str]:
-        """The modules and statements that are operators."""
+        """Return the modules and statements that are leaves."""
         return outermost([*self._leaves, *self._cuts.leaves])
 
     def _statement_leaves(self, program: Program) -> list[Failure]:
-        """The statements that are operators in a program."""
+        """Return the statements that are leaves in a program."""
         used = self._operators.in_graph(program.graph)
         leaves = {fqn: leaf for fqn, leaf in self._cuts.leaves.items() if fqn in used}
         return [
@@ -274,7 +278,7 @@ class Attempts:
         ]
 
     def _around_shared_memory(self) -> dict[str, Exception]:
-        """The modules that call leaves whose tensors share memory: writing into one can make the graph wrong."""
+        """Return the modules that call leaves with shared memory, because writes into it can make the graph wrong."""
         return {
             self._records.caller(fqn): SharedMemory(
                 f"{fqn} cannot be exported and {shared}, which is written into in-place outside of it. One operator "
@@ -285,7 +289,7 @@ class Attempts:
         }
 
     def _find(self, sizes_decide: bool = False, inside: dict[str, Exception] | None = None) -> dict[str, Exception]:
-        """What fails, by module; with ``sizes_decide`` also where the samples' sizes lead to different graphs.
+        """Return the failures by module; with ``sizes_decide`` also where the samples' sizes lead to different graphs.
 
         ``inside`` receives what fails inside of these and cannot be an operator by itself.
         """
@@ -293,15 +297,16 @@ class Attempts:
         sizes = SampleSizes(self.model, self._samples) if sizes_decide else None
         found: dict[str, Exception] = {}
         inside = {} if inside is None else inside
-        # what the model's own Python asks decides; what torch asks may not matter
+        # guards of the model's own Python count; torch's may not matter
         for exact, own in ((True, True), (False, False), (True, False)) if sizes is not None else ((False, False),):
             if exact and not own and sizes is not None and not sizes.has_zero_or_one:
-                break  # a question about a size of 1 is a question only where tracing assumes nothing about it
+                break  # size 1 gets a guard only where tracing assumes nothing about it
             try:
                 with failures_collected(self.model, self._leaf_names(), self._operators, found, inside, self._deriving):
                     self._export(self.model, self._base, self.axes, exact=exact, sizes=sizes, own_questions=own)
             except Exception as error:
-                # fake outputs can break what comes after them; only a pass that found nothing is to blame itself
+                # fake outputs of a leaf can break the code after it, so an error counts only in a pass without other
+                # failures
                 if not found:
                     self.error = self.error or original_error(error)
             if found:
@@ -321,7 +326,7 @@ class Attempts:
 
 @contextmanager
 def leaves_replaced(model: torch.nn.Module, fqns: Iterable[str], operators: LeafOperators) -> Iterator[None]:
-    """Inside the block, the forward of each named submodule is a call of its operator."""
+    """Replace the forward of each named submodule by a call of its operator during the block."""
     with ExitStack() as stack:
         for fqn in fqns:
             module = part_named(model, fqn)
@@ -346,7 +351,7 @@ def failures_collected(
     inside: dict[str, Exception],
     whole: Iterable[str] = (),
 ) -> Iterator[None]:
-    """Inside the block, a submodule whose forward raises goes to ``found``, and its operator takes its place.
+    """Collect in ``found`` each submodule whose forward raises during the block, and replace it by its operator.
 
     One that cannot be an operator goes to ``inside``, and the module that called it is replaced.
 
@@ -397,7 +402,9 @@ def _attempting(
 
 
 class _Undescribable(RuntimeError):
-    """A module failed and its outputs cannot be described; ``error`` is why it failed, ``reason`` why it is no leaf."""
+    """Raised if a failed module has outputs that cannot be described; ``error`` is its failure, ``reason`` why it is no
+    leaf.
+    """
 
     def __init__(self, error: Exception, reason: str) -> None:
         super().__init__(str(error))
@@ -406,14 +413,14 @@ class _Undescribable(RuntimeError):
 
 
 def original_error(error: Exception) -> Exception:
-    """The error of the model itself."""
+    """Return the error of the model itself."""
     while isinstance(error, _Undescribable):
         error = error.error
     return error
 
 
 def undescribable_reasons(error: Exception) -> list[str]:
-    """Why the modules inside the one that failed could not be operators by themselves, innermost first."""
+    """Return why the modules inside the failed one could not be leaves themselves, innermost first."""
     reasons: list[str] = []
     while isinstance(error, _Undescribable):
         reasons.insert(0, error.reason)
@@ -429,12 +436,12 @@ _OTHER_VALUES = (-1.0, 10.0)
 
 
 def _scaled(leaf: Any, factor: float) -> Any:
-    """The tensor times a factor, if it is one of floating-point numbers; everything else as it is."""
+    """Return a floating-point tensor times a factor; other values unchanged."""
     return leaf * factor if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
 
 
 class ModuleRecords:
-    """What every submodule received and returned, recorded when it is first needed.
+    """The inputs and results of every submodule, recorded on first use.
 
     Args:
         samples: must run.
@@ -449,19 +456,19 @@ class ModuleRecords:
         self._learned: dict[str, LeafOutputs] = {}
 
     def record(self) -> None:
-        """Run the model now. It cannot run later, while torch traces."""
+        """Run the model now, because it cannot run later, while torch traces."""
         if self._calls is not None:
             return
         self._calls = record_calls(self._model, self._samples)
         self._add(self._further)
         with seen_as_exporting():
-            # models that look at this pass other arguments to their parts, such as a mask where it would be None
+            # models that branch on this flag pass other arguments to their parts, such as a mask instead of None
             self._add([*self._samples, *self._further], only_new=True)
         if vars(self._model).get(FURTHER):
             self._add_other_values()
 
     def _add(self, samples: Sequence[Sample], *, only_new: bool = False) -> None:
-        """Record further calls; with ``only_new`` only those with other kinds of arguments than all earlier calls."""
+        """Record further calls; with ``only_new`` only those whose argument kinds differ from all earlier calls."""
         assert self._calls is not None
         known = {fqn: {kinds_of(call.inputs) for call in seen} for fqn, seen in self._calls.items()}
         for run in [record_run(self._model, sample) for sample in samples]:
@@ -472,7 +479,7 @@ class ModuleRecords:
                     self._calls.setdefault(fqn, []).extend(new)
 
     def _add_other_values(self) -> None:
-        """Record what statements make of other values, of which some sizes and numbers depend."""
+        """Record the results of statements for other values, on which some sizes and numbers depend."""
         assert self._calls is not None
         for factor in _OTHER_VALUES:
             sample = self._samples[0].map(partial(_scaled, factor=factor))
@@ -486,7 +493,7 @@ class ModuleRecords:
                 known += [call for call in run.calls.get(fqn, ()) if any(are_alike(call, other) for other in known)]
 
     def outputs(self, fqn: str) -> LeafOutputs:
-        """What the module returns, as a function of its inputs' sizes."""
+        """Return the module's outputs as a function of its inputs' sizes."""
         assert self._calls is not None, "record() runs before tracing"
         if fqn not in self._learned:
             leaf = vars(self._model).get(FURTHER, {}).get(fqn)
@@ -495,14 +502,14 @@ class ModuleRecords:
         return self._learned[fqn]
 
     def shared(self, fqn: str) -> str:
-        """In words, which tensors the module returns that share memory with others; empty if none do."""
+        """Return in words which returned tensors of the module share memory with others; empty if none do."""
         try:
             return self.outputs(fqn).shared
         except UnknownOutputsError:
             return ""
 
     def caller(self, fqn: str) -> str:
-        """The nearest module around ``fqn`` that is called itself; containers are not."""
+        """Return the nearest enclosing module of ``fqn`` that is called itself; containers are not."""
         assert self._calls is not None, "record() runs before tracing"
         outer = fqn.rpartition(".")[0]
         while outer and outer not in self._calls:

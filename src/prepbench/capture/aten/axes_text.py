@@ -1,4 +1,4 @@
-"""What verification found, in few lines: axes that behave alike are one line, and each reason is said once."""
+"""Verification results in few lines: axes with equal results are one line, and each reason is printed once."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from prepbench.capture.sizes.conditions import SizeCondition
 
 
 class AxisFindings(Protocol):
-    """What is said about one axis."""
+    """The findings on one axis."""
 
     @property
     def path(self) -> str:
-        """The argument."""
+        """The path of the argument."""
 
     @property
     def dim(self) -> int:
@@ -28,14 +28,14 @@ class AxisFindings(Protocol):
 
     @property
     def conditions(self) -> tuple[SizeCondition, ...]:
-        """What the graph asks of it."""
+        """The conditions of the graph on the axis."""
 
 
 A = TypeVar("A", bound=AxisFindings)
 
 
 def axes_lines(axes: Iterable[A], text: Callable[[A], str]) -> list[str]:
-    """A line for all axes of one symbol about which ``text`` says the same, and below it each distinct reason."""
+    """Return one line for all axes of a symbol with the same ``text``, and below it each distinct reason."""
     alike: dict[tuple[str, str], list[A]] = {}
     for axis in axes:
         alike.setdefault((axis.symbol, text(axis)), []).append(axis)
@@ -64,7 +64,7 @@ def _told_by_role(
 
 
 def by_role(condition: SizeCondition, symbols: Mapping[str, str]) -> SizeCondition:
-    """A condition with symbols in place of the dims of tensors in objects, which many have alike.
+    """Return a condition with symbols in place of the dims of tensors in objects, which often agree.
 
     Args:
         condition: on sizes, e.g. ``past[0].key.shape[2] + x.shape[1] <= mask.shape[1]``.
@@ -84,7 +84,7 @@ _RELATION = re.compile(r" (<=|>=|<|>|==|always equals) ")
 
 
 def _with_plain_sides(text: str) -> str:
-    """``"-total + past + new <= 0"`` as ``"past + new <= total"``; what is no sum stays as it is."""
+    """Return ``"-total + past + new <= 0"`` as ``"past + new <= total"``; other conditions unchanged."""
     parts = _RELATION.split(text)
     if len(parts) != 3 or not (_SUM.fullmatch(parts[0]) and _SUM.fullmatch(parts[2])):
         return text
@@ -100,13 +100,13 @@ def _terms(side: str) -> list[tuple[str, str]]:
 
 
 def _says_nothing(text: str) -> bool:
-    """Whether both sides of a condition are the same: sizes of one symbol always agree."""
+    """Return whether both sides of a condition are the same, because sizes of one symbol always agree."""
     parts = _RELATION.split(text)
     return len(parts) == 3 and parts[0] == parts[2] and parts[1] in ("==", "<=", ">=", "always equals")
 
 
 def condition_lines(conditions: Sequence[SizeCondition]) -> list[str]:
-    """Each reason once; those that one line of code gave for places that differ in indices are one, with a count."""
+    """Return each reason once; those of one line of code that differ in indices only are one, with a count."""
     alike: dict[object, list[SizeCondition]] = {}
     for condition in dict.fromkeys(conditions):
         alike.setdefault((condition.source, _shape_of(condition.text)), []).append(condition)
@@ -121,12 +121,12 @@ def condition_lines(conditions: Sequence[SizeCondition]) -> list[str]:
 
 
 def _shape_of(text: str) -> tuple[str, ...]:
-    """The words of a condition without indices, in an order of their own: torch turns sums and comparisons round."""
+    """Return the words of a condition without indices, sorted, because torch reorders sums and comparisons."""
     return tuple(sorted(pattern_of(text).split()))
 
 
 def dynamic_text(axes: Iterable[Axis]) -> str:
-    """The dynamic axes by symbol, e.g. ``"batch (x.shape[0]), past (past[*].key.shape[2] (6))"``."""
+    """Return the dynamic axes by symbol, e.g. ``"batch (x.shape[0]), past (past[*].key.shape[2] (6))"``."""
     places: dict[str, list[str]] = {}
     for axis in axes:
         places.setdefault(axis.symbol, []).append(f"{axis.path}.shape[{axis.dim}]")

@@ -1,4 +1,4 @@
-"""Capture at ATen level: one ``torch.export`` program, with what cannot be in it as operators."""
+"""Capture at ATen level: one ``torch.export`` program, with leaves as operators for the rest."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from prepbench.running.unchanged import NotedState
 
 
 class FullGraphError(CaptureError):
-    """The model is not one graph; ``failures`` has every reason that was found."""
+    """Raised if the model is not one graph; ``failures`` has every reason that was found."""
 
     def __init__(self, message: str, failures: Sequence[Failure]) -> None:
         super().__init__(message)
@@ -100,7 +100,7 @@ def capture(
     model = as_module(module_or_func)
     check_names(model)
     if isinstance(module_or_func, torch.jit.ScriptModule):
-        module_or_func = model  # it knows the names of the arguments
+        module_or_func = model  # the module knows the names of the arguments
     samples = on_device_of(model, alike_samples(module_or_func, inputs))
     register_nodes([(sample.args, sample.kwargs) for sample in samples])
     axes = DynamicAxes.infer(samples, module_or_func) if dynamic_axes is None else dynamic_axes
@@ -123,7 +123,7 @@ def capture(
         except CaptureError as why:
             raise FullGraphError(f"{error} {_NO_VARIANTS} {why}", error.failures) from why
     seconds = time.perf_counter() - start
-    if len(found) == 1:  # what torch asked made no difference
+    if len(found) == 1:  # torch's guards made no difference
         return replace(found[0], seconds=seconds)
     return replace(found[0], samples=tuple(samples), axes=axes, seconds=seconds, variants=found)
 
@@ -173,7 +173,7 @@ def _message(model: torch.nn.Module, failures: Sequence[Failure], samples: Seque
         lines += [f"    {failure.exception_type}: {failure.message.splitlines()[0]}", f"    {failure.remedy}"]
     if {failure.exception_type for failure in failures} & {SizesDecide.__name__, WrongProgram.__name__}:
         odd = [(sample.index, text) for sample in samples if (text := odd_sizes(model, samples, sample))]
-        if len(odd) == 1:  # of several, each may be the one that is right
+        if len(odd) == 1:  # with several samples, any of them may be the right one
             lines.append(f"In inputs[{odd[0][0]}], {odd[0][1]} If that is not meant, mend this sample first.")
         if shared := filled_for_all(model, samples):
             lines.append(f"{shared} {REMEDY}")

@@ -1,4 +1,4 @@
-"""A model as one ATen graph, and what it shows and checks."""
+"""``Captured``: a model as one ATen graph, with its conditions, leaves and verification."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Captured(HasDiagram):
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
-        """What the graph assumes: fixed flags and values, randomness, state that changes."""
+        """The assumptions of the graph: fixed flags and values, randomness, state that changes."""
         return findings_of_program(self.model, self.program, self.samples)
 
     @property
@@ -95,7 +95,7 @@ class Captured(HasDiagram):
         return recursive_trace(self.model, inputs=self.samples)
 
     def document(self) -> GraphCollectionDocument:
-        """The graph as plain data."""
+        """Return the graph as plain data."""
         return document_of_program(
             self.program,
             self.model,
@@ -124,7 +124,7 @@ class Captured(HasDiagram):
         return names
 
     def table(self) -> Any:
-        """The leaves and why they are leaves, as a pandas ``DataFrame``."""
+        """Return the leaves and why they are leaves, as a pandas ``DataFrame``."""
         return view("views.tables", "failures_table", self.leaves)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:

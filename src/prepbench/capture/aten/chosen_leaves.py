@@ -1,4 +1,4 @@
-"""The modules that the user asks to keep as leaves."""
+"""The modules that the user keeps as leaves."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ CHOSEN = "chosen as a leaf"
 
 
 def outermost(fqns: Iterable[str]) -> list[str]:
-    """The names without those that lie inside another of them."""
+    """Return the names that do not lie inside another of them."""
     names = sorted(set(fqns))
     return [name for name in names if not is_inside_any(name, names)]
 
 
 def is_inside_any(name: str, others: Iterable[str]) -> bool:
-    """Whether a name is one inside of others."""
+    """Return whether a name lies inside one of the others."""
     return any(other != name and (other == "" or name.startswith(f"{other}.")) for other in others)
 
 
 def chosen_leaves(model: torch.nn.Module, leaf_modules: Iterable[Any]) -> dict[str, Failure]:
-    """The leaves that the user asks for, by FQN, module or class.
+    """Return the leaves that the user asks for, by FQN, module or class.
 
     Raises:
         SettingsError: one that matches nothing; the message gives the nearest names.

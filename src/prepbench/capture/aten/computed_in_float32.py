@@ -1,4 +1,4 @@
-"""A program in half precision, computed in float32: for targets that have no kernels of that type."""
+"""Compute a half-precision program in float32, for targets without kernels of that type."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Dtypes = Collection[torch.dtype]
 
 HALF_TYPES = frozenset({torch.float16, torch.bfloat16})
 _aten = torch.ops.aten
-# operators that are computed in any floating type
+# operators that take any floating type
 _NAMESPACES = ("aten", "prims", "prepbench")
 
 
 def computed_in_float32(program: Program, dtypes: Dtypes, weights: Collection[str] = ()) -> Program:
-    """The same program with every value of one of these types computed in float32.
+    """Return the same program with every value of one of these types computed in float32.
 
     Inputs and results keep their types: they are cast at the border. Operators of other libraries keep theirs too,
     because nobody says that they take float32.
@@ -58,7 +58,7 @@ def _rewritten(
     results: Sequence[bool] = (),
     weights: Collection[str] = (),
 ) -> fx.GraphModule:
-    """A copy of a graph, computed in float32.
+    """Return a copy of a graph, computed in float32.
 
     Args:
         module: the graph.
@@ -71,7 +71,7 @@ def _rewritten(
     for name, inner in list(copy.named_children()):
         if isinstance(inner, fx.GraphModule):  # the branches of torch.cond and their like
             copy.add_submodule(name, _rewritten(inner, dtypes))
-    types: dict[fx.Node, torch.dtype] = {}  # of the values that are float32 now, what they were
+    types: dict[fx.Node, torch.dtype] = {}  # the original metadata of values that are now float32
     keepers = set(itertools.compress(copy.graph.find_nodes(op="placeholder"), inputs))
     for node in list(copy.graph.nodes):
         if node.op == "output":
@@ -95,15 +95,15 @@ def _rewritten(
 def _keeps_type(node: fx.Node, keepers: Collection[fx.Node]) -> bool:
     if node.target is operator.getitem:
         return node.args[0] in keepers
-    if node.target is _aten.view.dtype:  # reads the bits
+    if node.target is _aten.view.dtype:  # reinterprets the bits
         return True
     return isinstance(node.target, OpOverload) and node.target.namespace not in _NAMESPACES
 
 
 def _ask_for_float32(node: fx.Node, dtypes: Dtypes) -> None:
-    """Replace the types among the arguments of a node, and say that its result is float32."""
+    """Replace the types among the arguments of a node, and mark its result as float32."""
     if getattr(node.target, "__name__", "") == "wrap_with_autocast" and node.args[1] in dtypes:
-        node.update_arg(2, False)  # it would compute in that type
+        node.update_arg(2, False)  # its dtype argument would keep the computation in that type
         return
     node.args, node.kwargs = pytree.tree_map(
         lambda value: torch.float32 if isinstance(value, torch.dtype) and value in dtypes else value,
@@ -116,7 +116,7 @@ def _ask_for_float32(node: fx.Node, dtypes: Dtypes) -> None:
 
 
 def _cast_operands(node: fx.Node, types: dict[fx.Node, torch.dtype]) -> None:
-    """Give a node that keeps its type the operands that it had."""
+    """Restore the operands' original types for a node that keeps its type."""
     for source in node.all_input_nodes:
         if source in types:
             with node.graph.inserting_before(node):
@@ -124,7 +124,7 @@ def _cast_operands(node: fx.Node, types: dict[fx.Node, torch.dtype]) -> None:
 
 
 def _cast_result(node: fx.Node, dtypes: Dtypes, types: dict[fx.Node, torch.dtype]) -> None:
-    """Hand the result of a node that keeps its type on in float32."""
+    """Cast the result of a node that keeps its type to float32."""
     dtype = _type_of(node.meta.get("val"), dtypes)
     if dtype is None:
         return
@@ -135,7 +135,7 @@ def _cast_result(node: fx.Node, dtypes: Dtypes, types: dict[fx.Node, torch.dtype
 
 
 def _cast_uses(node: fx.Node, dtypes: Dtypes) -> None:
-    """Give each reader of a weight a cast of its own, which is gone when the reader is done."""
+    """Give each reader of a weight its own cast, which is freed when the reader is done."""
     if _type_of(node.meta.get("val"), dtypes) is not None:
         for user in list(node.users):
             with node.graph.inserting_before(user):
@@ -143,7 +143,7 @@ def _cast_uses(node: fx.Node, dtypes: Dtypes) -> None:
 
 
 def _cast_results(output: fx.Node, results: Sequence[bool], types: dict[fx.Node, torch.dtype]) -> None:
-    """Return results in the type that they had."""
+    """Cast results back to their original types."""
     if not any(results):
         return
     values: Any = output.args[0]
@@ -157,7 +157,7 @@ def _cast_results(output: fx.Node, results: Sequence[bool], types: dict[fx.Node,
 
 
 def _cast(source: fx.Node, dtype: torch.dtype, place: fx.Node) -> fx.Node:
-    """A cast at the graph's present place, said to stand where ``place`` does."""
+    """Return a cast at the insertion point, with the metadata of ``place``."""
     cast = source.graph.call_function(_aten.to.dtype, (source, dtype))
     cast.meta = {key: place.meta[key] for key in ("nn_module_stack", "stack_trace") if key in place.meta}
     cast.meta["val"] = source.meta["val"].to(dtype)

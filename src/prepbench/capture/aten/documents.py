@@ -35,7 +35,8 @@ def document_of_program(
     findings: Iterable[Finding] = (),
     axes: Iterable[Axis] = (),
 ) -> GraphCollectionDocument:
-    """The ATen-level document of an exported program; operators that stand for modules or lines have status ``"leaf"``.
+    """Return the ATen-level document of an exported program; operators that stand for modules or lines have status
+    ``"leaf"``.
 
     Args:
         program: the exported program.
@@ -78,7 +79,7 @@ def document_of_program(
 
 
 def _hidden(program: torch.export.ExportedProgram) -> set[str]:
-    """The names of nodes that only hold parameters, buffers or subgraphs."""
+    """Return the names of nodes that only hold parameters, buffers or subgraphs."""
     inputs = set(program.graph_signature.user_inputs)
     return {
         node.name
@@ -110,7 +111,9 @@ def _modules(
 
 
 def _calls_in_stack(node: fx.Node) -> dict[str, int]:
-    """Which call of each module around it made a node; an exported stack numbers repeated calls (``@1``, ``@2``)."""
+    """Return the call number of each module around a node; an exported stack numbers repeated calls (``@1``,
+    ``@2``).
+    """
     stack = _stack(node).items()
     numbers = ((_clean(path), re.search(r"@(\d+)$", str(key))) for key, (path, _) in stack)
     return {fqn: int(number[1]) if number else 0 for fqn, number in numbers if fqn}
@@ -136,7 +139,7 @@ def _aten_node(node: fx.Node, hidden: set[str], shapes: tuple[tuple[str, ...], t
 
 
 def _stack(node: fx.Node) -> dict[str, Any]:
-    """The modules around a node. What quantization inserts belongs to the operation that it is for."""
+    """Return the modules around a node. Nodes inserted by quantization belong to the operation that they quantize."""
     while _is_inserted(node) and node.users:
         node = next(iter(node.users))
     stack: dict[str, Any] = node.meta.get("nn_module_stack") or {}
@@ -144,7 +147,9 @@ def _stack(node: fx.Node) -> dict[str, Any]:
 
 
 def _in_order(graph: fx.Graph) -> list[fx.Node]:
-    """The nodes as they run, with what quantization inserted right before the operation that it is for."""
+    """Return the nodes in execution order, with nodes inserted by quantization right before the operation that they
+    quantize.
+    """
     waiting = {node for node in graph.nodes if _is_inserted(node) and node.users}
     order: list[fx.Node] = []
 
@@ -171,7 +176,7 @@ def _source_in_stack_trace(node: fx.Node) -> SourceLine | None:
 
 
 def _clean(path: str) -> str:
-    """The fully qualified name in an exported module stack (``L['self']`` first, repeated calls numbered)."""
+    """Return the fully qualified name in an exported module stack (``L['self']`` first, repeated calls numbered)."""
     path = re.sub(r"@\d+", "", path)
     path = re.sub(r"^L\['self'\]\.?", "", path)
     return re.sub(r"\._modules\['([^']*)'\]|\['([^']*)'\]|\[(\d+)\]", r".\1\2\3", path).lstrip(".")

@@ -1,4 +1,4 @@
-"""Exporting a graph again after it was changed: quantized, rewritten for a target, or cut out of a larger one."""
+"""Re-export a graph after it was changed: quantized, rewritten for a target, or cut out of a larger one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def export_again(
     exact = is_exact(module.graph)
     try:
         program = exported(exact)
-    except AssertionError:  # torch 2.13 cannot solve some of what it assumes of sizes of 2 and more
+    except AssertionError:  # torch 2.13 cannot solve some of its own guards under the assumption of sizes of 2 and more
         if exact:
             raise
         program = exported(True)
@@ -55,20 +55,20 @@ def export_again(
 
 
 def is_exact(graph: fx.Graph) -> bool:
-    """Whether a graph was traced without the assumption that dynamic sizes are at least 2."""
+    """Return whether a graph was traced without the assumption that dynamic sizes are at least 2."""
     values = [node.meta.get("val") for node in graph.find_nodes(op="placeholder")]
     return any(smallest(size) < 2 for value in values for size in sizes_of(value).values())
 
 
 def dynamic_sizes(program: Program) -> list[dict[int, Any]]:
-    """For each input leaf its symbolic sizes by dim; empty for what is not a tensor."""
+    """Return the symbolic sizes of each input leaf by dim; empty for other values than tensors."""
     values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
     names = program.graph_signature.user_inputs
     return [sizes_of(values.get(name)) if isinstance(name, str) else {} for name in names]
 
 
 def sizes_of(value: Any) -> dict[int, Any]:
-    """The symbolic sizes of a traced tensor by dim; empty for what is not a tensor."""
+    """Return the symbolic sizes of a traced tensor by dim; empty for other values."""
     if not isinstance(value, torch.Tensor):
         return {}
     sizes: tuple[Any, ...] = tuple(value.shape)
@@ -76,7 +76,7 @@ def sizes_of(value: Any) -> dict[int, Any]:
 
 
 def _is_dynamic(size: Any) -> bool:
-    # a symbol that tracing fixed later is still a SymInt, but its expression is a number
+    # a symbol that tracing specialised later is still a SymInt, but its expression is a number
     return isinstance(size, torch.SymInt) and not size.node.expr.is_Integer
 
 

@@ -35,7 +35,7 @@ Program = torch.export.ExportedProgram
 
 
 class SpecialisedSize(RuntimeError):
-    """The model turns the size of a dynamic axis into a constant."""
+    """Raised if the model specialises the size of a dynamic axis to a constant."""
 
 
 def export_program(
@@ -50,14 +50,14 @@ def export_program(
     noted: NotedState | None = None,
     deriving: Collection[str] = (),
 ) -> Program:
-    """Export ``model`` for the call ``sample`` with these dynamic axes; the model is left as it was.
+    """Export ``model`` for the call ``sample`` with these dynamic axes; the model is not changed.
 
     Args:
         strict: through dynamo, which understands more Python but takes longer.
-        exact: record what the model asks about sizes 0 and 1 instead of assuming sizes of 2 or more.
-        sizes: what the model asks about sizes must have the same answer for all of these.
-        own_questions: of these, only what the model's own Python asks.
-        noted: the state of the model, where it is noted already.
+        exact: record guards on sizes 0 and 1 instead of assuming sizes of 2 or more.
+        sizes: guards on sizes must have the same answer for all of these.
+        own_questions: whether only guards of the model's own Python must.
+        noted: the state of the model, if it is recorded already.
         deriving: names of the modules in whose own forward ``torch.func`` takes derivatives.
 
     Raises:
@@ -74,13 +74,13 @@ def export_program(
         shapes = axes.dynamic_shapes(model, sample, hint=torch.export.Dim.AUTO) if axes.dynamic else None
         stack.enter_context(quiet_export())
         stack.enter_context(conversions_that_change_nothing_skipped())
-        # a graph for inference has no use for the modes that no_grad() blocks in a model would switch
+        # an inference graph needs no grad-mode switches for the model's no_grad() blocks
         stack.enter_context(torch.no_grad())
         if exact:
             stack.enter_context(exact_zero_one())
         if not strict:
             stack.enter_context(transforms_computed(model, deriving))
-            # under dynamo an exception would be taken for one of the user's
+            # dynamo would take an exception for one of the user's code
             stack.enter_context(watched_specialisation(_refuse))
             stack.enter_context(derivatives_traced())
             stack.enter_context(RecurrentLayers().entered())
@@ -108,7 +108,7 @@ def export_program(
 def _without_assumed_bounds(
     program: Program, conditions: SizeConditions, axes: DynamicAxes, sizes: Mapping[tuple[str, int], Any]
 ) -> Program:
-    """The program without lower bounds that nothing in the model asks for.
+    """Return the program without lower bounds that no guard of the model requires.
 
     Where a mask is as long as a cache and the new tokens together, torch concludes that its size is at least 4, because
     it assumes that both are at least 2 while it traces. The sum itself stays a condition.
@@ -127,7 +127,7 @@ def _without_assumed_bounds(
 
 @contextmanager
 def _counting_from_sizes(model: torch.nn.Module, sample: Sample) -> Iterator[None]:
-    """Numbers in objects among the arguments that follow from sizes are computed from these, which may be symbols."""
+    """Compute numbers in objects among the arguments from sizes where they follow from them; sizes may be symbols."""
     if not sample.counted:
         yield
         return
@@ -172,7 +172,7 @@ def _refuse(name: str, size: int) -> None:
 
 
 def axis_sizes(program: Program, model: torch.nn.Module, axes: DynamicAxes) -> dict[tuple[str, int], Any]:
-    """The size that each dynamic axis has in the program: a number, or a symbolic expression."""
+    """Return the size of each dynamic axis in the program: a number, or a symbolic expression."""
     assert program.example_inputs is not None
     args, kwargs = program.example_inputs
     values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
@@ -187,6 +187,6 @@ def axis_sizes(program: Program, model: torch.nn.Module, axes: DynamicAxes) -> d
         if isinstance(value, torch.Tensor):
             size: Any = value.shape[axis.dim]
             expression = size if isinstance(size, int) else size.node.expr
-            # a symbol that tracing fixed later has become a number
+            # a symbol that tracing specialised later has become a number
             result[axis.path, axis.dim] = int(expression) if getattr(expression, "is_Integer", False) else expression
     return result

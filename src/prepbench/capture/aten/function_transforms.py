@@ -1,4 +1,4 @@
-"""Modules whose forward takes derivatives with ``torch.func``: the graph has what these compute."""
+"""Modules whose forward takes derivatives with ``torch.func``: the graph contains the operations of the derivatives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from prepbench.running.replaced_forward import part_named, replaced_forward
 
 @contextmanager
 def transforming_modules(model: torch.nn.Module) -> Iterator[set[str]]:
-    """Fills a set with the names of the modules in whose own forward ``torch.func`` takes derivatives."""
+    """Collect the names of the modules in whose own forward ``torch.func`` takes derivatives."""
     names = {id(module): fqn for fqn, module in model.named_modules()}
     found: set[str] = set()
 
@@ -38,7 +38,7 @@ def transforming_modules(model: torch.nn.Module) -> Iterator[set[str]]:
 
 @contextmanager
 def transforms_computed(model: torch.nn.Module, fqns: Iterable[str]) -> Iterator[None]:
-    """Inside the block, which traces, the named modules are traced as the plain operations that they come down to."""
+    """Trace the named modules as plain operations during the block."""
     with ExitStack() as stack:
         for fqn in outermost(fqns):
             module = part_named(model, fqn)

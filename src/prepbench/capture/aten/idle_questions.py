@@ -1,7 +1,7 @@
-"""Questions about sizes that tracing asks, that the samples answer differently, and that change nothing.
+"""Guards on sizes that tracing makes, that the samples answer differently, and that do not change the graph.
 
-torch asks whether a tensor is contiguous, or has one entry, to find out how a result lies in memory. The graph is the
-same for both answers, but would refuse calls with another answer than that of the sample it was traced with.
+torch asks whether a tensor is contiguous, or has one entry, to determine the memory layout of a result. The graph is
+the same for both answers, but would refuse calls with another answer than the traced sample's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from prepbench.capture.sizes.size_formulas import formula_text, python_text
 
 
 def without_idle_questions(program: Program, sizes: SampleSizes) -> tuple[Program, list[Asked]] | None:
-    """The program that refuses no sample for what torch asked; what it computes for them is still to be compared.
+    """Return the program without torch's guards that samples break; its results on them are still to be compared.
 
     Args:
         program: as it was exported.
@@ -49,7 +49,8 @@ def without_idle_questions(program: Program, sizes: SampleSizes) -> tuple[Progra
 
 
 def _is_about_memory(expression: Any) -> bool:
-    """Whether a question is of the kinds that torch asks of memory: is a size 1, does one size divide another.
+    """Return whether a guard is of the kinds that torch makes for memory layout: is a size 1, does one size divide
+    another.
 
     What else it asks, such as whether a pooling window is left out, decides about sizes, and a sample on which a graph
     for the other answer is right may be so by chance.
@@ -62,12 +63,12 @@ def _is_about_memory(expression: Any) -> bool:
 
 
 def model_decides(program: Program, sizes: SampleSizes) -> bool:
-    """Whether the model's own Python asked something that samples answer differently, whichever way it is traced."""
+    """Return whether the model's own Python branches on sizes on which samples differ, in either mode of tracing."""
     conditions: SizeConditions | None = program.graph_module.meta.get(CONDITIONS)
     own = [asked for asked in conditions.asked() if asked.is_own] if conditions is not None else []
     return any(False in (sizes.answers(asked.expression, dict(asked.names)) or ()) for asked in own)
 
 
 def guarded_size(name: str) -> str:
-    """The size ``x.shape[0]`` as torch writes it in the guards of a program: ``L['x'].size()[0]``."""
+    """Return the size ``x.shape[0]`` as torch writes it in guards of a program: ``L['x'].size()[0]``."""
     return re.sub(r"^(\w+)(.*)\.shape", r"L['\1']\2.size()", name)

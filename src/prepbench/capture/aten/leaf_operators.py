@@ -1,4 +1,4 @@
-"""The operator that stands for a leaf: its fake implementation is learned, its real one calls it."""
+"""The operator that stands for a leaf: its fake implementation is learned, its real one calls the leaf."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NAMESPACE = "prepbench_leaf"
 
 @dataclass(frozen=True)
 class LeafDefinition:
-    """What an operator is, but for the code that it runs.
+    """The definition of an operator, without the code that it runs.
 
     Attributes:
         fqn: the name of the leaf.
@@ -49,7 +49,7 @@ class LeafDefinition:
 
 
 class KeepAlive:
-    """What a graph with leaves needs in order to run: the model and the libraries that registered its operators.
+    """The objects that a graph with leaves needs to run: the model and the libraries that registered its operators.
 
     It travels in ``GraphModule.meta``, which ``torch.export`` and PT2E pass on to the graphs they make.
 
@@ -77,18 +77,18 @@ class KeepAlive:
         return {name: replace(definition, strict=f"{name}.default" in self.strict) for name, definition in made}
 
     def leaf(self, fqn: str) -> StatementLeaf | ReleasedLeaf | None:
-        """The statements that a leaf is; None for a module."""
+        """Return the statements behind a leaf; None for a module."""
         return None if self._owner is None else self._owner.statements.get(fqn)
 
     def add(self, name: str, made: LeafDefinition, library: torch.library.Library) -> None:
-        """Take up an operator."""
+        """Add an operator."""
         self._definitions[name] = made
         self.libraries.append(library)
         _LIBRARIES.setdefault(self.model, []).append(library)
 
     @contextmanager
     def running_on(self, twin: torch.nn.Module) -> Iterator[None]:
-        """Inside the block, the operators run the leaves of a twin of the model when this thread calls them."""
+        """Run the operators on a twin of the model when this thread calls them during the block."""
         if self._owner is None:
             yield
             return
@@ -104,7 +104,7 @@ class KeepAlive:
 
 
 class _Owner:
-    """The model that has the leaves, which no operator keeps alive by itself."""
+    """The model behind the leaves; the operators hold no strong reference to it."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.reference = weakref.ref(model)
@@ -114,7 +114,7 @@ class _Owner:
         self._names = {id(module): fqn for fqn, module in model.named_modules()}
 
     def forward(self, fqn: str) -> Callable[..., Any]:
-        """What a leaf runs."""
+        """Return the function that a leaf runs."""
         leaf = self.statements.get(fqn)
         model = self._model(fqn)
         if leaf is not None:
@@ -123,12 +123,12 @@ class _Owner:
         return forward
 
     def own(self, fqn: str, value: Any) -> Any:
-        """A value that is fixed in the graph, such as a module that the leaf is called with, as that of the model."""
+        """Return the model's counterpart of a constant in the graph, such as a module argument of the leaf."""
         name = self._names.get(id(value))
         return self._originals.get(id(value), value) if name is None else self._model(fqn).get_submodule(name)
 
     def give_to(self, model: torch.nn.Module, original: Callable[[Any], Any], values: Iterable[Any]) -> None:
-        """Run the leaves of another model, which nothing here keeps alive.
+        """Run the leaves of another model, to which nothing here holds a strong reference.
 
         Args:
             original: gives the part of it that a part of this one stands for.
@@ -167,7 +167,7 @@ class LeafOperators:
         self.keep_alive = KeepAlive(model, [], self._owner)
 
     def run_on(self, model: torch.nn.Module, original: Callable[[Any], Any]) -> None:
-        """From now on the operators call the submodules of another model, of which the first was a twin.
+        """Make the operators call the submodules of another model from now on, of which the first was a twin.
 
         Args:
             model: the other model.
@@ -201,11 +201,11 @@ class LeafOperators:
         return output
 
     def refuse_shared_memory(self, graph: torch.fx.Graph) -> None:
-        """Make those leaves raise that return memory of their arguments where ``graph`` writes into it."""
+        """Make leaves raise if they return memory of their arguments where ``graph`` writes into it."""
         self.keep_alive.strict |= {str(target) for target in leaves_written_into(graph, is_leaf_operator)}
 
     def in_graph(self, graph: torch.fx.Graph) -> set[str]:
-        """The names of the leaves that a graph calls."""
+        """Return the names of the leaves that a graph calls."""
         targets = {node.target for node in graph.nodes}
         return {fqn for fqn, made in self._made.items() if any(operator in targets for _, _, operator in made)}
 
@@ -245,12 +245,12 @@ class LeafOperators:
 
 
 def is_leaf_operator(target: Any) -> bool:
-    """Whether the target of a graph node is a leaf's operator."""
+    """Return whether the target of a graph node is a leaf's operator."""
     return isinstance(target, OpOverload) and target.namespace.startswith(_NAMESPACE)
 
 
 def leaf_label(target: Any) -> str:
-    """The lines that a leaf's operator stands for, in words; "" if it stands for a module."""
+    """Return the lines that a leaf's operator stands for, in words; "" if it stands for a module."""
     found = re.search(r"(?:^|[._])line_(\d+)(?:_to_(\d+))?(?:_\d+)*(?:\.default)?$", str(target))
     if found is None:
         return ""
@@ -292,7 +292,7 @@ def _real(
 def _fake(signature: Signature, learned: LeafOutputs) -> Callable[..., Any]:
     def fake(*arguments: Any) -> Any:
         leaves = signature.leaves(arguments)
-        # a size that no rule explains becomes a number which only the real call knows
+        # a size without a rule becomes an unbacked symbol, which only the real call determines
         outputs = learned.fake_tensors(leaves, unknown_size=lambda: torch.library.get_ctx().new_dynamic_size())
         changed = signature.first_of(learned.changed_inputs(leaves))
         return _returned(outputs + [torch.empty_like(leaves[index]) for index in changed])
@@ -311,7 +311,7 @@ def _share_memory(outputs: Sequence[Any], arguments: Sequence[Any]) -> bool:
 
 
 def _without_aliases(outputs: list[torch.Tensor], arguments: Sequence[Any]) -> list[torch.Tensor]:
-    """An operator may not return its arguments, or one tensor twice."""
+    """Copy results that alias an argument or each other, because an operator may return neither."""
     seen = {memory_of(leaf) for leaf in arguments if isinstance(leaf, torch.Tensor)}
     result = []
     for tensor in outputs:
@@ -347,7 +347,9 @@ def _free_name(namespace: str, fqn: str) -> str:
 
 
 def leaves_written_into(graph: fx.Graph, is_leaf: Callable[[Any], bool]) -> set[Any]:
-    """The targets of leaf nodes whose outputs are written into in the graph, or whose inputs are after the leaf ran."""
+    """Return the targets of leaf nodes whose outputs the graph writes into, or whose inputs it writes into after the
+    leaf ran.
+    """
     found: set[Any] = set()
     before: list[fx.Node] = []
     for node in graph.nodes:
@@ -362,7 +364,7 @@ def leaves_written_into(graph: fx.Graph, is_leaf: Callable[[Any], bool]) -> set[
 
 
 def _written(node: fx.Node) -> Iterator[fx.Node]:
-    """The arguments that the node writes into."""
+    """Yield the arguments that the node writes into."""
     if not isinstance(node.target, OpOverload):
         return
     for index, argument in enumerate(schema_of(node.target).arguments):
@@ -372,12 +374,12 @@ def _written(node: fx.Node) -> Iterator[fx.Node]:
 
 
 def _gives_back(leaf: fx.Node, node: fx.Node) -> bool:
-    """Whether the node copies what the leaf wrote into its own argument back to where it belongs."""
+    """Return whether the node copies the leaf's write into its own argument back to its place."""
     return "copy_" in str(node.target) and any(_base(value) is leaf for value in node.all_input_nodes[1:])
 
 
 def _base(node: fx.Node) -> fx.Node:
-    """The node whose memory this one has."""
+    """Return the node that owns the memory of this one."""
     while (source := _source(node)) is not None:
         node = source
     return node

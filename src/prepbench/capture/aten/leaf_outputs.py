@@ -1,4 +1,4 @@
-"""The outputs of a leaf as those of one operator, which takes and returns nothing but tensors."""
+"""The outputs of a leaf as those of one operator, which takes and returns tensors only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from prepbench.capture.sizes.learned_outputs import (
 from prepbench.running.recorded_calls import Given, RecordedCall, flatten_result
 
 _NUMBERS = {int: torch.int64, float: torch.float64}
-"""Python numbers that only the call itself knows travel as tensors of these types."""
+"""The dtypes of tensors that carry Python numbers which only the call itself determines."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,11 @@ class LeafOutputs:
         return cls(name, learned)
 
     def for_call(self, flat_inputs: Sequence[Any]) -> LeafOutputs:
-        """The part that was learned from calls like this one."""
+        """Return the part that was learned from calls like this one."""
         return LeafOutputs(self.name, LearnedOutputs(self.name, (self._variant(flat_inputs),)))
 
     def fake(self, flat_inputs: Sequence[Any], *, unknown_size: Callable[[], Any] | None = None) -> Any:
-        """Outputs without data for these inputs: the same pytree, with tensors of the learned sizes.
+        """Return outputs without data for these inputs: the same pytree, with tensors of the learned sizes.
 
         Args:
             flat_inputs: the flattened ``(args, kwargs)``; sizes may be symbolic.
@@ -82,7 +82,7 @@ class LeafOutputs:
     def fake_tensors(
         self, flat_inputs: Sequence[Any], *, unknown_size: Callable[[], Any] | None = None
     ) -> list[torch.Tensor]:
-        """The tensors among the outputs, without data."""
+        """Return the tensors among the outputs, without data."""
         variant = self._variant(flat_inputs)
         now, then = _first_device(flat_inputs), _first_device(variant.calls[0].inputs)
         made: list[torch.Tensor] = []
@@ -102,7 +102,8 @@ class LeafOutputs:
         return made
 
     def rebuild(self, flat_inputs: Sequence[Any], tensors: Iterator[torch.Tensor]) -> Any:
-        """The result with these tensors in it; Python numbers follow from the inputs' sizes, or are read from tensors.
+        """Return the result with these tensors in it; Python numbers are computed from the inputs' sizes, or read from
+        tensors.
 
         Where :meth:`restructures` says so, the result is a pair: the output, and the arguments after the call.
         """
@@ -110,7 +111,7 @@ class LeafOutputs:
         return variant.build(flat_inputs, lambda index, seen, rules: next(tensors), lambda index: next(tensors).item())
 
     def tensors_of(self, flat_inputs: Sequence[Any], output: Any, arguments: Any) -> list[torch.Tensor]:
-        """The tensors that the operator returns for what a real call returned, checked against what was learned.
+        """Return the operator's tensors for the result of a real call, checked against the learned outputs.
 
         Args:
             flat_inputs: the flattened arguments before the call.
@@ -150,22 +151,22 @@ class LeafOutputs:
         )
 
     def restructures(self, flat_inputs: Sequence[Any]) -> bool:
-        """Whether the module puts other tensors into its own arguments (a cache that grows)."""
+        """Return whether the module puts other tensors into its own arguments (a cache that grows)."""
         return self._variant(flat_inputs).calls[0].restructured
 
     @property
     def shared(self) -> str:
-        """Which tensors of some call share memory, in words."""
+        """The tensors of some call that share memory, in words."""
         return next((call.shared for variant in self.learned.variants for call in variant.calls if call.shared), "")
 
     def count_tensors(self, flat_inputs: Sequence[Any]) -> int:
-        """How many tensors the operator returns for the module's outputs."""
+        """Return the number of tensors that the operator returns for the module's outputs."""
         variant = self._variant(flat_inputs)
         outputs = variant.calls[0].outputs
         return sum(index in variant.unknown or isinstance(leaf, torch.Tensor) for index, leaf in enumerate(outputs))
 
     def changed_inputs(self, flat_inputs: Sequence[Any]) -> list[int]:
-        """Positions of the inputs that the module writes into."""
+        """Return the positions of the inputs that the module writes into."""
         return sorted(set().union(*(call.changed for call in self._variant(flat_inputs).calls)))
 
     def _variant(self, flat_inputs: Sequence[Any]) -> CallsAlike:

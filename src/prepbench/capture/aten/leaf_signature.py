@@ -1,4 +1,4 @@
-"""The flat arguments of a leaf's operator as a call: which of them it takes, and what is fixed in the graph."""
+"""The signature of a leaf's operator: which flat arguments it takes, and which are constants of the graph."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from prepbench.capture.sizes.learned_outputs import UnknownOutputsError
 from prepbench.running.compare_samples import is_same
 
 SCHEMA_TYPES = ((torch.Tensor, "Tensor"), (torch.SymInt, "SymInt"), (torch.SymFloat, "float"))
-"""What an operator takes, and what its schema calls it."""
+"""The argument types of an operator, with their names in a schema."""
 
 
 class UnknownInputError(UnknownOutputsError):
-    """A leaf is called with something that an operator cannot take."""
+    """Raised if a leaf is called with a value that an operator cannot take."""
 
 
 @dataclass(frozen=True)
 class Signature:
-    """How the operator's flat arguments become a call: which positions are arguments, and the values of the rest.
+    """The mapping from the operator's flat arguments to a call: argument positions, and the values of the rest.
 
     ``repeats`` has the positions of tensors that were given before, and where.
     """
@@ -57,7 +57,7 @@ class Signature:
         return leaves
 
     def first_of(self, places: Sequence[int]) -> list[int]:
-        """The places without those that repeat an earlier one."""
+        """Return the places without duplicates of an earlier one."""
         repeats = dict(self.repeats)
         return sorted({repeats.get(place, place) for place in places})
 

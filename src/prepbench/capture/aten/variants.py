@@ -1,4 +1,4 @@
-"""Several graphs of one model, where the sizes of samples take both sides of a branch: which samples share a graph."""
+"""Several graphs of one model, if the sizes of samples take both sides of a branch, and the samples of each graph."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ CaptureSome = Callable[[Sequence[Sample], DynamicAxes], Captured]
 
 
 def sizes_may_decide(failures: Sequence[Failure]) -> bool:
-    """Whether all that prevents one graph may be that the sizes of samples lead different ways."""
+    """Return whether diverging branches on sizes of samples may be the only obstacle to one graph."""
     return bool(failures) and {failure.exception_type for failure in failures} <= _OF_SIZES
 
 
 def captured_variants(
     capture_some: CaptureSome, model: torch.nn.Module, samples: Sequence[Sample], axes: DynamicAxes, limit: int
 ) -> tuple[Captured, ...]:
-    """A graph for each way that the samples take, in the order in which a call looks for one whose conditions it meets.
+    """Return one graph per path of the samples, in the order in which a call looks for one whose conditions it meets.
 
     Args:
         capture_some: captures the model for some samples as one graph.
@@ -76,7 +76,7 @@ def _first_variant(
     samples: Sequence[Sample],
     axes: DynamicAxes,
 ) -> Captured:
-    """The graph that is captured from the first of these samples, for all of them that go the same way."""
+    """Return the graph captured from the first of these samples, for all samples that take the same path."""
     alone, fixed = _captured_alone(capture_some, model, left[0], _axes_of(left[:1], samples, axes))
     found = _with_conditions(alone, fixed)
 
@@ -84,7 +84,7 @@ def _first_variant(
         of_same = _axes_of(same, samples, _as_in(axes, alone.axes))
         try:
             variant = found if len(same) == 1 else _with_conditions(capture_some(same, of_same), fixed)
-        except CaptureError:  # what torch asks of the one that is traced then, or of this one, makes no difference
+        except CaptureError:  # torch's guards for either traced sample make no difference
             variant = _of_all(found, model, same, of_same)
         taken = {id(sample) for sample in variant.samples}
         return _told_apart(variant, model, [sample for sample in left if id(sample) not in taken])
@@ -92,9 +92,7 @@ def _first_variant(
     same = [sample for sample in left if sample is left[0] or _takes(found, model, sample, found.holds_where.firm)]
     try:
         return of(same)
-    except (
-        CaptureError
-    ):  # then what torch asked is what tells samples apart, so those that break it are not of one kind
+    except CaptureError:  # then torch's guards distinguish the samples, so those that break one belong to another graph
         fewer = [sample for sample in same if sample is left[0] or _takes(found, model, sample, found.conditions)]
         if len(fewer) == len(same):
             raise
@@ -102,7 +100,7 @@ def _first_variant(
 
 
 def _of_all(captured: Captured, model: torch.nn.Module, same: Sequence[Sample], axes: DynamicAxes) -> Captured:
-    """The graph of one sample as that of others for which it is right, without what they show to be no condition.
+    """Return the graph of one sample for the others that it is right for, without guards that they disprove.
 
     It stays that of one sample where it refuses another one for what it was traced with.
     """
@@ -122,7 +120,7 @@ def _of_all(captured: Captured, model: torch.nn.Module, same: Sequence[Sample], 
 def _captured_alone(
     capture_some: CaptureSome, model: torch.nn.Module, sample: Sample, axes: DynamicAxes
 ) -> tuple[Captured, list[SizeCondition]]:
-    """The graph of one sample, with as few axes fixed at its sizes as it takes, and conditions that say so.
+    """Return the graph of one sample, with as few static axes as possible, and conditions for these.
 
     Tracing takes sizes of 0 and 1 for others, and makes a constant of a size that the model compares with ``==``.
     """
@@ -136,7 +134,7 @@ def _captured_alone(
         except CaptureError as error:
             failures: Sequence[Failure] = getattr(error, "failures", ())
             further = _named(failures, axes, fixed) or {symbol: None for symbol in small if symbol not in fixed}
-            if not further:  # what fails for another reason may do so because a size of 0 or 1 was taken for 2
+            if not further:  # other failures may come from assuming 2 for a size of 0 or 1
                 raise
             fixed |= further
     for symbol in [symbol for symbol, source in fixed.items() if source is None and len(fixed) > 1]:
@@ -149,7 +147,7 @@ def _captured_alone(
 
 
 def _named(failures: Sequence[Failure], axes: DynamicAxes, fixed: Collection[str]) -> dict[str, SourceLine | None]:
-    """The axes that tracing turns into constants, and the lines at which it does."""
+    """Return the axes that tracing specialises, and the lines that cause it."""
     found: dict[str, SourceLine | None] = {}
     for failure in failures:
         if failure.exception_type == SpecialisedSize.__name__:
@@ -160,19 +158,19 @@ def _named(failures: Sequence[Failure], axes: DynamicAxes, fixed: Collection[str
 
 
 def _fixed(axes: DynamicAxes, symbols: Collection[str]) -> DynamicAxes:
-    """The axes, of which those with these symbols are static."""
+    """Return the axes, with those of these symbols static."""
     made = [replace(axis, dynamic=False) if axis.symbol in symbols else axis for axis in axes.axes]
     return DynamicAxes(with_symbols(made), axes.samples)
 
 
 def _as_in(axes: DynamicAxes, other: DynamicAxes) -> DynamicAxes:
-    """The axes, of which those are dynamic that are so in others."""
+    """Return the axes, dynamic where others are."""
     dynamic = {(axis.path, axis.dim) for axis in other.dynamic}
     return _fixed(axes, {axis.symbol for axis in axes.dynamic if (axis.path, axis.dim) not in dynamic})
 
 
 def _axes_of(some: Sequence[Sample], samples: Sequence[Sample], axes: DynamicAxes) -> DynamicAxes:
-    """The axes with the sizes of some samples first; all of them tell which sizes belong together."""
+    """Return the axes with the sizes of some samples first; all samples decide which sizes belong together."""
     order = [index for index, sample in enumerate(samples) if any(sample is one for one in some)]
     order += [index for index in range(len(samples)) if index not in order]
     made = [
@@ -183,7 +181,7 @@ def _axes_of(some: Sequence[Sample], samples: Sequence[Sample], axes: DynamicAxe
 
 
 def _takes(captured: Captured, model: torch.nn.Module, sample: Sample, asked: Sequence[SizeCondition]) -> bool:
-    """Whether a sample meets conditions, and the graph does with it what the model does."""
+    """Return whether a sample meets the conditions, and the graph agrees with the model on it."""
     sizes = sizes_by_place(model, paths_of(captured.program, model), sample)
     if any(breaks(sizes, condition) for condition in asked):
         return False
@@ -191,13 +189,13 @@ def _takes(captured: Captured, model: torch.nn.Module, sample: Sample, asked: Se
 
 
 def _with_conditions(captured: Captured, firm: Sequence[SizeCondition]) -> Captured:
-    """The variant with further conditions: the sizes that it alone has fixed."""
+    """Return the variant with further conditions: the sizes that it alone has static."""
     where = captured.holds_where
     return replace(captured, holds_where=replace(where, firm=(*where.firm, *firm))) if firm else captured
 
 
 def _condition(paths: Sequence[str], axis: Axis, relation: Any, size: int, source: SourceLine | None) -> SizeCondition:
-    """That a size must be, or must not be, a number."""
+    """Return the condition that a size must be, or must not be, a number."""
     name, symbol = f"{axis.path}.shape[{axis.dim}]", sympy.Symbol("s", integer=True, positive=True)
     asked = Asked(relation(symbol, size, evaluate=False), {symbol: name}, source, is_own=True)
     condition = asked.condition({size_key(name): (paths.index(axis.path), axis.dim)})
@@ -205,7 +203,7 @@ def _condition(paths: Sequence[str], axis: Axis, relation: Any, size: int, sourc
 
 
 def _told_apart(variant: Captured, model: torch.nn.Module, left: Sequence[Sample]) -> Captured:
-    """The variant with conditions that each of the samples for other variants breaks.
+    """Return the variant with conditions, such that each sample of other variants breaks one.
 
     Raises:
         CaptureError: a sample breaks none of them.
@@ -229,7 +227,9 @@ def _told_apart(variant: Captured, model: torch.nn.Module, left: Sequence[Sample
 
 
 def _only_here(variant: Captured, model: torch.nn.Module, sample: Sample) -> SizeCondition | None:
-    """That a size must not be 0 or 1, of which tracing asks nothing, where a sample has it and none of the variant."""
+    """Return the condition that a size must not be 0 or 1, which tracing does not guard, if a sample has it and none of
+    the variant.
+    """
     sizes = sizes_in(model, sample)
     seen = [sizes_in(model, one) for one in variant.samples]
     for axis in variant.axes.dynamic:

@@ -1,4 +1,4 @@
-"""Trying a captured graph at sizes that no sample had."""
+"""Verify a captured graph at sizes that no sample has."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from prepbench.running.twin import Twin
 
 @dataclass(frozen=True)
 class AxisResult:
-    """What one dynamic axis does at sizes that no sample had.
+    """The behaviour of one dynamic axis at sizes that no sample has.
 
     Attributes:
         status: ``"holds"``; ``"specialised"`` (takes one size only); ``"bounded"`` (refuses sizes that the model
@@ -60,7 +60,7 @@ class AxisResult:
 
 @dataclass(frozen=True)
 class AxesReport:
-    """A captured graph against its model, on the samples and on other sizes.
+    """The comparison of a captured graph with its model, on the samples and on other sizes.
 
     ``largest_difference`` is over all outputs of all runs that succeeded.
     """
@@ -105,7 +105,7 @@ def _range_text(bounds: tuple[int, int | None]) -> str:
 
 
 class ChosenGraph(torch.nn.Module):
-    """The graphs of several variants, of which the first runs whose conditions the sizes of a call meet.
+    """The graphs of several variants; runs the first whose conditions the sizes of a call meet.
 
     Args:
         model: what they were captured from.
@@ -134,13 +134,15 @@ def verify_variants(
     samples: Sequence[Sample],
     axes: DynamicAxes,
 ) -> AxesReport:
-    """:func:`verify_axes` for several graphs, each with its conditions: what one refuses another one may take."""
+    """Run :func:`verify_axes` for several graphs, each with its conditions: a call that one refuses may suit
+    another.
+    """
     twin, module = Twin((model, ChosenGraph(model, graphs))).model
     return _verified([program for program, _ in graphs], module, twin, samples, axes)
 
 
 def verify_axes(program: Program, model: torch.nn.Module, samples: Sequence[Sample], axes: DynamicAxes) -> AxesReport:
-    """Run ``program`` and ``model`` on the samples, and with each axis at sizes that no sample had."""
+    """Run ``program`` and ``model`` on the samples, and with each axis at sizes that no sample has."""
     twin, module = Twin((model, program.module())).model
     if built_buffers(dict(model.named_buffers()), dict(program.named_buffers())):
         fill_caches_(twin, samples)
@@ -196,14 +198,14 @@ class _Refused(Difference):
 
 @dataclass(frozen=True)
 class _Pair:
-    """A program as a module, the model that it must equal, and the samples that other sizes are made of."""
+    """A program as a module, the model that it must equal, and the samples that are resized."""
 
     module: torch.nn.Module
     model: torch.nn.Module
     samples: tuple[Sample, ...]
 
     def at_size(self, sample: Sample, axes: DynamicAxes, symbol: str, size: int) -> Difference | None:
-        """The difference on a sample made for this size of an axis; ``None`` if the model itself does not take it.
+        """Return the difference on a sample resized to this size of an axis; ``None`` if the model itself rejects it.
 
         It takes only what it computes twice alike: what it reads outside of its tensors is no value.
         """
@@ -218,7 +220,7 @@ class _Pair:
         return None if expected is None else self.compare(made, expected)
 
     def compare(self, sample: Sample, expected: Outcome) -> Difference:
-        """The difference on one sample; a program that raises differs, too."""
+        """Return the difference on one sample; an error of the program counts as one."""
         try:
             actual = outcome(self.module, sample, self.model)
         except Exception as error:
@@ -228,7 +230,7 @@ class _Pair:
 
 
 def _conditions(program: Program, axis: Axis, missed: Sequence[int]) -> tuple[SizeCondition, ...]:
-    """What tracing took for granted about an axis; else what it took for granted and a missed size breaks."""
+    """Return the assumptions of tracing about an axis; else those that a failed size breaks."""
     conditions: SizeConditions = program.graph_module.meta.get(CONDITIONS) or SizeConditions()
     place = f"{axis.path}.shape[{axis.dim}]"
     found = [one for one in conditions.in_words() if size_key(place) in map(size_key, one.sizes)]
@@ -237,13 +239,13 @@ def _conditions(program: Program, axis: Axis, missed: Sequence[int]) -> tuple[Si
 
 
 class _Questions:
-    """What a model asks about sizes that tracing takes for impossible, which are 0 and 1."""
+    """The model's guards on sizes of 0 and 1, which tracing considers impossible."""
 
     def __init__(self, model: torch.nn.Module, samples: Sequence[Sample], axes: DynamicAxes) -> None:
         self._model, self._samples, self._axes = model, samples, axes
 
     def about(self, axis: Axis, sizes: Sequence[int]) -> tuple[SizeCondition, ...]:
-        """What the model asks of an axis, with the line that asks, and is not so at one of these sizes."""
+        """Return the model's guards on an axis that are false at one of these sizes, with the line that makes them."""
         return tuple(
             dict.fromkeys(
                 condition
@@ -258,14 +260,14 @@ class _Questions:
         try:
             with tracing():
                 program = export_program(self._model, base, self._axes, exact=True)
-        except Exception:  # without these assumptions it may be no graph; then nothing is known of its questions
+        except Exception:  # without these assumptions capture may fail; then its guards are unknown
             return SizeConditions()
         noted: SizeConditions = program.graph_module.meta[CONDITIONS]
         return noted
 
 
 def _fresh_sizes(seen: tuple[int, ...]) -> list[int]:
-    """Sizes to try: small ones, odd ones, and multiples of what was seen (for axes that must be divisible)."""
+    """Return the sizes to try: small ones, odd ones, and multiples of seen ones (for axes that must be divisible)."""
     top, low = max(seen), min(seen)
     step = math.gcd(*(size - low for size in seen))
     wanted = [1, top + 1, low + 1, 2 * low, top + step, 2 * top, 2, 3, 5, 3 * low, top + 2, top + 3]
@@ -275,7 +277,7 @@ def _fresh_sizes(seen: tuple[int, ...]) -> list[int]:
 
 
 def _may_be_empty(group: Sequence[Axis]) -> bool:
-    """Whether a size of 0 is to be tried, which is told only where the graph is wrong there."""
+    """Return whether to try a size of 0, which is reported only if the graph is wrong there."""
     return not any(0 in axis.sizes for axis in group) and all(axis.allows(0) for axis in group)
 
 

@@ -1,4 +1,4 @@
-"""An exception of torch or of the user's code becomes a :class:`Failure` that a person can act on.
+"""Turn an exception of torch or of the user's code into a :class:`Failure` with a remedy.
 
 Tracing, exporting and compiling fail with dozens of exception types whose messages quote addresses, colours and
 internals. This module maps all of them onto the reasons in :mod:`prepbench.capture.failures.reasons`, finds the user's
@@ -58,7 +58,7 @@ def describe_failure(
     module: torch.nn.Module | None = None,
     source: SourceLine | None = None,
 ) -> Failure:
-    """Explain why capturing the module ``fqn`` raised ``error``.
+    """Describe why capturing the module ``fqn`` raised ``error``.
 
     Args:
         error: what was raised, with its traceback.
@@ -94,7 +94,7 @@ def describe_failure(
 
 
 def _place_in(module: torch.nn.Module, message: str) -> tuple[str, int] | None:
-    """The line of a module that an error without a place is about: where it takes derivatives, else its forward."""
+    """Return the line of a module for an error without a place: where it takes derivatives, else its forward."""
     if re.search(_LOST_DERIVATIVE, message):
         for kind in type(module).__mro__[: -len(torch.nn.Module.__mro__)]:
             with contextlib.suppress(OSError, TypeError):  # no source
@@ -110,7 +110,7 @@ _DERIVATIVE = r"\bautograd\.grad\(|\.backward\("
 
 
 def as_leaf(failure: Failure) -> Failure:
-    """The failure as the reason of a leaf, which need not be told to become one."""
+    """Return the failure as the reason of a leaf, without the advice to make it one."""
     return replace(failure, remedy=without_leaf_hint(failure.remedy))
 
 
@@ -118,7 +118,7 @@ _LOOP = r"(async )?for |.*[(\[{].* for .+ in "
 
 
 def _remedy_of_size(code: str, remedy: str, error: BaseException) -> str:
-    """What to do about a size that is fixed: by a derivative, at a loop over it, in a table, at a question about it."""
+    """Return the remedy for a specialised size: by a derivative, a loop over it, a table, or a branch on it."""
     if in_forward_mode(error):
         return FORWARD_MODE_SIZES_REMEDY
     if re.match(_LOOP, code):
@@ -132,7 +132,7 @@ _TABLE = r"[\w\])}]\[[\w.]*?(\.shape\[|\.size\(|\blen\()"
 
 
 def describe_node(node: torch.fx.Node, message: str, remedy: str) -> Failure:
-    """An operator of an exported graph as a failure of the module that uses it."""
+    """Return an operator of an exported graph as a failure of the module that uses it."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     fqn, kind = stack[-1] if stack else ("", "")
     kind = kind if isinstance(kind, str) else kind.__name__
@@ -143,14 +143,16 @@ def describe_node(node: torch.fx.Node, message: str, remedy: str) -> Failure:
 
 
 def failure_line(failure: Failure) -> str:
-    """One failure in one line: name, class, kind and place."""
+    """Return the failure in one line: name, class, kind and place."""
     part = failure.fqn or "the model" if failure.lines is None else failure.part
     place = f", {failure.source.file}:{failure.source.line}" if failure.source else ""
     return f"{part} ({failure.module_type}): {failure.kind}{place}"
 
 
 def normalize_message(error: BaseException) -> str:
-    """The error's message in at most three lines, without addresses, colours, paths of libraries and internal state."""
+    """Return the error's message in at most three lines, without addresses, colours, library paths and internal
+    state.
+    """
     text = printable(_without_noise(str(error)))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     kept: list[str] = []
@@ -191,7 +193,7 @@ def _reason_of(error: BaseException, message: str, code: str) -> Reason:
     for link in chain if _wraps_another(error) else chain[:1]:
         names = frozenset(kind.__name__ for kind in type(link).__mro__)
         text = message if link is error else _without_noise(str(link))
-        # around a loop, and in a function that is called, the kind is that of the way there, not of what broke
+        # around a loop or a call, the statement on the path differs from the one that broke
         gb_type = str(getattr(link, "gb_type", "") or "")
         if gb_type:
             gb_type += "\n" + text.partition("\n")[0]
@@ -202,11 +204,11 @@ def _reason_of(error: BaseException, message: str, code: str) -> Reason:
 
 
 def _wraps_another(error: BaseException) -> bool:
-    """Whether the cause says more than the error, as where torch wraps what the user's code raised."""
+    """Return whether the cause is more specific than the error, as where torch wraps an error of the user's code."""
     return error.__cause__ is not None and type(error).__module__.startswith("torch")
 
 
-# What to do about a condition on data, by the statement that it stands in.
+# Remedies for a condition on data, by the enclosing statement.
 
 
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -214,7 +216,7 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def remedy_of_branch(file: str, line: int) -> str | None:
-    """The remedy for a check or a loop; None where choosing between two results helps, or the source is not known.
+    """Return the remedy for a check or a loop; None if torch.where or the like helps, or the source is unknown.
 
     Args:
         file: name of the file, or of the notebook's cell, as :mod:`linecache` knows it.
@@ -246,13 +248,13 @@ def _remedy_of_if(node: ast.If, around: list[ast.AST]) -> str | None:
 
 
 def _spans(statement: ast.AST, test: ast.expr, line: int) -> bool:
-    """Whether a line belongs to the head of a statement."""
+    """Return whether a line belongs to the head of a statement."""
     first: int = getattr(statement, "lineno", test.lineno)
     return first <= line <= (test.end_lineno or test.lineno)
 
 
 def _around(tree: ast.AST, line: int) -> list[ast.AST]:
-    """The nodes around a line within its innermost function, outermost first."""
+    """Return the nodes around a line within its innermost function, outermost first."""
     found: list[ast.AST] = []
     for node in ast.iter_child_nodes(tree):
         if getattr(node, "lineno", 0) <= line <= (getattr(node, "end_lineno", None) or 0):

@@ -1,4 +1,4 @@
-"""What a successful capture assumes: training flags, constants, randomness, state that changes, errors not caught."""
+"""The assumptions of a successful capture: training flags, constants, randomness, mutated state, try blocks."""
 
 from __future__ import annotations
 
@@ -44,13 +44,15 @@ _PYTHON_DRAWS_REMEDY = (
 
 
 def python_states() -> Any:
-    """What changes when somebody draws from the generators of Python or NumPy."""
+    """Return the states of Python's and NumPy's random generators, which a draw changes."""
     kind, keys, *rest = np.random.get_state()
     return random.getstate(), (kind, bytes(np.asarray(keys)), *rest)
 
 
 def findings_of_draws(model: torch.nn.Module, samples: Sequence[Sample]) -> Iterator[Finding]:
-    """One finding for each line of the model at which this thread draws. Runs the model once, watched."""
+    """Return one finding for each line of the model at which this thread draws. Runs the model once under a
+    profiler.
+    """
     twin = Twin(model).model
     names = {id(module): (fqn, type(module).__name__) for fqn, module in twin.named_modules()}
     found: dict[tuple[str, int], Finding] = {}
@@ -80,7 +82,7 @@ def _is_of_model(frame: FrameType) -> bool:
 
 @contextmanager
 def _watched(drawn: Callable[[FrameType | None], None]) -> Iterator[None]:
-    """Tell of each draw of this thread; a profiler that runs already waits meanwhile."""
+    """Report each draw of this thread; a running profiler is suspended meanwhile."""
 
     def profile(frame: FrameType, event: str, arg: Any) -> None:
         if event == "c_call" and isinstance(getattr(arg, "__self__", None), random.Random):
@@ -117,7 +119,7 @@ Program = torch.export.ExportedProgram
 
 
 def findings_of_program(model: torch.nn.Module, program: Program, samples: Sequence[Sample]) -> tuple[Finding, ...]:
-    """Everything that an exported program assumes, in a fixed order. Runs the model up to four times."""
+    """Return all assumptions of an exported program, in a fixed order. Runs the model up to four times."""
     return tuple(
         dict.fromkeys(
             (
@@ -136,7 +138,7 @@ def findings_of_program(model: torch.nn.Module, program: Program, samples: Seque
 
 
 def findings_of_trace(model: Any, samples: Sequence[Sample] | None) -> tuple[Finding, ...]:
-    """What module graphs assume: the findings that need no program."""
+    """Return the assumptions of module graphs: the findings that need no program."""
     if not isinstance(model, torch.nn.Module):
         return ()
     found = [*_training_flags(model)]
@@ -165,7 +167,7 @@ def _training_flags(model: torch.nn.Module) -> Iterator[Finding]:
 
 
 def _methods(module: torch.nn.Module) -> Iterator[CodeType]:
-    """The code of what the user's own classes define, forward first."""
+    """Yield the code of the methods that the user's own classes define, forward first."""
     for kind in type(module).__mro__:
         functions = {name: getattr(value, "__wrapped__", value) for name, value in vars(kind).items()}
         for name in sorted(functions, key=lambda name: name != "forward"):
@@ -205,7 +207,7 @@ def _shared(model: torch.nn.Module, samples: Sequence[Sample]) -> Iterator[Findi
 
 
 def _changes(program: Program) -> Iterator[Finding]:
-    """Inputs and buffers that operators of the graph write into, also through views of them."""
+    """Return inputs and buffers that operators of the graph write into, also through views."""
     signature = program.graph_signature
     told = set()
     for node in program.graph.nodes:
@@ -226,7 +228,7 @@ def _changes(program: Program) -> Iterator[Finding]:
 
 
 def _built_by_calls(model: torch.nn.Module, program: Program) -> Iterator[Finding]:
-    """Buffers of the graph that the model does not have yet, or of another shape."""
+    """Return buffers of the graph that the model lacks so far, or has in another shape."""
     for name in built_buffers(dict(model.named_buffers()), dict(program.named_buffers())):
         owner = name.rpartition(".")[0]
         text = f"The buffer {name} is built by the first call: the graph holds what calls on the samples leave in it."
@@ -253,7 +255,7 @@ def _written(node: torch.fx.Node) -> list[torch.fx.Node]:
 
 
 def _viewed(node: torch.fx.Node) -> torch.fx.Node:
-    """The node whose memory ``node`` looks at."""
+    """Return the node whose memory ``node`` is a view of."""
     while node.op == "call_function":
         schema = schema_of(node.target)
         given = _given(node)
@@ -281,7 +283,7 @@ def _random_operators(program: Program) -> Iterator[Finding]:
 
 
 def _is_idle(node: torch.fx.Node) -> bool:
-    """Dropout outside of training, and attention without dropout, draw nothing."""
+    """Return whether a random operator draws nothing: dropout outside of training, or attention without dropout."""
     given = _given(node)
     if given.get("train") is False or given.get("training") is False:
         return True
@@ -352,7 +354,7 @@ def _source(place: tuple[str, int] | None) -> tuple[Any, str]:
     return (source_line(*place), code_frame(*place)) if place else (None, "")
 
 
-# What a graph does not have: the handlers of ``try`` around what it computes.
+# A graph has no handlers for the ``try`` blocks around its operations.
 
 
 CAUGHT = "errors are not caught"
@@ -372,7 +374,7 @@ class _Try:
 
 
 def findings_of_tries(program: torch.export.ExportedProgram) -> Iterator[Finding]:
-    """Each ``try`` whose block or handler the graph computes; the other one is not part of it."""
+    """Yield each ``try`` whose block or handler the graph computes; the other branch is not part of it."""
     owners: dict[tuple[str, _Try], torch.fx.Node] = {}
     handled: set[tuple[str, _Try]] = set()
     for node in program.graph.nodes:
@@ -408,7 +410,7 @@ def _tries_of(text: str) -> tuple[_Try, ...]:
 
 
 def _goes_on(node: ast.Try) -> bool:
-    """Whether a handler does more than to raise."""
+    """Return whether a handler does more than raise."""
     return any(not isinstance(handler.body[-1], ast.Raise) for handler in node.handlers)
 
 
@@ -420,7 +422,7 @@ def _described(node: ast.Try) -> _Try:
     return _Try(node.lineno, block, handlers, ", ".join(caught))
 
 
-# Padding that moves the positions of what it stands beside: a mask leaves tokens out, and positions count them.
+# Padding that shifts positions: a mask excludes padding tokens, but positions count them.
 
 
 PADDING = "padding moves positions"
@@ -429,7 +431,7 @@ _TOLERANCE = 1e-2
 
 
 def findings_of_padding(model: torch.nn.Module, samples: Sequence[Sample]) -> Iterator[Finding]:
-    """What tokens of a padded row get, beside what they get without the padding; one finding for the first difference.
+    """Return a finding for the first token whose result in a padded row differs from that without padding.
 
     Runs the model on one row of the first sample that has a mask with zeros, with and without what the mask leaves out.
     """
@@ -471,7 +473,7 @@ def _is_padded(mask: Any, tokens: Any) -> bool:
 def _difference(
     model: torch.nn.Module, sample: Sample, row: int, kept: torch.Tensor, shape: tuple[int, ...]
 ) -> float | None:
-    """The largest difference at the tokens that stay, as a share of the largest result; None if it cannot be told."""
+    """Return the largest difference at the kept tokens, relative to the largest result; None if unknown."""
 
     def row_of(leaf: Any) -> Any:
         is_batched = isinstance(leaf, torch.Tensor) and leaf.dim() and leaf.shape[0] == shape[0]

@@ -1,4 +1,4 @@
-"""Every place where dynamo's graph of a model breaks: the model runs once, graph by graph."""
+"""All graph breaks of dynamo in a model: the model runs once, graph by graph."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from prepbench.running.unchanged import own_copy, unchanged
 
 
 def graph_breaks(model: torch.nn.Module, sample: Sample) -> list[Failure]:
-    """All breaks on the path that ``sample`` takes, in order.
+    """Return all graph breaks on the path that ``sample`` takes, in order.
 
     The model runs for real on a copy of the sample; its state and the random numbers are as before afterwards.
     """
@@ -37,7 +37,7 @@ def graph_breaks(model: torch.nn.Module, sample: Sample) -> list[Failure]:
 
 
 def fullgraph_failure(model: torch.nn.Module, samples: Sequence[Sample]) -> Failure | None:
-    """Why dynamo cannot make one graph of the whole model that equals it on all samples; ``None`` if it can."""
+    """Return why dynamo cannot make one graph of the model that equals it on all samples; ``None`` if it can."""
     with compiled_by_dynamo(model, fullgraph=True) as compiled:
         try:
             with unchanged(model), without_output(), torch.no_grad():
@@ -51,7 +51,7 @@ def fullgraph_failure(model: torch.nn.Module, samples: Sequence[Sample]) -> Fail
 
 
 def _lines_of(model: torch.nn.Module) -> Iterator[tuple[str, list[tuple[str, range]]]]:
-    """For each module the files and lines of the methods that its own classes define."""
+    """Return, for each module, the files and lines of the methods that its own classes define."""
     for fqn, module in model.named_modules():
         codes = [
             getattr(getattr(value, "__wrapped__", value), "__code__", None)
@@ -70,7 +70,7 @@ def _place(code: CodeType) -> tuple[str, range]:
 
 
 def _owners_of(stack: Any, owners: dict[str, list[tuple[str, range]]]) -> list[str]:
-    """The modules one of whose methods is the innermost frame of ``stack`` that belongs to a module."""
+    """Return the modules of which one owns the innermost frame of ``stack`` that belongs to a module."""
     for frame in reversed(list(stack)):
         found = [
             fqn

@@ -1,4 +1,4 @@
-"""The reasons why a module cannot be captured: how each is recognised, and what to do about it.
+"""The reasons why a module cannot be captured, with patterns to recognise them and remedies.
 
 The texts are stable: the same model fails with the same words, so that documents can be compared.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Reason:
-    """One kind of failure: how to recognise it (every given condition must hold) and what to do about it."""
+    """One kind of failure: how to recognise it (every given condition must hold), and its remedy."""
 
     kind: str
     remedy: str
@@ -21,7 +21,7 @@ class Reason:
     gb_type: str = ""
 
     def matches(self, type_names: frozenset[str], message: str, code: str, gb_type: str) -> bool:
-        """Whether an exception is of this kind.
+        """Return whether an exception is of this kind.
 
         Args:
             type_names: the names of its class and of the classes above.
@@ -48,7 +48,7 @@ _SCRIPTED_HINT = "; or keep it as a leaf, with fullgraph=False"
 
 
 def without_leaf_hint(remedy: str) -> str:
-    """A remedy for what is a leaf already."""
+    """Return a remedy without the advice to make a leaf, for modules that are leaves already."""
     for hint in (f"; {_LEAF_HINT}", f", {_LEAF_HINT}", _SCRIPTED_HINT):
         remedy = remedy.replace(hint, "")
     return remedy
@@ -200,7 +200,7 @@ REASONS = (
     Reason(DATA_SHAPE, _DATA_SHAPE_REMEDY, types=("DynamicOutputShapeException",)),
     Reason(NUMBER, _NUMBER_REMEDY, types=_DATA_TYPES, code=_NUMBER_CODE),
     Reason(NUMBER, _NUMBER_REMEDY, message=r"Could not extract specialized (integer|float)"),
-    # a symbol in place of the number is no key of the table
+    # a symbol is not a key of the table, which has the number
     Reason(NUMBER, _NUMBER_REMEDY, types=("KeyError",), code=_NUMBER_CODE),
     Reason(UNSUPPORTED, _LOST_REMEDY, message="data pointer", code=r"\bdeepcopy\(|\bcopy\.copy\("),
     Reason(UNSUPPORTED, _LOST_REMEDY, message=r"fake tensor in the exported program|view functorch tensor"),
@@ -239,7 +239,7 @@ REASONS = (
         "Pass inputs=[...] so that forward is called the way your program calls it, instead of by its bare signature.",
         message=r"co_varnames is too small|missing \d+ required (positional|keyword-only)|unexpected keyword argument",
     ),
-    # what the user's own code raised while dynamo ran it on fake tensors
+    # errors of the user's own code while dynamo ran it on fake tensors
     Reason(ERROR, _ERROR_REMEDY, message=r"making fake tensor call", types=("TorchRuntimeError",)),
     Reason(NO_FAKE, _NO_FAKE_REMEDY, types=("UnsupportedOperatorException", "MissingOpProfile")),
     Reason(

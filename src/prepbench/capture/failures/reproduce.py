@@ -1,4 +1,4 @@
-"""A failing submodule with its inputs as a standalone script: ``failure.reproduce("bug.py")``.
+"""Write a failing submodule with its inputs as a standalone script: ``failure.reproduce("bug.py")``.
 
 The script holds the source of the user's classes, the module's attributes and weights, and the inputs that the module
 received; nothing is pickled. Classes of installed packages are imported.
@@ -40,16 +40,16 @@ from prepbench.storage import remove_new_files_on_error, write_file
 
 
 def with_reproduction(failures: Iterable[Failure], model: Any, samples: Sequence[Sample] | None) -> tuple[Failure, ...]:
-    """The failures, each able to write a script for its module; they compare and are stored as before."""
+    """Return the failures, each able to write a script for its module; comparison and storage ignore this."""
     result = tuple(failures)
     for failure in result:
-        # no field: a failure is data, and documents hold only data
+        # not a field: a failure is plain data, since documents hold nothing else
         object.__setattr__(failure, "_reproduction", _Reproduction(failure, model, samples))
     return result
 
 
 class _Reproduction:
-    """What a failure needs beyond its data to write a script."""
+    """The data beyond a failure that its script needs."""
 
     def __init__(self, failure: Failure, model: Any, samples: Sequence[Sample] | None) -> None:
         self._kind, self._fqn = failure.kind, failure.fqn
@@ -89,7 +89,7 @@ def _nothing() -> None:
 
 
 def received_inputs(model: torch.nn.Module, module: torch.nn.Module, samples: Sequence[Sample]) -> list[Sample]:
-    """What a submodule receives in its first call on each sample."""
+    """Return the inputs of a submodule in its first call on each sample."""
     if module is model:
         return list(samples)
     first: list[Sample] = []
@@ -115,7 +115,7 @@ def _export(script: Script, samples: list[Sample], kind: str) -> str:
     export = "torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)"
     if kind not in (SHAPE, DIFFERS):
         return "\n".join([*lines, export])
-    # the first sample is captured, and the graph does not fit another one
+    # the first sample captures, and its graph is wrong for another one
     others = ", ".join(f"({args}, {kwargs})" for args, kwargs in calls)
     lines += [f"program = {export}.module()", f"for args, kwargs in [{others}]:"]
     lines += ["    expected = module(*args, **kwargs)"]
@@ -151,7 +151,7 @@ _OWN = frozenset(vars(torch.nn.Module()))
 
 
 class Script:
-    """Collects what a script needs: imports, sources, objects, tensors."""
+    """Collects the parts of a script: imports, sources, objects, tensors."""
 
     def __init__(self) -> None:
         self.imports: dict[str, None] = {}
@@ -162,7 +162,7 @@ class Script:
         self._alive: list[Any] = []
 
     def text(self, module: str, attempt: str, title: str, path: Path) -> str:
-        """The whole script."""
+        """Return the whole script."""
         note = textwrap.fill(title.replace("\\", "\\\\").replace('"""', "'''"), 110)
         parts = [f'"""{note}"""', "from __future__ import annotations"]
         parts.append("\n".join(["import torch", *self.imports]))
@@ -180,7 +180,7 @@ class Script:
     # -- values
 
     def value(self, value: Any, where: str) -> str:
-        """An expression for ``value``. The statements that it needs are added to the script."""
+        """Return an expression for ``value``. The statements that it needs are added to the script."""
         if value is None or (isinstance(value, bool | int | str | bytes | complex) and type(value) in _LITERALS):
             return repr(value)
         if isinstance(value, float):
@@ -202,7 +202,7 @@ class Script:
         return self._from_library(value, where) or self._container(value, where)
 
     def _from_library(self, value: Any, where: str) -> str:
-        """Arrays and numbers of NumPy, loggers and weak references; "" for others."""
+        """Return an expression for arrays and numbers of NumPy, loggers and weak references; "" for others."""
         if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
             return f"{self._tensor(torch.from_numpy(value.copy()), where)}.numpy()"
         if isinstance(value, np.generic):
@@ -311,7 +311,7 @@ class Script:
     # -- code
 
     def named(self, thing: Any, where: str) -> str:
-        """An expression for a class or function: imported if it is installed, else its source is embedded."""
+        """Return an expression for a class or function: imported if it is installed, else with embedded source."""
         name = thing.__qualname__
         if not is_users(thing):
             home = thing.__module__
@@ -388,12 +388,12 @@ def _can_be_rebuilt(value: Any) -> bool:
 
 
 def is_users(thing: Any) -> bool:
-    """Whether the class or function is defined in a file of the user's, not in an installed package."""
+    """Return whether the class or function is defined in a file of the user's, not in an installed package."""
     return bool(_files(thing))
 
 
 def _files(thing: Any) -> list[str]:
-    """The user's files that may define the class or function, best first."""
+    """Return the user's files that may define the class or function, best first."""
     code = _code(thing)
     if code is not None and is_user_code(code):
         return [] if _is_installed(code.co_filename) else [code.co_filename]
@@ -407,19 +407,19 @@ def _files(thing: Any) -> list[str]:
 
 
 def is_users_module(module: types.ModuleType) -> bool:
-    """Whether a Python module is a file of the user's, not of an installed package."""
+    """Return whether a Python module is a file of the user's, not of an installed package."""
     file = getattr(module, "__file__", None)
     spec = getattr(module, "__spec__", None)
     return file is not None and spec is not None and not _is_installed(file)
 
 
 def _is_installed(file: str) -> bool:
-    """Whether a file belongs to Python itself or to an installed package."""
+    """Return whether a file belongs to Python itself or to an installed package."""
     return "site-packages" in file or file.startswith((os.path.dirname(os.__file__), str(Path(torch.__file__).parent)))
 
 
 def source_of(thing: Any, where: str) -> tuple[str, list[str], dict[str, Any]]:
-    """The source of a class or function, the global names in it, and where they have their values."""
+    """Return the source of a class or function, its global names, and the namespace of their values."""
     lines, node = _definition(thing, where)
     if isinstance(node, ast.Lambda):
         text = f"({ast.get_source_segment(''.join(lines), node)})"
@@ -438,7 +438,7 @@ def source_of(thing: Any, where: str) -> tuple[str, list[str], dict[str, Any]]:
 
 
 def _definition(thing: Any, where: str) -> tuple[list[str], Any]:
-    """The lines of the file that defines the thing, and the syntax tree of the definition."""
+    """Return the lines of the file that defines an object, and the syntax tree of the definition."""
     kinds: Any = ast.ClassDef if isinstance(thing, type) else (ast.FunctionDef, ast.AsyncFunctionDef)
     code = _code(thing)
     for file in _files(thing):
@@ -465,7 +465,7 @@ def _definition(thing: Any, where: str) -> tuple[list[str], Any]:
 
 
 def _is_code_of(node: ast.Lambda, code: types.CodeType | None) -> bool:
-    """Whether a lambda of a file is the one with a code object; others may stand on its line."""
+    """Return whether a lambda of a file is the one with a code object; others may stand on its line."""
     if code is None or node.lineno != code.co_firstlineno:
         return False
     body = node.body
@@ -477,7 +477,7 @@ def _first_line(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> 
 
 
 def _names_in_annotations(text: str) -> set[str]:
-    """Names that only annotations use: they are text under ``from __future__ import annotations``."""
+    """Return names that only annotations use: they are text under ``from __future__ import annotations``."""
     tree = ast.parse(text)
     annotations: list[Any] = [n.annotation for n in ast.walk(tree) if isinstance(n, ast.arg | ast.AnnAssign)]
     annotations += [n.returns for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]

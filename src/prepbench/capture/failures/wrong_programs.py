@@ -1,4 +1,4 @@
-"""Whether a graph does what its model does on the samples, and what is wrong with it if not."""
+"""Compare a graph with its model on the samples, and describe the first difference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from prepbench.running.unchanged import NotedState
 
 
 class WrongProgram(RuntimeError):
-    """A graph was made, but it does not do what the model does."""
+    """Raised if a graph was made, but does not agree with the model."""
 
 
 def problem(
@@ -27,7 +27,7 @@ def problem(
     expected: Sequence[Outcome],
     noted: NotedState | None = None,
 ) -> WrongProgram | None:
-    """What is wrong with a graph on the given samples, if anything.
+    """Return the first problem of a graph on the given samples, if there is one.
 
     Args:
         graph: the graph as something to call.
@@ -52,7 +52,7 @@ def problem(
 
 
 def unequal(graph: Callable[..., Any], model: torch.nn.Module, samples: Sequence[Sample]) -> Failure | None:
-    """Why a graph is wrong on a sample; ``None`` if it does what its model does on all of them."""
+    """Return why a graph is wrong on a sample; ``None`` if it agrees with its model on all of them."""
     with without_output():
         wrong = problem(graph, model, samples, [outcome(model, sample, model) for sample in samples])
     if wrong is None:

@@ -1,4 +1,4 @@
-"""What a graph assumes about the sizes of its inputs: in words, and as a check when it runs."""
+"""The assumptions of a graph about its input sizes: in words, and as a check at run time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from prepbench.running.source_lines import frame_of
 
 
 def readable(trace: TraceResult) -> list[str]:
-    """One line per assumption on sizes, e.g. ``"x.size(1) == 4, from model.py:12: for i in range(x.shape[1])"``."""
+    """Return one line per assumption on sizes, e.g. ``"x.size(1) == 4, from model.py:12: for i in
+    range(x.shape[1])"``.
+    """
     told = [
         a
         for a in trace.assumptions
@@ -33,7 +35,7 @@ def readable(trace: TraceResult) -> list[str]:
 
 
 def granted(trace: TraceResult) -> list[Granted]:
-    """The numbers that the graph takes for granted, because they are the same on all samples."""
+    """Return the numbers that the graph treats as constants, because they are the same on all samples."""
     names = size_names(trace.sizes)
     read = [
         Granted(a.fqn, condition_in_words(a.expression, names), a.source)
@@ -46,7 +48,7 @@ def granted(trace: TraceResult) -> list[Granted]:
 def number_findings(
     trace: TraceResult, samples: int, prefix: str, type_name: Callable[[str], str]
 ) -> Iterator[Finding]:
-    """A finding for each number that the graph takes for granted.
+    """Yield a finding for each number that the graph treats as a constant.
 
     Args:
         trace: of one module.
@@ -62,7 +64,7 @@ def number_findings(
 
 
 def contradiction(trace: TraceResult, prefix: str, type_name: Callable[[str], str]) -> Failure | None:
-    """Why no one graph takes all samples: the first thing that this one takes for granted and a sample does not have.
+    """Return why no single graph fits all samples: the first assumption of this one that a sample breaks.
 
     Args:
         trace: of one module.
@@ -90,12 +92,12 @@ def _on_numbers(assumption: Assumption, sizes: dict[Any, InputSize]) -> bool:
 
 
 def size_names(sizes: dict[Any, InputSize]) -> dict[Any, str]:
-    """``"x.size(1)"`` or ``"n.item()"`` for each symbol."""
+    """Return ``"x.size(1)"`` or ``"n.item()"`` for each symbol."""
     return {symbol: size.text for symbol, size in sizes.items()}
 
 
 def _shown_by_samples(assumption: Assumption, sizes: dict[Any, InputSize]) -> bool:
-    """Whether it follows from sizes being equal that are equal in every sample."""
+    """Return whether it follows from equalities of sizes that hold in every sample."""
     first: dict[tuple[int, ...], Any] = {}
     equal = {symbol: first.setdefault(sizes[symbol].sizes, symbol) for symbol in _in_order(assumption, sizes)}
     return len(set(equal.values())) < len(equal) and assumption.expression.xreplace(equal) == True  # noqa: E712
@@ -113,7 +115,7 @@ def _line(assumption: Assumption, sizes: dict[Any, InputSize]) -> str:
 
 @dataclass(frozen=True)
 class SizeCheck:
-    """A forward pre-hook that refuses inputs of sizes for which the graph and the model differ."""
+    """A forward pre-hook that refuses input sizes for which the graph and the model differ."""
 
     names: tuple[str, ...]
     places: tuple[tuple[Any, int], ...]
@@ -122,7 +124,7 @@ class SizeCheck:
 
     @classmethod
     def of(cls, trace: TraceResult) -> SizeCheck | None:
-        """The check for a trace; ``None`` if it holds for every size."""
+        """Return the check for a trace; ``None`` if it holds for every size."""
         if not trace.assumptions:
             return None
         names, places, index = [], [], 0
@@ -136,7 +138,7 @@ class SizeCheck:
 
     def __call__(self, module: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         tensors = collect([*args, *(kwargs[name] for name in self.names[len(args) :] if name in kwargs)])
-        # a number in a tensor is read only if something depends on it, because it may lie on another device
+        # reading a number from a tensor may synchronise a device, so only needed ones are read
         asked = set().union(*(assumption.expression.free_symbols for assumption in self.assumptions))
         given = {s: self.sizes[s].of(tensors[index]) for s, index in self.places if s in asked and index < len(tensors)}
         values = {symbol: value for symbol, value in given.items() if value is not None}

@@ -1,4 +1,4 @@
-"""``GraphCollection``: the graph of a model, and graphs of the parts inside modules that could not be traced."""
+"""``GraphCollection``: the graph of a model, and graphs of the parts inside modules that failed to trace."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class GraphCollection(HasDiagram):
         self._traces[fqn] = self._tracer.result
 
     def _inside_failures(self, prefix: str, target: Target) -> Iterator[tuple[str, torch.nn.Module]]:
-        """The parts to trace next: what is directly inside each failed module; containers are looked into."""
+        """Yield the parts to trace next: the direct children of each failed module; containers are descended into."""
         if not isinstance(target, torch.nn.Module):
             return
         for name, module in target.named_modules(prefix=prefix):
@@ -124,14 +124,14 @@ class GraphCollection(HasDiagram):
     # -- results
 
     def __iter__(self) -> Iterator[Target]:
-        """The modules that have a graph."""
+        """Return the modules that have a graph."""
         return (self._target(fqn) for fqn in self.graphs)
 
     def __len__(self) -> int:
         return len(self.graphs)
 
     def __getitem__(self, key: str | Target) -> fx.Graph:
-        """The graph of a module, given itself or its fully qualified name."""
+        """Return the graph of a module, given itself or its fully qualified name."""
         if isinstance(key, str) and key in self.graphs:
             return self.graphs[key]
         for fqn in self.graphs:
@@ -150,7 +150,7 @@ class GraphCollection(HasDiagram):
         return self.model.get_submodule(fqn) if fqn and isinstance(self.model, torch.nn.Module) else self.model
 
     def is_failed(self, m: Target) -> bool:
-        """Whether the code of ``m`` could not be traced.
+        """Return whether the code of ``m`` could not be traced.
 
         Args:
             m: a module or function.
@@ -161,7 +161,7 @@ class GraphCollection(HasDiagram):
         return self._tracer.is_failed(m)
 
     def failure_msg(self, m: Target) -> str | None:
-        """The error of a failed module, in one line.
+        """Return the error of a failed module, in one line.
 
         Args:
             m: a module or function.
@@ -172,7 +172,7 @@ class GraphCollection(HasDiagram):
         return self._tracer.failure_msg(m)
 
     def is_unvisited(self, m: Target) -> bool:
-        """Whether ``m`` was never called while tracing.
+        """Return whether ``m`` was never called while tracing.
 
         Args:
             m: a module or function.
@@ -184,7 +184,7 @@ class GraphCollection(HasDiagram):
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """Why modules could not be traced, in ``named_modules()`` order.
+        """The reasons why modules failed to trace, in ``named_modules()`` order.
 
         Where the samples need several graphs of the model itself, there is one for the first of them, and a failure.
         """
@@ -195,7 +195,7 @@ class GraphCollection(HasDiagram):
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What the graphs assume: fixed flags and values, numbers read from tensors, attributes that change."""
+        """The assumptions of the graphs: fixed flags and values, numbers read from tensors, attributes that change."""
         if self._findings is None:
             self._findings = (*findings_of_trace(self.model, self._samples), *self._number_findings())
         return self._findings
@@ -213,11 +213,11 @@ class GraphCollection(HasDiagram):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the graphs assume about input sizes, one line each, e.g. a loop unrolled for one length."""
+        """The assumptions of the graphs on input sizes, one line each, e.g. a loop unrolled for one length."""
         return tuple(line for trace in self._traces.values() for line in readable(trace))
 
     def calls(self, fqn: str) -> int:
-        """How often the module was called while tracing.
+        """Return how often the module was called while tracing.
 
         Args:
             fqn: its name.
@@ -229,7 +229,7 @@ class GraphCollection(HasDiagram):
         return self._tracer.counts.get(fqn, 0)
 
     def graph_module(self, fqn: str = "") -> fx.GraphModule:
-        """A runnable module with the traced graph; it shares parameters and leaf modules with the model.
+        """Return a runnable module with the traced graph; it shares parameters and leaf modules with the model.
 
         Args:
             fqn: the module; "" is the model.
@@ -256,7 +256,7 @@ class GraphCollection(HasDiagram):
     # -- showing
 
     def document(self) -> GraphCollectionDocument:
-        """Everything found, as plain data."""
+        """Return all results as plain data."""
         if self._document is None:
             counts, unvisited = self._tracer.counts, set[str]()
             if isinstance(self.model, torch.nn.Module):
@@ -266,7 +266,7 @@ class GraphCollection(HasDiagram):
         return self._document
 
     def table(self) -> Any:
-        """The failures as a ``pandas.DataFrame``."""
+        """Return the failures as a ``pandas.DataFrame``."""
         return view("views.tables", "failures_table", self.failures)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
@@ -303,7 +303,7 @@ def _callable_children(prefix: str, module: torch.nn.Module) -> Iterator[tuple[s
 
 
 def has_forward(module: torch.nn.Module) -> bool:
-    """Whether the module can be called at all; ``ModuleList`` and other containers cannot."""
+    """Return whether the module can be called at all; ``ModuleList`` and other containers cannot."""
     forward: Callable[..., Any] = module.forward
     return getattr(forward, "__func__", forward) is not torch.nn.Module.forward
 
@@ -342,7 +342,7 @@ def recursive_trace(
 
 @dataclass(frozen=True)
 class Visits:
-    """How often tracing called each submodule.
+    """Counts how often tracing called each submodule.
 
     Attributes:
         counts: the number of calls by fully qualified name.
@@ -360,7 +360,7 @@ def document_of_collection(
     findings: Iterable[Finding],
     visits: Visits,
 ) -> GraphCollectionDocument:
-    """The module-level document of a model.
+    """Return the module-level document of a model.
 
     Args:
         model: the module or function that was traced.
@@ -428,7 +428,7 @@ def _graph(fqn: str, trace: TraceResult, texts: SizeTexts, model: Any) -> Graph:
 
 
 def _calls(graph: str, traced: fx.Graph) -> Iterator[tuple[str, dict[str, int]]]:
-    """Which call of each module around it made a node, by its id."""
+    """Return, by node id, the call number of each module around the node."""
     prefix = f"{graph}." if graph else ""
     leaves: Counter[str] = Counter()
     for node in traced.nodes:
@@ -440,7 +440,7 @@ def _calls(graph: str, traced: fx.Graph) -> Iterator[tuple[str, dict[str, int]]]
 
 
 def _sources(node: fx.Node) -> dict[fx.Node, None]:
-    """The nodes whose values a node uses; what only puts values into a structure is no operation."""
+    """Return the nodes whose values a node uses, seen through nodes that only build structures."""
     found: dict[fx.Node, None] = {}
     for source in node.all_input_nodes:
         if source.op == "call_function" and getattr(source.target, "__module__", "") == structures.__name__:
@@ -474,7 +474,7 @@ def _node(node: fx.Node, graph: str, fqn: str, shapes: tuple[tuple[str, ...], tu
 
 
 def _is_operation(fqn: str, model: Any) -> bool:
-    """Whether the module is a layer, which is always a single node, so its status is not "leaf"."""
+    """Return whether the module is a layer, which is always a single node, so its status is not "leaf"."""
     if not isinstance(model, torch.nn.Module) or isinstance(model, torch.jit.ScriptModule):
         return False
     kind = type(model.get_submodule(fqn))
@@ -488,7 +488,7 @@ def _type(node: fx.Node, fqn: str, model: Any) -> str:
 
 
 def _inputs_sizes(traces: Mapping[str, TraceResult]) -> dict[str, str]:
-    """What the names of inputs' sizes stand for; graphs of modules inside may use those of the model."""
+    """Return the meaning of the names of inputs' sizes; graphs of inner modules may use those of the model."""
     found: dict[str, str] = {}
     for fqn, trace in traces.items():
         for size in trace.sizes.values():
@@ -504,7 +504,9 @@ _ROOT = "module"
 
 
 def runnable(target: torch.nn.Module | Callable[..., Any], trace: TraceResult) -> fx.GraphModule:
-    """A ``GraphModule`` for ``trace``, sharing the parameters and leaf modules of ``target``, which is not changed."""
+    """Return a ``GraphModule`` for ``trace``, sharing the parameters and leaf modules of ``target``, which is not
+    changed.
+    """
     graph = fx.Graph()
     graph.output(graph.graph_copy(trace.graph, {}))
     for new, old in zip(graph.nodes, trace.graph.nodes, strict=True):

@@ -1,4 +1,4 @@
-"""Samples become one call on fake tensors whose varying sizes are symbols, with names that people read."""
+"""Merge samples into one call on fake tensors, whose varying sizes are symbols with readable names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from prepbench.running.nested_values import map_values
 
 @dataclass(frozen=True)
 class InputSize:
-    """A symbolic number that comes with the inputs: a size, or the integer that a tensor of one element holds.
+    """A symbolic number of the inputs: a size, or the integer in a tensor of one element.
 
     Attributes:
         path: of the tensor among the arguments.
@@ -40,7 +40,7 @@ class InputSize:
 
     @property
     def text(self) -> str:
-        """How the model's code would ask for it, e.g. ``"x.size(1)"``."""
+        """The expression for it in the model's code, e.g. ``"x.size(1)"``."""
         return f"{self.path}.item()" if self.dim is None else f"{self.path}.size({self.dim})"
 
     @property
@@ -49,7 +49,7 @@ class InputSize:
         return len(set(self.sizes)) > 1
 
     def of(self, tensor: torch.Tensor) -> int | None:
-        """Its value for a tensor at this path; ``None`` if the tensor has no such dim."""
+        """Return its value for a tensor at this path; ``None`` if the tensor has no such dim."""
         if self.dim is None:
             return int(tensor) if tensor.numel() == 1 else None
         return tensor.shape[self.dim] if self.dim < tensor.dim() else None
@@ -71,7 +71,7 @@ class FakeInputs:
 
 
 def base_samples(function: Any, samples: Sequence[Sample]) -> list[int]:
-    """Which samples to trace with, best first.
+    """Return the samples to trace with, best first.
 
     The one with the fewest varying axes of size 0 or 1, and numbers that may become such sizes, is first: torch treats
     these specially. A second one helps when a size happens to equal a fixed one of the model, so that torch takes the
@@ -96,7 +96,8 @@ def _short_axes(leaves: list[list[torch.Tensor]], index: int) -> int:
 
 
 def fake_inputs(function: Any, samples: Sequence[Sample], mode: FakeTensorMode, base: int) -> FakeInputs:
-    """The call that stands for all ``samples``: sizes that differ between them are symbols, all others are fixed.
+    """Return the call that stands for all ``samples``: sizes that differ between them are symbols, others are
+    constants.
 
     ``base`` is the sample whose sizes decide branches.
 
@@ -146,7 +147,7 @@ def _fake(
         sizes[symbol] = InputSize(path, dim, values, names[path, dim], hints[index, dim])
     numbers = _numbers(leaves, index)
     if numbers:
-        # 0 and 1 are special to torch where numbers become sizes
+        # torch specialises on 0 and 1 where numbers become sizes
         fixed = len(set(numbers)) == 1 or leaf.dtype is torch.bool
         hint = numbers[base] if fixed or numbers[base] not in (0, 1) else 2
         symbol = readable_number(mode, result, hint, path)
@@ -160,7 +161,7 @@ _DISCRETE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, tor
 
 
 def _numbers(leaves: list[list[torch.Tensor]], index: int) -> tuple[int, ...]:
-    """The integer that a tensor of one element holds in each sample; empty if it is not known."""
+    """Return the integer in a tensor of one element in each sample; empty if unknown."""
     tensors = [sample[index] for sample in leaves]
     known = all(
         tensor.numel() == 1 and tensor.dtype in _DISCRETE and tensor.device.type != "meta" for tensor in tensors
@@ -169,7 +170,7 @@ def _numbers(leaves: list[list[torch.Tensor]], index: int) -> tuple[int, ...]:
 
 
 def _hints(leaves: list[list[torch.Tensor]], base: int) -> dict[tuple[int, int], int]:
-    """The size to trace with for each axis that differs between samples, by the number of its tensor and its dim.
+    """Return the hint of each symbolic axis, by the number of its tensor and its dim.
 
     Sizes 0 and 1 broadcast and are special to torch, so that no axis is traced as that short. Where the base sample has
     such axes, the sizes of samples are added up with whole numbers, which keeps what holds between sizes in all of
@@ -197,7 +198,7 @@ _WEIGHTS = range(-2, 4)
 
 
 def _weights(count: int) -> list[tuple[int, ...]]:
-    """Ways to add up the sizes of samples, the plainest first.
+    """Yield weights for adding up the sizes of samples, the simplest first.
 
     Weights that add up to 1 keep also what holds with a constant, such as one more token in a mask than in a cache.
     """
@@ -206,7 +207,7 @@ def _weights(count: int) -> list[tuple[int, ...]]:
 
 
 def _size_names(paths: list[str], leaves: list[list[torch.Tensor]]) -> dict[tuple[str, int], str]:
-    """What shapes show for each size that varies, by path and dim: the same names as dynamic axes have."""
+    """Return the displayed name of each varying size, by path and dim: the same names as those of dynamic axes."""
     axes = []
     for index, path in enumerate(paths):
         for dim, sizes in enumerate(zip(*(tensors[index].shape for tensors in leaves), strict=True)):

@@ -6,9 +6,9 @@ import torch
 
 
 def enter_grad_mode(enabled: bool) -> bool:
-    """Switch recording of gradients on or off from here on; returns what it was."""
+    """Switch recording of gradients on or off from here on; return the previous mode."""
     before = torch.is_grad_enabled()
-    # nothing is switched on that the caller has switched off
+    # gradients that the caller has switched off stay off
     torch.set_grad_enabled(enabled and before)
     return before
 

@@ -1,4 +1,4 @@
-"""The graph that is being built: which node made which value, and how to remove the nodes of a call that failed."""
+"""The graph under construction: the node of each value, and rollback of the nodes of a failed call."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 class UntracedTensor(RuntimeError):
-    """A tensor was used that no node of the graph made."""
+    """Raised if a tensor was used that no node of the graph made."""
 
 
 class GraphBuilder:
-    """One FX graph while a forward runs.
+    """Builds one FX graph while a forward runs.
 
     Values are tensors and symbolic numbers. A tensor belongs to the node that made it, by identity; a symbolic number
     is an expression over sizes, and is computed in the graph from sizes of earlier nodes, so that the graph
@@ -61,7 +61,9 @@ class GraphBuilder:
     # -- nodes
 
     def add(self, op: str, target: Any, args: Any, kwargs: Any, result: Any, fqn: str | None = None) -> fx.Node:
-        """Append a node for an operation that gave ``result``; ``args`` and ``kwargs`` are as the model passed them."""
+        """Append a node for an operation with the result ``result``; ``args`` and ``kwargs`` are as the model passed
+        them.
+        """
         fx_args = self.argument(tuple(args))
         fx_kwargs = {name: self.argument(value) for name, value in kwargs.items()}
         return self.add_prepared(op, target, fx_args, fx_kwargs, result, fqn)
@@ -69,7 +71,7 @@ class GraphBuilder:
     def add_prepared(
         self, op: str, target: Any, args: Any, kwargs: Any, result: Any, fqn: str | None = None
     ) -> fx.Node:
-        """Like :meth:`add`, for FX arguments that were made before the operation ran."""
+        """Append a node as :meth:`add` does, from FX arguments that were made before the operation ran."""
         node = self.create(op, target, args, kwargs)
         if fqn is not None:
             node.meta["fqn"] = fqn
@@ -84,11 +86,11 @@ class GraphBuilder:
         node.meta["calls"] = {path: number for path, _, number in self.scope}
 
     def knows(self, symbol: Any) -> bool:
-        """Whether the graph can compute this symbol."""
+        """Return whether the graph can compute this symbol."""
         return symbol in self._values or symbol in self._sizes or symbol in self._flags
 
     def bind(self, value: Any, node: fx.Node) -> None:
-        """Say that ``node`` made ``value`` and every tensor inside it."""
+        """Record ``node`` as the source of ``value`` and of every tensor inside it."""
         if isinstance(value, Iterator):
             self._set(self._values, id(value), (node, ()))
             self._alive.append(value)
@@ -116,11 +118,11 @@ class GraphBuilder:
         table[key] = value
 
     def mark(self) -> tuple[int, int]:
-        """A point to which :meth:`rollback` can return."""
+        """Return a mark for :meth:`rollback`."""
         return len(self._created), len(self._undo)
 
     def rollback(self, mark: tuple[int, int]) -> None:
-        """Forget every node and value since ``mark``."""
+        """Remove every node and value since ``mark``."""
         created, undone = mark
         for table, key, old in reversed(self._undo[undone:]):
             if old is None:
@@ -143,7 +145,7 @@ class GraphBuilder:
     # -- arguments
 
     def argument(self, value: Any) -> Any:
-        """``value`` as an FX argument: nodes in place of tensors and symbolic numbers."""
+        """Return ``value`` as an FX argument: nodes in place of tensors and symbolic numbers."""
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
         if isinstance(value, _NUMBERS):
@@ -201,7 +203,7 @@ class GraphBuilder:
         return self._attribute(self._constant(value, "_constant"), value)
 
     def _resolved(self, key: Any, node: fx.Node, path: Path) -> fx.Node:
-        """The node of one tensor in the output of ``node``, made next to it so that every later use can share it."""
+        """Return the node of one tensor in the output of ``node``, placed beside it so that all later uses share it."""
         if not path:
             return node
         for kind, step in path:
@@ -229,7 +231,7 @@ class GraphBuilder:
         return self.expression(expression)
 
     def expression(self, expression: Any) -> Any:
-        """A node that computes a sympy expression over sizes."""
+        """Return a node that computes a sympy expression over sizes."""
         if expression.is_Symbol:
             return self._symbol(expression)
         if expression in self._values:
@@ -260,7 +262,7 @@ class GraphBuilder:
 
 
 class _NumberTracer(fx.proxy.TracerBase):
-    """Appends the arithmetic on sizes, as proxies perform it, to the graph of a builder."""
+    """Appends arithmetic on sizes, as proxies perform it, to the graph of a builder."""
 
     def __init__(self, builder: GraphBuilder) -> None:
         super().__init__()
@@ -271,7 +273,7 @@ class _NumberTracer(fx.proxy.TracerBase):
         return self._builder.create(*args[:4])
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """``function`` of numbers: a node if one of them is computed in the graph."""
+        """Apply ``function`` to numbers: as a node if one of them is computed in the graph."""
         if any(isinstance(arg, fx.Proxy) for arg in args):
             return self.create_proxy("call_function", function, args, {})
         return function(*args)

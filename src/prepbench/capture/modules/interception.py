@@ -1,4 +1,4 @@
-"""Replacements in torch and Python while tracing by value, which see the calls that a function mode does not."""
+"""Replacements in torch and Python during value tracing, for calls that bypass a function mode."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _COMPARISONS = ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__")
 
 
 class Run(Protocol):
-    """What a tracing run offers to the replacements."""
+    """The interface of a tracing run for the replacements."""
 
     @property
     def active(self) -> bool: ...
@@ -68,7 +68,7 @@ def intercepted(run: Run) -> Iterator[None]:
 
 @contextmanager
 def symbolic_conversions(code: Iterable[Any], *, of_data: bool = True) -> Iterator[None]:
-    """Inside the block ``int`` and ``float`` in the files of these classes and functions keep sizes symbolic.
+    """Keep sizes symbolic through ``int`` and ``float`` in the files of these classes and functions during the block.
 
     Python insists that ``int(value)`` gives a plain number, so the names themselves are replaced.
 
@@ -95,7 +95,7 @@ def symbolic_conversions(code: Iterable[Any], *, of_data: bool = True) -> Iterat
 
 @contextmanager
 def symbolic_roots() -> Iterator[None]:
-    """Inside the block, ``math.sqrt`` keeps sizes symbolic in this thread, where torch itself makes a number of them.
+    """Keep sizes symbolic through ``math.sqrt`` in this thread during the block, where torch itself makes them numbers.
 
     A function that a file imported by name is followed inside of :func:`symbolic_conversions`, which comes first.
     """
@@ -109,7 +109,7 @@ def symbolic_roots() -> Iterator[None]:
 
 
 class _Like(type):
-    """A type that stands for another one in ``isinstance`` and as a key."""
+    """A type that stands in for another one in ``isinstance`` and as a key."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         # a symbolic size is an int wherever the model runs for real
@@ -152,7 +152,7 @@ _FOLLOWED = ((builtins, "len"), *((math, name) for name in _MATH))
 
 
 class _Followed:
-    """Replaces a function on sizes that a model imported by name; calls the one that keeps sizes symbolic."""
+    """Replaces a function on sizes that a model imported by name, by the one that keeps sizes symbolic."""
 
     def __init__(self, home: Any, name: str) -> None:
         self._home, self._name = home, name
@@ -248,7 +248,7 @@ def _text(run: Run, name: str) -> Callable[..., Any]:
 
     def text(self: torch.SymInt, *args: Any) -> Any:
         if run.active and run.is_number(self):
-            # what is written or looked up decides like what is compared, so it must be the same for all samples
+            # a size used as a key or as text acts like a comparison, so it must be the same for all samples
             return getattr(int(self), name)(*args)
         return original(self, *args)
 

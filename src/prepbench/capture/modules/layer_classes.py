@@ -1,4 +1,4 @@
-"""Which module classes stay one call in a module graph: layers, and classes that the user registered as leaves."""
+"""The module classes that stay one call in a module graph: layers, and registered leaves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _registered: set[type[torch.nn.Module]] = set()
 
 
 def is_layer_class(kind: type[torch.nn.Module]) -> bool:
-    """Whether the class is one of torch's own, or a class of ours that holds one operation."""
+    """Return whether the class is one of torch's own, or a class of ours that holds one operation."""
     return kind.__module__.startswith(_PACKAGES) or bool(getattr(kind, MARKER, False))
 
 
@@ -53,5 +53,5 @@ def _check_class(kind: Any) -> None:
 
 
 def is_registered_leaf(kind: type[torch.nn.Module]) -> bool:
-    """Whether this very class was registered."""
+    """Return whether this very class was registered."""
     return kind in _registered

@@ -1,4 +1,4 @@
-"""Nodes of FX graphs as text and plain values, as the documents of both levels show them."""
+"""Text and plain values of FX nodes, for the documents of both levels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FRAMES = 500
 
 
 def label_text(node: fx.Node) -> str:
-    """What a diagram writes on the node: the last part of a name, or the name of a function."""
+    """Return the label of a node in a diagram: the last part of a name, or the name of a function."""
     if node.op == "call_module":
         return str(node.target).rpartition(".")[2] or "module"
     if node.op in ("placeholder", "output", "call_method"):
@@ -40,7 +40,7 @@ def _short(target: Any) -> str:
 
 
 def target_text(target: Any) -> str:
-    """An FX target as text without addresses, e.g. ``"torch.nn.functional.relu"``."""
+    """Return an FX target as text without addresses, e.g. ``"torch.nn.functional.relu"``."""
     if isinstance(target, str | OpOverload):
         return str(target)
     name = str(getattr(target, "__name__", type(target).__name__))
@@ -57,21 +57,21 @@ def target_text(target: Any) -> str:
 def shapes_and_dtypes(
     value: Any, texts: SizeTexts, names: Mapping[str, str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The shapes and dtypes of the first tensors in a value; ``names`` tells which symbol is which input's size."""
+    """Return the shapes and dtypes of the first tensors in a value; ``names`` maps symbols to input sizes."""
     tensors = [leaf for leaf in collect(value) if isinstance(leaf, torch.Tensor)][:SHAPE_OUTPUTS]
     shapes = tuple(texts.shape(tensor.shape, names) for tensor in tensors)
     return shapes, tuple(str(tensor.dtype).removeprefix("torch.") for tensor in tensors)
 
 
 def code_frames(nodes: Iterable[Node]) -> tuple[CodeFrame, ...]:
-    """The lines around each line of code that made a node, for the first :data:`FRAMES` of them."""
+    """Return the code around the source line of each node, for the first :data:`FRAMES` lines."""
     sources = list(dict.fromkeys(node.source for node in nodes if node.source is not None))[:FRAMES]
     made = ((source, frame_of(source)) for source in sources)
     return tuple(CodeFrame(source.file, source.line, text) for source, text in made if text)
 
 
 def count_parameters(module: torch.nn.Module) -> int:
-    """The elements of all parameters; a lazy parameter has none yet."""
+    """Return the elements of all parameters; a lazy parameter has none yet."""
     return sum(0 if _is_lazy(parameter) else parameter.numel() for parameter in module.parameters())
 
 

@@ -1,4 +1,4 @@
-"""How a call that torch reports to a function mode is written as an FX node."""
+"""The FX spelling of a call that a function mode reports."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Spelled = tuple[str, Any, tuple[Any, ...], dict[str, Any]]
 
 
 def spell(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Spelled:
-    """``(op, target, args, kwargs)`` of the FX node for ``func(*args, **kwargs)``.
+    """Return ``(op, target, args, kwargs)`` of the FX node for ``func(*args, **kwargs)``.
 
     Example:
         >>> x = torch.ones(2)
@@ -54,11 +54,11 @@ def spell(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Spelled:
 
 
 def is_method(func: Any, name: str) -> bool:
-    """Whether ``func`` is a method of ``torch.Tensor``."""
+    """Return whether ``func`` is a method of ``torch.Tensor``."""
     return getattr(torch.Tensor, name, None) is func or getattr(func, "__objclass__", None) in torch.Tensor.__mro__
 
 
 def has_side_effect(func: Any) -> bool:
-    """Whether a call that returns nothing still changes one of its arguments."""
+    """Return whether a call that returns nothing still changes one of its arguments."""
     name = getattr(func, "__name__", "")
     return name in ("__setitem__", "__set__", "__delitem__") or (name.endswith("_") and not name.startswith("__"))

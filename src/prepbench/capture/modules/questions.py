@@ -1,4 +1,4 @@
-"""What is asked about sizes and numbers while a forward is traced: what becomes an assumption, and what is refused."""
+"""Guards on sizes and numbers during value tracing: which become assumptions, and which are refused."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from prepbench.capture.sizes.sample_sizes import NumbersDecide, SizesDecide, con
 from prepbench.running.source_lines import source_of_frame
 
 READS = frozenset({"__bool__", "__int__", "__index__", "__float__", "__complex__", "is_nonzero"})
-"""Functions by which Python reads a number from a tensor: what they ask, the model's line asks."""
+"""Functions by which Python reads a number from a tensor; their guards belong to the model's line."""
 
 
 class Run(Protocol):
-    """What a tracing run tells about the moment."""
+    """The interface of a tracing run for guards."""
 
     @property
     def active(self) -> bool: ...
@@ -28,7 +28,7 @@ class Run(Protocol):
 
 
 class Questions:
-    """The questions of one run.
+    """The guards of one run.
 
     Attributes:
         mode: the fake mode in which the model runs.
@@ -47,7 +47,7 @@ class Questions:
         self.mode: FakeTensorMode = symbolic_fake_mode(self._assume, self._ask, self._know)
 
     def is_number(self, value: Any) -> bool:
-        """Whether a symbolic value follows from an integer that an input holds, and not from sizes alone."""
+        """Return whether a symbolic value depends on an integer inside an input, and not on sizes alone."""
         return any(map(self._is_of_number, getattr(value.node.expr, "free_symbols", ())))
 
     def _is_of_number(self, symbol: Any) -> bool:
@@ -75,7 +75,7 @@ class Questions:
                 raise SizesDecide(text)
 
     def _refuse_numbers(self, expression: Any) -> None:
-        """Raise where samples have different answers, or others than the number that is traced with."""
+        """Raise if samples have different answers, or other ones than the traced number."""
         values = values_on_samples(expression, self.sizes)
         if not values or not is_open_question(self.mode, expression):
             return

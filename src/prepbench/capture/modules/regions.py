@@ -1,4 +1,4 @@
-"""Regions of a forward under autocast or without gradients, in the graph of the forward."""
+"""Record regions under autocast or without gradients in the graph of a forward."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Regions:
         self.opened: tuple[Any, list[tuple[Any, fx.Node]]] = (self._outside, [])
 
     def follow(self) -> None:
-        """Bring the graph into the state that the model is in now."""
+        """Bring the graph into the model's current autocast and gradient modes."""
         state, entered = self.opened
         now = _state()
         if now == state:

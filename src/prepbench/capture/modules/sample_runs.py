@@ -1,4 +1,4 @@
-"""What the submodules of a model do on the samples: the outputs of parts that cannot be traced.
+"""The results of a model's submodules on the samples, which stand in for parts that cannot be traced.
 
 The model runs once per sample, and only when something fails.
 """
@@ -64,15 +64,16 @@ class SampleRuns:
 
     @property
     def error(self) -> Exception | None:
-        """What the model raised on a sample without any tracing, if it did."""
+        """The model's error on a sample without any tracing, if there was one."""
         return next((run.error for run in self._runs or () if run.error is not None), None)
 
     def count(self, fqn: str) -> int:
-        """How often the module ran on the sample on which it ran most; 0 if nothing is recorded."""
+        """Return the largest number of calls of the module on one sample; 0 if nothing is recorded."""
         return max((len(run.calls.get(fqn, ())) for run in self._runs or ()), default=0)
 
     def samples_for(self, fqn: str) -> list[Sample]:
-        """The inputs of the module's first call on each sample, as samples without data; runs the model if needed.
+        """Return the inputs of the module's first call on each sample, as samples without data; runs the model if
+        needed.
 
         Empty if the module never ran, or if its inputs cannot exist without data.
         """
@@ -92,7 +93,8 @@ class SampleRuns:
         make: Callable[[torch.Tensor, list[Any]], Any],
         unknown_size: Callable[[], Any],
     ) -> tuple[Any, list[Any]]:
-        """A fake output for the ``number``-th call of a module: sizes follow from those of ``inputs`` where they can.
+        """Return a fake output for the ``number``-th call of a module: sizes follow from those of ``inputs`` where they
+        can.
 
         Args:
             fqn: the module.
@@ -126,14 +128,14 @@ class SampleRuns:
 
 
 def _calls_like(calls: list[RecordedCall], leaves: list[Any], name: str) -> tuple[CallsAlike, list[Any]]:
-    """What was learned from the calls whose inputs are most like ``leaves``, and the inputs that its rules take."""
+    """Return the rules learned from the calls whose inputs are most like ``leaves``, and the inputs of the rules."""
     learned = LearnedOutputs.learn(calls, name)
     found = learned.find(leaves)
     if found is None and len(sizes_of(leaves)) == len(sizes_of(calls[0].inputs)):
         found = learned.variants[0]
     if found is not None:
         return found, leaves
-    # called with other arguments than on any sample: only sizes that are always the same are known
+    # the arguments match those of no sample, so only constant sizes are known
     return CallsAlike.learn([replace(call, inputs=()) for call in calls], name), []
 
 
@@ -142,7 +144,7 @@ def _ranks(call: RecordedCall) -> list[Any]:
 
 
 class _Unreadable:
-    """Stands for an iterator that a failed module returned: it may be handed on, but not read."""
+    """Stands for an iterator that a failed module returned, which may be passed on, but not read."""
 
     def __init__(self, fqn: str) -> None:
         self._fqn = fqn

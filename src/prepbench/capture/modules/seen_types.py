@@ -1,4 +1,4 @@
-"""``type(x)`` and ``isinstance(x, ...)`` in a model's code, while tensors and sizes are stand-ins of other classes."""
+"""Eager types for ``type(x)`` and ``isinstance(x, ...)`` in a model's code, where tensors and sizes are stand-ins."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from prepbench._torch_compat.fake_tensors import is_fake
 from prepbench.patching import patched_item
 
 _NUMBERS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
-"""What sizes and numbers are where the model runs for real."""
+"""The eager types of sizes and numbers."""
 
 _REPLACED = frozenset({"type", "isinstance"})
 _LIBRARIES = frozenset({"torch", "builtins", "prepbench", "numpy", *sys.stdlib_module_names})
@@ -25,7 +25,7 @@ _LIBRARIES = frozenset({"torch", "builtins", "prepbench", "numpy", *sys.stdlib_m
 
 @contextmanager
 def types_as_in_eager(code: Iterable[Any]) -> Iterator[None]:
-    """Inside the block tensors and sizes that are traced have the types that they have where the model runs for real.
+    """Give traced tensors and sizes their eager types during the block.
 
     That is so for ``type`` and ``isinstance`` in these classes and functions, and in functions that they name. Only
     files whose code asks get the replacement. For everything else it does what the originals do.
@@ -43,7 +43,7 @@ def types_as_in_eager(code: Iterable[Any]) -> Iterator[None]:
 
 
 def code_held_by(root: torch.nn.Module) -> list[Any]:
-    """The classes of the modules, and the functions that modules hold as attributes."""
+    """Return the classes of the modules, and the functions that modules hold as attributes."""
     classes: dict[type, None] = {}
     functions: list[Any] = []
     for module in root.modules():
@@ -56,7 +56,7 @@ _FUNCTIONS = (types.FunctionType, types.MethodType)
 
 
 def _functions(code: Iterable[Any]) -> list[types.FunctionType]:
-    """The functions of classes and objects, and those that their code names, except those of libraries."""
+    """Return the functions of classes and objects, and those that their code names, except those of libraries."""
     found: dict[int, types.FunctionType] = {}
     waiting = [function for part in code for function in _own_functions(part)]
     while waiting:
@@ -89,13 +89,13 @@ def _own_functions(part: Any) -> Iterator[Any]:
 
 
 def _names(code: types.CodeType) -> set[str]:
-    """What a function's code calls by name, also in the functions inside it."""
+    """Return the names that a function's code calls, also in nested functions."""
     inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
     return set(code.co_names).union(*map(_names, inner))
 
 
 def _isinstance(here: int) -> Any:
-    """``isinstance`` for which sizes and numbers are int and float in the thread that traces."""
+    """Return an ``isinstance`` for which sizes and numbers are int and float in the tracing thread."""
 
     def isinstance(value: Any, kinds: Any, /) -> bool:
         number = _NUMBERS.get(type(value))
@@ -111,7 +111,7 @@ def _for_user(value: Any, kinds: Any) -> bool:
 
 
 def asks_for_user(code: types.CodeType) -> bool:
-    """Whether some code, which is not the user's, asks for the user what a value is an instance of."""
+    """Return whether library code checks a type on behalf of the user's code."""
     return code is _for_user.__code__
 
 
@@ -125,7 +125,7 @@ def _type_of_proxy(proxy: fx.Proxy) -> type:
 
 
 class _LikeType(type):
-    """Makes a class that stands for ``type`` itself."""
+    """Makes a class that stands in for ``type`` itself."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if len(args) == 1 and not kwargs:

@@ -16,14 +16,14 @@ from prepbench.capture.sizes.sample_sizes import NumbersDecide, value_at
 from prepbench.document.model import SourceLine
 
 IsLeaf = Callable[[torch.nn.Module, str], bool]
-"""Which modules stay single calls; called with a module and its name within the root."""
+"""Decides whether a module stays a single call; called with the module and its name within the root."""
 
 _CONVERSION = re.compile(r"\b(?:int|float|sqrt|ceil|floor|trunc)\(")
 
 
 @dataclass(frozen=True)
 class Assumption:
-    """What a graph assumes about its input sizes, and about integers in its inputs.
+    """An assumption of a graph on its input sizes, or on integers in its inputs.
 
     Attributes:
         expression: a sympy condition.
@@ -40,7 +40,7 @@ class Assumption:
 
 @dataclass(frozen=True)
 class Granted:
-    """A number that tracing took for granted, because it is the same on all samples.
+    """A number that tracing treated as a constant, because it is the same on all samples.
 
     Attributes:
         fqn: the module whose code reads it.
@@ -55,7 +55,7 @@ class Granted:
 
 @dataclass(frozen=True)
 class ModuleVisit:
-    """That tracing called a submodule, with the error if its code could not be traced."""
+    """A call of a submodule during tracing, with the error if its code failed to trace."""
 
     fqn: str
     error: Exception | None = None
@@ -63,7 +63,9 @@ class ModuleVisit:
 
 @dataclass
 class TraceResult:
-    """The graph of one module, and what it needs to run; ``error`` is what its own forward raised, if it did."""
+    """The graph of one module, and its data for running; ``error`` is the error of its own forward, if there was
+    one.
+    """
 
     graph: fx.Graph
     visits: list[ModuleVisit] = field(default_factory=list)
@@ -76,7 +78,7 @@ class TraceResult:
 
     @property
     def fixed(self) -> list[Assumption]:
-        """Sizes that differ between samples and yet had to be one number, such as the length of an unrolled loop."""
+        """Sizes that differ between samples but were specialised, such as the length of an unrolled loop."""
         return [
             a
             for a in self.assumptions
@@ -87,12 +89,12 @@ class TraceResult:
 
     @property
     def converted(self) -> bool:
-        """Whether ``int()`` or the like in the model's code made a number of a size that differs."""
+        """Whether ``int()`` or the like in the model's code specialised a size that differs."""
         return any(a.source is not None and _CONVERSION.search(a.source.code) for a in self.fixed)
 
     @property
     def contradicted(self) -> list[Assumption]:
-        """Assumptions that are false for one of the samples that were traced."""
+        """Assumptions that are false for one of the traced samples."""
         return [
             a
             for a in self.assumptions
@@ -101,29 +103,29 @@ class TraceResult:
 
     @property
     def avoidable(self) -> bool:
-        """Whether something was lost that another way of tracing may keep."""
+        """Whether another way of tracing may keep something that this one lost."""
         return any(not needs_data(e) and not isinstance(e, NumbersDecide) for e in self.errors) or any(
             assumption.asked_by_torch for assumption in (*self.fixed, *self.contradicted)
         )
 
     @property
     def errors(self) -> list[Exception]:
-        """Everything that was raised, the root's own error first."""
+        """All errors, the root's own error first."""
         return [e for e in (self.error, *(visit.error for visit in self.visits)) if e is not None]
 
     def keep_errors_of(self, other: TraceResult) -> None:
-        """Take over why the modules failed that fail in both traces."""
+        """Adopt the errors of another trace for modules that fail in both."""
         errors = {visit.fqn: visit.error for visit in other.visits if visit.error is not None}
         self.visits = [replace(v, error=errors.get(v.fqn, v.error)) if v.error else v for v in self.visits]
 
     @property
     def losses(self) -> tuple[bool, int, int, int]:
-        """What was not traced, for comparing two attempts at the same model."""
+        """The untraced parts, for comparing two attempts at the same model."""
         return self.error is not None, len(self.contradicted), len(self.errors), len(self.fixed)
 
 
 def values_on_samples(expression: Any, sizes: dict[Any, InputSize]) -> list[dict[Any, Any]]:
-    """The values that the symbols of ``expression`` have on each sample; empty if one is no input size."""
+    """Return the values that the symbols of ``expression`` have on each sample; empty if one is no input size."""
     symbols: set[Any] = getattr(expression, "free_symbols", set())
     if not symbols or not symbols <= set(sizes):
         return []

@@ -1,4 +1,4 @@
-"""``RobustTracer``: one FX graph of a module in which whatever cannot be traced is a single call."""
+"""``RobustTracer``: one FX graph of a module, in which each untraceable part is a single call."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Target = torch.nn.Module | Callable[..., Any]
 
 
 class RobustTracer:
-    """Traces modules into FX graphs; a part that cannot be traced does not stop the rest.
+    """Traces modules into FX graphs; an untraceable part does not stop the rest.
 
     Without inputs, tracing is symbolic. With ``inputs=`` the forward runs on tensors without data, so that Python
     control flow on shapes, ``len``, iteration, item assignment and output classes resolve. Either way, the innermost
@@ -63,7 +63,7 @@ class RobustTracer:
         self.root: Target | None = None
         self.graph: fx.Graph | None = None
         self.result: TraceResult | None = None
-        """Everything the last :meth:`trace` found out, beside its graph."""
+        """The results of the last :meth:`trace`, beside its graph."""
         self._failures: dict[int, tuple[Target, str]] = {}
         self._visited: dict[int, Target] = {}
         self.failures: dict[str, Failure] = {}
@@ -92,7 +92,7 @@ class RobustTracer:
 
     @classmethod
     def is_registered_leaf(cls, m: torch.nn.Module | type[torch.nn.Module]) -> bool:
-        """Whether this class, or the class of this module, was registered as a leaf.
+        """Return whether this class, or the class of this module, was registered as a leaf.
 
         Args:
             m: a class or a module.
@@ -103,7 +103,7 @@ class RobustTracer:
         return layer_classes.is_registered_leaf(type(m) if isinstance(m, torch.nn.Module) else m)
 
     def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
-        """Whether ``m`` stays one call: a layer of ``torch.nn``, a scripted, registered or failed module.
+        """Return whether ``m`` stays one call: a layer of ``torch.nn``, a scripted, registered or failed module.
 
         Args:
             m: the module.
@@ -120,7 +120,7 @@ class RobustTracer:
         )
 
     def is_failed(self, m: Target) -> bool:
-        """Whether the code of ``m`` could not be traced.
+        """Return whether the code of ``m`` could not be traced.
 
         Args:
             m: a module or function.
@@ -131,7 +131,7 @@ class RobustTracer:
         return id(m) in self._failures
 
     def failure_msg(self, m: Target) -> str | None:
-        """The error of a failed module, in one line.
+        """Return the error of a failed module, in one line.
 
         Args:
             m: a module or function.
@@ -148,7 +148,7 @@ class RobustTracer:
         return {key: message for key, (_, message) in self._failures.items()}
 
     def is_unvisited(self, m: Target) -> bool:
-        """Whether ``m`` was never called while tracing.
+        """Return whether ``m`` was never called while tracing.
 
         Args:
             m: a module or function.
@@ -178,7 +178,7 @@ class RobustTracer:
         runs: SampleRuns | None = None,
         prefix: str = "",
     ) -> fx.Graph:
-        """The graph of ``root``; empty if its own forward failed (see :meth:`is_failed`).
+        """Return the graph of ``root``; empty if its own forward failed (see :meth:`is_failed`).
 
         Args:
             root: a module or a function.
@@ -284,7 +284,9 @@ def trace_symbolically(
 
 
 def _keeping_buffers(tracer: _Tracer) -> Callable[..., None]:
-    """``Module.__setattr__`` that writes an assignment to a buffer into the graph, so that it happens at every call."""
+    """Return a ``Module.__setattr__`` that records buffer assignments in the graph, so that every call performs
+    them.
+    """
     original = torch.nn.Module.__setattr__
 
     def assign(module: torch.nn.Module, name: str, value: Any) -> None:
@@ -297,7 +299,7 @@ def _keeping_buffers(tracer: _Tracer) -> Callable[..., None]:
 
 
 class _SeenAsTensor(fx.Proxy):
-    """A proxy that the model's own ``isinstance(x, torch.Tensor)`` takes for a tensor."""
+    """A proxy that the model's own ``isinstance(x, torch.Tensor)`` accepts as a tensor."""
 
     @property
     def __class__(self) -> type:
@@ -327,7 +329,7 @@ def _asks_isinstance(frame: FrameType) -> bool:
 
 
 class _Tracer(fx.Tracer):
-    """FX's tracer, in which a module that cannot be traced becomes one call."""
+    """FX's tracer, with a single call for each module that cannot be traced."""
 
     # a buffer that is counted up must be counted at every call, not while tracing
     proxy_buffer_attributes = True
@@ -399,7 +401,7 @@ class _Tracer(fx.Tracer):
         return proxy
 
     def trace_leaf(self, root: torch.nn.Module, concrete_args: dict[str, Any]) -> fx.Graph:
-        """The graph of a root that is a leaf itself: its inputs, one call, its output."""
+        """Return the graph of a root that is a leaf itself: its inputs, one call, its output."""
         self.root, self.graph = root, fx.Graph()
         self.tensor_attrs: dict[Any, str] = {}
         self.submodule_paths = {root: ""}
@@ -504,7 +506,7 @@ def trace_values(
 
 
 def _ways(bases: Sequence[int]) -> deque[Way]:
-    """The ways to trace with these base samples, fastest first.
+    """Return the ways to trace with these base samples, fastest first.
 
     Torch's Python kernels are slow but fix fewer sizes, and so may another sample. Models that know a way of their own
     for ``torch.export`` may take it as a last resort, before sizes that decide make leaves.
@@ -517,7 +519,7 @@ def _ways(bases: Sequence[int]) -> deque[Way]:
 
 
 def _next_ways(way: Way, trace: TraceResult) -> list[Way]:
-    """What to try right after this result."""
+    """Return the ways to try right after this result."""
     if trace.converted and not way.conversions:
         return [replace(way, conversions=True)]
     if way.conversions and not way.kernels and trace.avoidable:
@@ -526,14 +528,14 @@ def _next_ways(way: Way, trace: TraceResult) -> list[Way]:
 
 
 def _about_sizes(error: Exception) -> bool:
-    """Whether torch failed at a symbolic size, which its Python kernels may take."""
+    """Return whether torch failed at a symbolic size, which its Python kernels may accept."""
     return isinstance(error, UntracedTensor) or "sym" in str(error).lower()
 
 
 def _may_help(way: Way, best: TraceResult, sizes_matter: bool) -> bool:
-    """Whether tracing this way may keep what the best trace so far lost."""
+    """Return whether tracing this way may keep something that the best trace so far lost."""
     if not sizes_matter and not way.exporting:
-        return False  # nothing was lost to a size, so neither the sample nor the kernels matter
+        return False  # no loss comes from a size, so neither the sample nor the kernels matter
     if way.conversions:
         return True
     if way.strict:

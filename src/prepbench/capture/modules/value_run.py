@@ -1,4 +1,4 @@
-"""One run of a forward on tensors without data, in which every torch call becomes a node."""
+"""One run of a forward on fake tensors, in which every torch call becomes a node."""
 
 from __future__ import annotations
 
@@ -52,19 +52,21 @@ from prepbench.running.source_lines import source_of_frame
 
 
 class RunsNeeded(BaseException):
-    """Tracing needs what a part that failed returns on the samples; no ``Exception``, so that no model swallows it."""
+    """Raised where tracing needs the recorded results of a failed part; no ``Exception``, so that no model swallows
+    it.
+    """
 
 
 @dataclass(frozen=True)
 class Way:
-    """How to trace.
+    """The options of one tracing run.
 
     Attributes:
         base: the sample whose sizes decide.
-        conversions: ``int(size)`` and ``float(size)`` in the model's code stay symbolic.
-        kernels: through torch's Python kernels.
-        exporting: as if ``torch.export`` did it.
-        strict: what is decided by sizes must be the same for all samples.
+        conversions: whether ``int(size)`` and ``float(size)`` in the model's code stay symbolic.
+        kernels: whether to use torch's Python kernels, which take symbolic sizes.
+        exporting: whether the model sees itself as being exported by ``torch.export``.
+        strict: whether branches on sizes must go the same way for all samples.
     """
 
     base: int
@@ -81,6 +83,7 @@ class ValueRun:
         self.function = root
         self.root = root if isinstance(root, torch.nn.Module) else torch.nn.Module()
         self.is_leaf, self.runs, self.prefix = is_leaf, runs, prefix
+        # ids are valid keys, because root keeps its modules and tensors alive during the run
         self.paths = {id(module): name for name, module in self.root.named_modules()}
         self.numbers: Counter[str] = Counter()
         self.visits: list[ModuleVisit] = []
@@ -100,22 +103,24 @@ class ValueRun:
 
     @property
     def active(self) -> bool:
-        """Whether what runs now is the model's own code, to be written down call by call."""
+        """Whether the model's own code runs now, whose calls are recorded."""
         return not self.paused and not self.below and threading.get_ident() == self.thread
 
     @property
     def inside(self) -> str:
-        """The module whose code runs now."""
+        """The name of the module whose code runs now."""
         return self.builder.scope[-1][0] if self.builder.scope else ""
 
     def is_number(self, value: Any) -> bool:
-        """Whether a symbolic value follows from an integer that an input holds."""
+        """Return whether a symbolic value is derived from an integer inside an input."""
         return self.questions.is_number(value)
 
     def trace(self, samples: Sequence[Sample], way: Way) -> TraceResult:
-        """Run the forward once and return what it did."""
+        """Run the forward once and return its graph, assumptions and error."""
         result = TraceResult(self.builder.graph, self.visits, None, self.builder.constants)
         with ExitStack() as stack:
+            # restored() is outside of everything that runs the model: the forward may write flags and fake tensors into
+            # it
             stack.enter_context(numbers_kept())
             buffers = stack.enter_context(restored(self.root, self.function))
             call = fake_inputs(self.function, samples, self.mode, way.base)
@@ -144,10 +149,14 @@ class ValueRun:
         return result
 
     def _code(self) -> list[Any]:
-        """Whose code runs: the classes of the modules and functions that these hold, or the function."""
+        """Return the objects whose code runs: the root function, and the classes and functions that the modules
+        hold.
+        """
         return [self.function, *code_held_by(self.root)]
 
     def _forward(self, call: FakeInputs, buffers: dict[str, torch.Tensor]) -> None:
+        # The fake mode is outermost, so that it gets what the two recording modes pass on. TorchFunctions is innermost
+        # and sees the calls as the model writes them; Operators sees what is left below a function transform.
         with (
             self.mode,
             conversions_that_change_nothing_skipped(),
@@ -156,6 +165,7 @@ class ValueRun:
             TorchFunctions(self),
         ):
             output = self.function(*call.args, **call.kwargs)
+            # from here on prepbench itself calls torch; pause for good, the run ends with this block
             self.paused += 1
             self.regions.follow()
             self._keep_buffers(buffers)
@@ -193,7 +203,7 @@ class ValueRun:
     # -- operations
 
     def call_quietly(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call ``function`` on fakes without writing anything down."""
+        """Call ``function`` on fakes without recording it."""
         self.paused += 1
         try:
             return function(*args, **kwargs)
@@ -201,7 +211,7 @@ class ValueRun:
             self.paused -= 1
 
     def call_below(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call ``function`` and write down what it does one level below, as plain operators on plain tensors."""
+        """Call ``function`` and record it one level below, as plain operators on plain tensors."""
         self.below += 1
         try:
             return function(*args, **kwargs)
@@ -209,9 +219,11 @@ class ValueRun:
             self.below -= 1
 
     def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run one torch call of the model and write it down if it made or changed a value."""
+        """Run one torch call of the model, and record it if it made or changed a value."""
         if func is torch.Tensor.__iter__:
+            # the result of a node has to be tensors, not an iterator over them
             return iter(self.operation(torch.Tensor.unbind, args, kwargs))
+        # before the call, because an operation in place raises the version of its own argument
         versions = _versions(args, kwargs)
         self.reading = getattr(func, "__name__", "") in READS
         try:
@@ -219,23 +231,26 @@ class ValueRun:
         finally:
             self.reading = False
         if func is torch.Tensor.size:
+            # pad_packed_sequence(total_length=...) compares this size with the longest sequence, a size that depends on
+            # data
             assume_total_length(result)
         if result is NotImplemented:
             return result
         if self._is_new(result) or (result is None and has_side_effect(func)):
+            # first the nodes that enter or leave no_grad and the like, as this operation runs inside of them
             self.regions.follow()
             self.builder.add(*spell(func, args, kwargs), result)
         return result
 
     def operator_below(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Write down an operator that ran below a function transform, or a higher-order operator."""
+        """Record an operator that ran below a function transform, or a higher-order operator."""
         higher = isinstance(func, HigherOrderOperator)
         self.compiled_branches |= higher
         if (self.below or higher) and not self.paused and self._is_new(result):
             self.builder.add("call_function", func, args, kwargs, result)
 
     def _told_apart(self, result: Any, versions: dict[int, int]) -> Any:
-        """A result that is one of the inputs, unchanged, as an object of its own.
+        """Return a result that is one of the inputs, unchanged, as an object of its own.
 
         Dropout in evaluation returns its input. In training it does not, so what the model does with the input
         afterwards must not be taken for something that it does with the output.
@@ -257,7 +272,7 @@ class ValueRun:
         return False
 
     def autograd_function(self, original: Callable[..., Any], kind: Any, args: Any, kwargs: Any) -> Any:
-        """Write a custom autograd function down as one call, so that its backward is kept."""
+        """Record a custom autograd function as one call, so that its backward is kept."""
         if any(callable(arg) and not isinstance(arg, torch.Tensor) for arg in args):
             return original(kind, *args, **kwargs)  # a checkpoint: the model's code runs inside
         result = self.call_quietly(original, kind, *args, **kwargs)
@@ -265,16 +280,17 @@ class ValueRun:
         return result
 
     def wrapped_function(self, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Write a function that ``torch.fx.wrap`` was called for down as one call."""
+        """Record a function that ``torch.fx.wrap`` was called for as one call."""
         self.regions.follow()
         name = wrapped_name(original)
         number = self.numbers[name]
         self.numbers[name] += 1
+        # nodes for the arguments as they are before the call, which may change them in place
         prepared = self._prepared(args, kwargs)
         try:
             result = self.call_quietly(original, *args, **kwargs)
         except Exception:
-            # what it does without data does not matter: it is never looked into
+            # its failure on fake tensors does not matter, because it stays opaque; recorded results take its place
             if not self._recorded_runs().count(self._full(name)):
                 raise
             result = self.call_quietly(lambda: self._output_of(name, number, args, kwargs, "failed"))
@@ -294,6 +310,8 @@ class ValueRun:
         self.numbers[fqn] += 1
         if self.is_leaf(module, fqn):
             return self._leaf(original, module, fqn, number, args, kwargs)
+        # The nodes of a submodule that fails are rolled back, and one opaque node replaces them. Failures of its own
+        # submodules stay among the visits, since they are the cause; its successful visits go with their nodes.
         mark, count = self.builder.mark(), len(self.visits)
         regions = self.regions.opened
         self.builder.scope.append((fqn, type(module).__name__, number))
@@ -328,17 +346,17 @@ class ValueRun:
         prepared = self._prepared(args, kwargs)
         known = module is self.root and self.runs.count(self._full(fqn))
         if known or isinstance(module, torch.jit.ScriptModule):
-            # what is known need not be computed; the script interpreter would fix sizes by reading them as numbers
+            # recorded results need no second computation; TorchScript's interpreter would specialise sizes to constants
             return self._leaf_node(module, fqn, number, args, kwargs, prepared, "leaf")
         try:
             versions = _versions(args, kwargs)
-            with RecurrentLayers():  # torch goes through the steps of a sequence one by one, and fixes their number
+            with RecurrentLayers():  # torch would unroll the steps of a sequence, and so specialise its length
                 result = self.leaves.output(
                     module, args, kwargs, lambda: self.call_quietly(original, module, *args, **kwargs)
                 )
             result = self._told_apart(result, versions)
         except Exception:
-            # a leaf is never looked into, so what its code cannot do without data is no failure
+            # a leaf stays opaque, so an error of its code on fake tensors is no failure of capture
             if not self._recorded_runs().count(self._full(fqn)):
                 raise
             return self._leaf_node(module, fqn, number, args, kwargs, prepared, "leaf")
@@ -355,9 +373,9 @@ class ValueRun:
         return result
 
     def _output_of(self, name: str, number: int, args: Any, kwargs: Any, status: str) -> Any:
-        """What a part that is not looked into returns, by what it returned on the samples.
+        """Return the results of an opaque part, derived from its recorded results on the samples.
 
-        Numbers that a part returns which failed may follow from data, even if the samples do not show it.
+        Numbers from a part that failed may depend on data, even if the samples do not show it.
         """
 
         def make(leaf: torch.Tensor, sizes: Any) -> torch.Tensor:
@@ -388,7 +406,7 @@ def _versions(args: Any, kwargs: Any) -> dict[int, int]:
 
 
 class RepeatedLayers:
-    """The outputs of layers on tensors without data, remembered within one tracing run.
+    """Caches the outputs of layers on fake tensors within one tracing run.
 
     Two calls are alike when the layers have the same class, settings and parameter shapes, and the inputs the same
     sizes, strides, dtype and device.
@@ -404,20 +422,24 @@ class RepeatedLayers:
     def output(
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], compute: Callable[[], Any]
     ) -> Any:
-        """What ``module`` returns for these fake tensors: a copy of what a layer like it returned, or computed."""
+        """Return the result of ``module`` for these fake tensors: a copy of an equal layer's result, or a computed
+        one.
+        """
         key = None if kwargs or not _is_plain(module) else _key(module, args)
         if key is None:
             return compute()
         if key in self._known:
             return self._quietly(self._known[key].clone)
         result = compute()
+        # a view of the input must stay a view, so that a write into it reaches the input; a cached copy would not be
+        # one
         if isinstance(result, torch.Tensor) and not _shares_memory(result, args):
             self._known[key] = result
         return result
 
 
 def _is_plain(module: torch.nn.Module) -> bool:
-    """Whether the module is one of torch's own layers, as torch made it."""
+    """Return whether the module is one of torch's own layers, as torch made it."""
     own = vars(module)
     return (
         type(module).__module__.startswith("torch.nn.modules.")
@@ -438,6 +460,7 @@ def _key(module: torch.nn.Module, args: tuple[Any, ...]) -> Any:
     settings = {
         name: value for name, value in vars(module).items() if isinstance(value, bool | int | float | str | tuple)
     }
+    # both change the dtype or requires_grad of the result
     state = torch.is_grad_enabled(), autocast_state()
     return (
         type(module), module.extra_repr(), tuple(sorted(settings.items(), key=str)), state, tuple(own),
@@ -446,6 +469,7 @@ def _key(module: torch.nn.Module, args: tuple[Any, ...]) -> Any:
 
 
 def _metadata(tensor: torch.Tensor) -> Any:
+    # a sparse tensor has no strides, and its number of entries is data: alike only to itself
     if tensor.layout is not torch.strided:
         return id(tensor)
     sizes = tuple(map(_expression, tensor.shape)), tuple(map(_expression, tensor.stride()))
@@ -465,7 +489,7 @@ def _shares_memory(result: torch.Tensor, args: tuple[Any, ...]) -> bool:
 
 
 class Run(Protocol):
-    """What a tracing run offers to the modes."""
+    """The interface of a tracing run for its modes."""
 
     @property
     def active(self) -> bool: ...

@@ -1,1 +1,1 @@
-"""Sizes: which axes vary, samples of other sizes, and what a graph asks of a size."""
+"""Sizes: dynamic axes, resized samples, and guards of a graph on sizes."""

@@ -1,4 +1,4 @@
-"""One dim of one input, and how dims are called: by what they are for, the same in every graph of a model."""
+"""One dim of one input, and the names of dims: by their role, and the same in every graph of a model."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Axis:
         check_count("maximum", self.maximum, optional=True)
 
     def allows(self, size: int) -> bool:
-        """Whether the size is within the limits.
+        """Return whether the size is within the limits.
 
         Args:
             size: a number of elements.
@@ -77,7 +77,7 @@ class Axis:
 
     @property
     def short_name(self) -> str:
-        """The symbol as shapes show it, e.g. ``"B"`` for ``"batch"``; a name that was given stays."""
+        """The symbol as shapes show it, e.g. ``"B"`` for ``"batch"``; user-given names stay."""
         if self.named:
             return self.symbol
         role, _, number = self.symbol.partition("_")
@@ -88,7 +88,9 @@ _SHORT = {"batch": "B", "height": "H", "width": "W", "sequence": "seq"}
 
 
 def short_names(axes: Iterable[Axis]) -> dict[str, str]:
-    """What shapes show, by symbol; names that were given come first, and a size keeps its symbol where they clash."""
+    """Return the displayed name of each symbol; user-given names take precedence, and on a clash a size keeps its
+    symbol.
+    """
     names: dict[str, str] = {}
     for axis in sorted(axes, key=lambda axis: not axis.named):
         if axis.symbol not in names:
@@ -97,7 +99,7 @@ def short_names(axes: Iterable[Axis]) -> dict[str, str]:
 
 
 def with_symbols(axes: Sequence[Axis]) -> tuple[Axis, ...]:
-    """The axes with a name for each dynamic one: axes that vary together share a name."""
+    """Return the axes with a name for each dynamic one: axes that vary together share a name."""
     roles = _roles(axes)
     names: dict[Any, str] = {}
     result = []
@@ -120,7 +122,7 @@ def _key(axis: Axis) -> Any:
 
 
 def _roles(axes: Sequence[Axis]) -> dict[Any, str]:
-    """What each size is for, by its key; the first axis of that size decides."""
+    """Return the role of each size, by its key; the first axis of that size decides."""
     tensors: dict[str, list[Axis]] = {}
     for axis in axes:
         tensors.setdefault(axis.path, []).append(axis)
@@ -144,12 +146,14 @@ def _roles(axes: Sequence[Axis]) -> dict[Any, str]:
 
 
 def _covers(sizes: tuple[int, ...], total: tuple[int, ...]) -> bool:
-    """Whether sizes are a total, or more than it in some samples and it in others."""
+    """Return whether sizes are a total, or more than it in some samples and equal to it in others."""
     return all(a >= b for a, b in zip(sizes, total, strict=True)) and any(map(int.__eq__, sizes, total))
 
 
 def _role(axis: Axis, dims: Sequence[Axis], has_twin: bool) -> str:
-    """The role of a dim; ``has_twin`` tells that another tensor has the same sizes, as keys and values of a cache."""
+    """Return the role of a dim; ``has_twin`` means that another tensor has the same sizes, as keys and values of a
+    cache do.
+    """
     rank = len(dims)
     if axis.dim == 0:
         return "batch"
@@ -171,12 +175,12 @@ def _unused(name: str, used: set[str]) -> str:
 
 
 def pattern_of(path: str) -> str:
-    """The path with ``*`` for each index, e.g. ``"past.layers[*].keys"``; the dim in ``.shape[2]`` stays."""
+    """Return the path with ``*`` for each index, e.g. ``"past.layers[*].keys"``; the dim in ``.shape[2]`` stays."""
     return re.sub(r"(?<!\.shape)\[\d+\]", "[*]", path)
 
 
 def in_pattern(pattern: str, path: str) -> bool:
-    """Whether a path is the pattern itself, has an index wherever that has ``[*]``, or lies below one that ends in
+    """Return whether a path is the pattern itself, has an index for each ``[*]``, or lies below a pattern that ends in
     ``.*``.
     """
     if pattern.endswith(".*"):
@@ -190,12 +194,14 @@ def _with_stars(path: str, pattern: str) -> str:
 
 
 def _above(path: str) -> list[str]:
-    """What holds the tensor at a path, e.g. ``["past", "past.layers", "past.layers[0]"]``; the outermost first."""
+    """Return the enclosing objects of a path, e.g. ``["past", "past.layers", "past.layers[0]"]``; the outermost
+    first.
+    """
     return [path[: match.start()] for match in re.finditer(r"[.\[]", path)]
 
 
 def counted_places(paths: Iterable[str], among: Iterable[str] = ()) -> list[str]:
-    """Paths as patterns, each with how many it stands for, e.g. ``"past[*].key (6)"``.
+    """Return paths as patterns, each with the number of paths, e.g. ``"past[*].key (6)"``.
 
     Args:
         paths: of tensors, or of their dims (``"past[0].key.shape[2]"``).
@@ -217,7 +223,7 @@ _DIM = re.compile(r"\.shape\[\d+\]$")
 
 
 def _whole_objects(paths: Sequence[str], among: Iterable[str]) -> dict[str, str]:
-    """For paths of several patterns: the outermost object of which all tensors are among them, e.g. ``"past.*"``."""
+    """Return the outermost object whose tensors are all among the paths of several patterns, e.g. ``"past.*"``."""
     below: dict[str, list[str]] = {}
     for path in dict.fromkeys(among):
         for above in _above(_DIM.sub("", path)):

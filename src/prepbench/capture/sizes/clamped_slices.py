@@ -1,4 +1,4 @@
-"""Slices that reach beyond the edge of a tensor in one sample and not in another, such as the last entries of a cache.
+"""Slices that exceed the bounds of a tensor in some samples only, such as the last entries of a cache.
 
 ``x[-8:]`` takes all of a shorter tensor. torch asks whether it is shorter while it traces, and a graph would hold for
 one answer. With entries that are picked from ``max(len(x) - 8, 0)`` on, nothing is asked.
@@ -17,7 +17,7 @@ from prepbench.capture.sizes.sample_sizes import SampleSizes
 
 
 class ClampedSlices(TorchFunctionMode):
-    """Inside the block, bounds of slices that lie outside of a tensor in some samples only are clamped by size.
+    """Clamp by size the bounds of slices that lie outside of a tensor in some samples only, during the block.
 
     Args:
         sizes: of all samples.
@@ -34,7 +34,8 @@ class ClampedSlices(TorchFunctionMode):
             for dim, place in _slices(tensor, parts):
                 bounds = self._bounds(parts[place], tensor.shape[dim])
                 if bounds is not None:
-                    # picked, because a view would make torch ask how it lies in memory, which is the same question
+                    # index_select, because a view would make torch guard on its memory layout, which is the same
+                    # question
                     entries = torch.arange(*bounds, device=tensor.device)
                     tensor = torch.index_select(tensor, dim, entries)
                     parts = (*parts[:place], slice(None), *parts[place + 1 :])
@@ -42,7 +43,7 @@ class ClampedSlices(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def _bounds(self, part: slice, size: torch.SymInt) -> tuple[Any, Any] | None:
-        """From where to where, where a bound of the slice lies outside in some samples only."""
+        """Return the start and end of a slice, if a bound lies outside in some samples only."""
         expression, names = named_expression(size)
         known = self._sizes.values(expression, names)
         given = [bound for bound in (part.start, part.stop) if type(bound) is int]
@@ -53,7 +54,7 @@ class ClampedSlices(TorchFunctionMode):
 
 
 def _slices(tensor: torch.Tensor, parts: tuple[Any, ...]) -> Iterator[tuple[int, int]]:
-    """The dims of symbolic size that are sliced without a step, each with its place in the index."""
+    """Yield the dims of symbolic size that are sliced without a step, each with its place in the index."""
     dim = 0
     for place, part in enumerate(parts):
         if part is Ellipsis:

@@ -1,4 +1,4 @@
-"""What a captured graph asks of the sizes of its inputs, in words, with the line of the model that asked."""
+"""The conditions of a captured graph on its input sizes, in words, with the line of the model that made each."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class SizeCondition:
         return f"{self.text} ({self.source.file}:{self.source.line}: {self.source.code})" if self.source else self.text
 
     def holds(self, sizes: Sequence[int]) -> bool | None:
-        """Whether it is true of these sizes; None where it has no value, such as in a division by zero."""
+        """Return whether it holds for these sizes; None if it is undefined, as in a division by zero."""
         try:
             return bool(size_function(self.formula, len(self.sizes))(*sizes))
         except UNDEFINED:
             return None
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready data; what decided whether it stays is left out."""
+        """Return JSON-ready data, without the fields that decide whether the condition is kept."""
         source = None if self.source is None else [self.source.file, self.source.line, self.source.code]
         return {
             "text": self.text,
@@ -66,7 +66,7 @@ class SizeCondition:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SizeCondition:
-        """Read what :meth:`to_dict` wrote."""
+        """Read the data that :meth:`to_dict` wrote."""
         source = None if data["source"] is None else SourceLine(*data["source"])
         places = tuple((leaf, dim) for leaf, dim in data["places"])
         return cls(data["text"], tuple(data["sizes"]), source, data["formula"], places)
@@ -74,7 +74,7 @@ class SizeCondition:
 
 @dataclass(frozen=True)
 class Asked:
-    """A sympy condition that tracing took for granted, the size behind each of its symbols in order, and who asked."""
+    """A sympy condition that tracing assumed, the size behind each of its symbols in order, and its origin."""
 
     expression: Any
     names: Mapping[Any, str]
@@ -82,7 +82,7 @@ class Asked:
     is_own: bool
 
     def condition(self, places: Mapping[tuple[str, ...], tuple[int, int]]) -> SizeCondition:
-        """The condition with its formula, and still without words.
+        """Return the condition with its formula, still without words.
 
         Args:
             places: of the sizes of inputs, by the words of their names.
@@ -110,17 +110,17 @@ class SizeConditions:
         return self
 
     def note(self, expression: Any, names: dict[Any, str]) -> None:
-        """Remember a sympy condition that tracing has just assumed."""
+        """Record a sympy condition that tracing has just assumed."""
         frame = sys._getframe(1)
         self.add(expression, names, source_of_frame(frame), is_own=_asks_itself(frame))
 
     def add(self, expression: Any, names: dict[Any, str], source: SourceLine | None, *, is_own: bool) -> None:
-        """Remember a sympy condition that somebody else noted."""
+        """Record a sympy condition from another source."""
         self._noted.append((expression, names, source))
         self._own.append(is_own)
 
     def asked(self) -> list[Asked]:
-        """All that was asked of sizes of inputs, each once; the model's own questions first."""
+        """Return all conditions on input sizes, each once; the model's own first."""
         found: dict[str, Asked] = {}
         noted = sorted(zip(self._noted, self._own, strict=True), key=lambda one: not one[1])
         for (expression, names, source), is_own in noted:
@@ -131,13 +131,13 @@ class SizeConditions:
         return list(found.values())
 
     def in_words(self) -> list[SizeCondition]:
-        """The conditions that not every size fulfils, each once, in the order in which they were asked."""
+        """Return the non-trivial conditions in words, each once, in the order of tracing."""
         if self._conditions is None:
             self._conditions = self._described()
         return self._conditions
 
     def broken_by(self, name: str, size: int) -> list[SizeCondition]:
-        """The conditions on the size ``name`` alone, e.g. ``"x.shape[0]"``, that this size does not fulfil."""
+        """Return the conditions on the size ``name`` alone, e.g. ``"x.shape[0]"``, that this size breaks."""
         found: dict[str, SizeCondition] = {}
         for expression, names, source in self._noted:
             if {size_key(other) for other in names.values()} != {size_key(name)}:
@@ -148,7 +148,7 @@ class SizeConditions:
         return list(found.values())
 
     def limits(self, symbol: Any, size: int) -> bool:
-        """Whether a condition on this symbol alone is not fulfilled by a size."""
+        """Return whether some size breaks a condition on this symbol alone."""
         return any(
             set(names) == {symbol} and value_at(expression, {symbol: size}) == False  # noqa: E712 - sympy's
             for expression, names, _ in self._noted
@@ -166,7 +166,7 @@ class SizeConditions:
                     text = f"{names[symbol]} must be a multiple of {divisor}"
                     found[text] = SizeCondition(text, (names[symbol],), source)
         for expression, names, source in open_ones:
-            # most of what is left follows from the divisors
+            # most other conditions follow from the divisors
             if not is_always_true(expression, multiples_of=divisors):
                 text = condition_in_words(expression, names)
                 found.setdefault(text, SizeCondition(text, tuple(sorted(names.values())), source))
@@ -174,7 +174,7 @@ class SizeConditions:
 
 
 def if_own(question: SizeCallback) -> SizeCallback:
-    """Calls ``question`` for what the model's own Python asks of sizes while it is traced, and for nothing else."""
+    """Call ``question`` for the guards of the model's own Python during tracing, and for no others."""
 
     def asked(expression: Any, names: dict[Any, str]) -> None:
         if _asks_itself(sys._getframe(1)):
@@ -189,7 +189,7 @@ def _asks_itself(frame: FrameType) -> bool:
 
 
 def is_always_true(expression: Any, smallest: int = 2, multiples_of: Mapping[Any, int] = MappingProxyType({})) -> bool:
-    """Whether a condition holds at many sizes from ``smallest`` on.
+    """Return whether a condition holds at many sizes from ``smallest`` on.
 
     Sizes are tried because solvers cannot simplify every rounding.
 
@@ -212,7 +212,7 @@ def is_always_true(expression: Any, smallest: int = 2, multiples_of: Mapping[Any
 
 
 def condition_in_words(expression: Any, names: dict[Any, str]) -> str:
-    """A sympy condition on sizes in plain words.
+    """Return a sympy condition on sizes in plain words.
 
     Example:
         >>> import sympy
@@ -265,7 +265,7 @@ _TURNED = {
 
 
 def _bound(expression: Any) -> tuple[Any, str, Any] | None:
-    """``(s, relation, number)`` of a condition that is linear in one size."""
+    """Return ``(s, relation, number)`` of a condition that is linear in one size."""
     difference, symbols = expression.lhs - expression.rhs, list(expression.free_symbols)
     kind = type(expression).__name__
     if len(symbols) != 1 or kind not in _WORDS or not difference.is_polynomial():
@@ -278,7 +278,7 @@ def _bound(expression: Any) -> tuple[Any, str, Any] | None:
 
 
 def _limit(expression: Any) -> str | None:
-    """``"is at least 5"``, ``"is at most 7"`` or ``"is not 3"`` for a formula that is fulfilled just so, else None."""
+    """Return ``"is at least 5"``, ``"is at most 7"`` or ``"is not 3"`` for an equivalent formula, else None."""
     formula = formula_text(expression, list(expression.free_symbols))
     holds = size_function(formula, 1) if formula is not None else None
     try:
@@ -294,7 +294,7 @@ def _limit(expression: Any) -> str | None:
     return f"is not {wrong[0]}" if len(wrong) == 1 else None
 
 
-# divisible by every number up to 8 and by 10, 12, 14, 15, 16: no obstacle to what another size has to be
+# divisible by every number up to 8 and by 10, 12, 14, 15, 16, so that divisibility conditions on other sizes hold
 _ROUND = 1680
 
 
@@ -317,7 +317,7 @@ def _remainder(expression: Any, names: dict[Any, str]) -> str | None:
 
 
 def _divisor(expression: Any, symbol: Any) -> int | None:
-    """The number that must divide a size to fulfil the condition, found by trying sizes."""
+    """Return the number that must divide a size to meet the condition, found by trying sizes."""
     others = {other: _ROUND for other in expression.free_symbols if other != symbol}
     allowed = [size for size in range(1, 257) if value_at(expression, {**others, symbol: size}) == True]  # noqa: E712
     steps = {later - earlier for earlier, later in itertools.pairwise(allowed)}

@@ -1,4 +1,4 @@
-"""Dynamic axes: which dims of the inputs may vary, inferred from samples and changed by the user."""
+"""Dynamic axes: the dims of the inputs that may vary, inferred from samples and changed by the user."""
 
 from __future__ import annotations
 
@@ -33,15 +33,16 @@ Report = TypeVar("Report", covariant=True)
 
 
 class Verifiable(Protocol[Report]):
-    """A captured model that can be run at other sizes, such as :class:`prepbench.Captured`."""
+    """A captured model that can run at other sizes, such as :class:`prepbench.Captured`."""
 
     def verify(self, axes: DynamicAxes | None = None) -> Report:
-        """Run sizes that no sample had and report each dynamic axis."""
+        """Try sizes that no sample has and report each dynamic axis."""
 
 
 @dataclass(frozen=True)
 class DynamicAxes:
-    """Every dim of every tensor argument, and which of them are dynamic. Methods that change it return a new value.
+    """Every dim of every tensor argument, and which ones are dynamic. Immutable; methods that change it return a new
+    value.
 
     Example:
         >>> axes = DynamicAxes.infer([torch.ones(1, 3), torch.ones(2, 3)], torch.nn.Linear(3, 4))
@@ -86,7 +87,7 @@ class DynamicAxes:
         return cls(with_symbols(axes), tuple(normalized))
 
     def set(self, path: str, dim: int, dynamic: bool = True) -> DynamicAxes:
-        """The axes with one of them made dynamic or static; a negative ``dim`` counts from the last.
+        """Return the axes with one of them made dynamic or static; a negative ``dim`` counts from the last.
 
         Args:
             path: the argument; ``[*]`` stands for every index, as in ``"past[*].key"``, and ``"past.*"`` for every
@@ -104,7 +105,7 @@ class DynamicAxes:
         return self._changed(path, dim, dynamic=dynamic)
 
     def rename(self, path: str, dim: int, name: str) -> DynamicAxes:
-        """The axes with one of them, and all that vary together with it, made dynamic under this name.
+        """Return the axes with one of them, and all that vary together with it, made dynamic under this name.
 
         Args:
             path: the argument, as in :meth:`set`.
@@ -134,7 +135,8 @@ class DynamicAxes:
         return DynamicAxes(with_symbols(changed), self.samples)
 
     def limit(self, path: str, dim: int, *, min: int | None = None, max: int | None = None) -> DynamicAxes:
-        """The axes with one of them made dynamic between two sizes, both included; verification stays within them.
+        """Return the axes with one of them made dynamic between two sizes, both included; verification stays within
+        them.
 
         Args:
             path: the argument, as in :meth:`set`.
@@ -163,7 +165,9 @@ class DynamicAxes:
         return made
 
     def _found(self, path: str, dim: int) -> list[Axis]:
-        """The axes that a path, or a pattern, and a dim mean; there is at least one, and ``dim`` is one of its dims."""
+        """Return the axes for a path, or a pattern, and a dim; there is at least one, and ``dim`` is one of its
+        dims.
+        """
         ranks: dict[str, int] = {}
         for axis in self.axes:
             if in_pattern(path, axis.path):
@@ -209,7 +213,7 @@ class DynamicAxes:
     def dynamic_shapes(
         self, module_or_func: Callable[..., Any], sample: Sample | None = None, *, hint: Any = None
     ) -> Any:
-        """The ``dynamic_shapes`` argument of ``torch.export.export`` for a call of ``module_or_func``.
+        """Return the ``dynamic_shapes`` argument of ``torch.export.export`` for a call of ``module_or_func``.
 
         Args:
             module_or_func: what is exported.
@@ -242,7 +246,7 @@ class DynamicAxes:
         return shapes.dynamic_shapes(as_module(module_or_func), sample.args, sample.kwargs)
 
     def check_paths(self, leaves: dict[str, Any]) -> None:
-        """Check that inputs have all arguments that the axes belong to.
+        """Check that inputs have all arguments of the axes.
 
         Args:
             leaves: tensors and other values by path.
@@ -262,7 +266,7 @@ class DynamicAxes:
                 )
 
     def verify(self, captured: Verifiable[Report]) -> Report:
-        """Run a captured graph at sizes that no sample had.
+        """Run a captured graph at sizes that no sample has.
 
         Args:
             captured: from :func:`prepbench.capture`.
@@ -278,7 +282,7 @@ class DynamicAxes:
         return captured.verify(self)
 
     def code(self) -> str:
-        """Python that makes an equal value, without the samples, to paste into a notebook."""
+        """Return Python code for an equal value, without the samples, to paste into a notebook."""
         lines = [
             f"    pb.Axis({axis.path!r}, {axis.dim}, {axis.sizes!r}, {axis.dynamic}, {axis.symbol!r}{_further(axis)}),"
             for axis in self.axes
@@ -286,7 +290,7 @@ class DynamicAxes:
         return "\n".join(["import prepbench as pb", "", "axes = pb.DynamicAxes((", *lines, "))"])
 
     def table(self, *, alike: bool = True) -> Any:
-        """The axes as a pandas ``DataFrame``.
+        """Return the axes as a pandas ``DataFrame``.
 
         Args:
             alike: one row for tensors that agree, such as keys and values of all layers; False for one row for each.
@@ -301,7 +305,7 @@ class DynamicAxes:
         return view("views.display", "axes_bundle", self)
 
     def _shapes(self) -> list[tuple[str, list[str]]]:
-        """Each argument with its sizes; those that differ in indices only are one."""
+        """Return each argument with its sizes; paths that differ in indices only are one."""
         shapes: dict[str, list[str]] = {}
         for axis in self.axes:
             shapes.setdefault(axis.path, []).append(axis.symbol if axis.dynamic else str(axis.sizes[0]))
@@ -337,4 +341,4 @@ def _further(axis: Axis) -> str:
 
 
 def _anything(*args: Any, **kwargs: Any) -> None:
-    """What samples are read for when no model is given."""
+    """A stand-in signature for samples that are read without a model."""

@@ -1,4 +1,4 @@
-"""What a module or function returns, as a function of its inputs' sizes, learned from recorded calls.
+"""The outputs of a module or function as a function of its inputs' sizes, learned from recorded calls.
 
 From calls of at least two sizes, every output size is explained by input sizes. So a graph can hold the module as one
 node, and what comes after it knows its sizes, without looking into the module.
@@ -48,13 +48,13 @@ class SizeRule:
     equal: tuple[int, ...] | None = None
 
     def allows(self, size: int, known: Sequence[int]) -> bool:
-        """Whether a size is what the rule says for these known sizes."""
+        """Return whether the rule gives this size for these known sizes."""
         return size == self.compute(known) or any(size == known[index] for index in self.equal or ())
 
 
 @dataclass(frozen=True)
 class Known:
-    """A known size: its name, its value in each example, and what it costs to use it."""
+    """A known size: its name, its value in each example, and the cost of using it."""
 
     name: str
     values: Column
@@ -76,7 +76,7 @@ class _Term:
 
 
 def learn_rule(values: Column, known: Sequence[Known]) -> SizeRule | None:
-    """The simplest rule for ``values`` over ``known`` sizes, or ``None`` when nothing explains them.
+    """Return the simplest rule for ``values`` over ``known`` sizes, or ``None`` if no rule fits.
 
     Example:
         >>> learn_rule((4, 10), [Known("x.shape[0]", (2, 5))]).text
@@ -98,7 +98,7 @@ def _constant(value: int, known: Sequence[Known]) -> SizeRule:
     equal = [index for index, size in enumerate(known) if not size.varies and size.values[0] == value]
 
     def compute(sizes: Sequence[Any]) -> Any:
-        # an input size that never varied in the examples but is symbolic now is what the output follows
+        # an input size that never varied in the examples but is symbolic now determines the output size
         symbolic = [sizes[index] for index in equal if isinstance(sizes[index], torch.SymInt)]
         return symbolic[0] if symbolic else value
 
@@ -106,7 +106,7 @@ def _constant(value: int, known: Sequence[Known]) -> SizeRule:
 
 
 def _distinct(known: Sequence[Known]) -> list[_Term]:
-    """One term for all sizes that always vary together: the cheapest of them."""
+    """Return one term for each set of sizes that always vary together: the cheapest of them."""
     best: dict[Column, _Term] = {}
     for index, size in enumerate(known):
         if size.varies and (size.values not in best or size.cost < best[size.values].cost):
@@ -185,7 +185,7 @@ def _of_two(values: Column, terms: Sequence[_Term]) -> Candidates:
 
 
 def _patches(values: Column, terms: Sequence[_Term]) -> Candidates:
-    """``f * ((x + c) // q) * ((y + c) // q) + b``: patches of an image, with a class token."""
+    """Yield rules ``f * ((x + c) // q) * ((y + c) // q) + b``: image patches, with a class token."""
     for one, two in combinations_with_replacement(terms, 2):
         for q in range(2, LARGEST_DIVISOR + 1):
             for c in (0, q - 1):
@@ -204,7 +204,7 @@ def _patches(values: Column, terms: Sequence[_Term]) -> Candidates:
 
 
 def _slope(values: Column, others: Column) -> Fraction | None:
-    """The positive slope of the line through the first two examples that differ."""
+    """Return the positive slope of the line through the first two examples that differ."""
     for value, other in zip(values[1:], others[1:], strict=True):
         if other != others[0]:
             slope = Fraction(value - values[0], other - others[0])
@@ -213,7 +213,7 @@ def _slope(values: Column, others: Column) -> Fraction | None:
 
 
 def _shift_for(values: Column, others: Column, divisor: int) -> int | None:
-    """The ``c`` nearest to zero with ``(other + c) // divisor == value`` for all examples."""
+    """Return the ``c`` nearest to zero with ``(other + c) // divisor == value`` for all examples."""
     low = max(value * divisor - other for value, other in zip(values, others, strict=True))
     high = min(value * divisor + divisor - 1 - other for value, other in zip(values, others, strict=True))
     if low > high:
@@ -233,7 +233,7 @@ Rules = tuple[SizeRule | None, ...]
 
 
 class UnknownOutputsError(CaptureError):
-    """What a module returns cannot be known before it runs, or cannot be described without data."""
+    """Raised if the outputs of a module are unknown before it runs, or have no description without data."""
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,7 @@ class CallsAlike:
         tensor: Callable[[int, torch.Tensor, Rules], Any],
         number: Callable[[int], Any],
     ) -> Any:
-        """The result for these inputs, with new objects.
+        """Return the result for these inputs, with new objects.
 
         Args:
             inputs: the flattened ``(args, kwargs)``; sizes may be symbolic.
@@ -308,14 +308,14 @@ class CallsAlike:
         )
 
     def value(self, index: int, inputs: Sequence[Any]) -> Any:
-        """The output at this position as it was recorded, where it is no integer that follows from sizes."""
+        """Return the recorded output at this position, unless it is an integer that follows from sizes."""
         leaf = self.calls[0].outputs[index]
         if isinstance(leaf, Given):
             return inputs[leaf.index]
         return self.sizes(self.rules[index][0], inputs)[0] if type(leaf) is int else leaf
 
     def sizes(self, rules: Rules, inputs: Sequence[Any], unknown_size: Callable[[], Any] | None = None) -> list[Any]:
-        """Sizes by these rules.
+        """Return the sizes that these rules give.
 
         Args:
             rules: from :attr:`rules`.
@@ -331,13 +331,13 @@ class CallsAlike:
         return [unknown_size() if rule is None else rule.compute(known) for rule in rules]  # type: ignore[misc]
 
     def fixed_numbers(self) -> list[Any]:
-        """The Python numbers among the outputs that were the same in all calls."""
+        """Return the Python numbers among the outputs that were the same in all calls."""
         outputs = zip(*(call.outputs for call in self.calls), strict=True)
         known = [values for index, values in enumerate(outputs) if index not in self.unknown]
         return [values[0] for values in known if type(values[0]) in (bool, int, float) and len(set(values)) == 1]
 
     def is_fixed_number(self, index: int) -> bool:
-        """Whether the output is a Python number that no size explains and that was the same in all calls."""
+        """Return whether the output is a Python number that no size explains and that was the same in all calls."""
         if type(self.calls[0].outputs[index]) is int:
             rule = self.rules[index][0][0]
             return rule is not None and rule.equal == ()
@@ -371,7 +371,7 @@ class CallsAlike:
         )
 
     def describe(self) -> Iterator[str]:
-        """The learned sizes in words, one line per output tensor."""
+        """Yield the learned sizes in words, one line per output tensor."""
         for index, (leaf, rules) in enumerate(zip(self.calls[0].outputs, self.rules, strict=True)):
             for tensor, sizes in zip(_tensors(leaf), rules, strict=False):
                 text = ", ".join("unknown" if rule is None else rule.text for rule in sizes)
@@ -380,7 +380,7 @@ class CallsAlike:
 
 @dataclass(frozen=True)
 class LearnedOutputs:
-    """All that is known of one module's outputs: calls with other structures of arguments are learned apart.
+    """The rules for one module's outputs: calls with other argument structures are learned separately.
 
     Example:
         >>> from prepbench.running.recorded_calls import record_calls
@@ -405,12 +405,12 @@ class LearnedOutputs:
         return cls(name, tuple(CallsAlike.learn(group, name) for group in groups.values()))
 
     def find(self, inputs: Sequence[Any]) -> CallsAlike | None:
-        """The calls that had inputs like these, if there were any."""
+        """Return the calls with inputs like these, if there are any."""
         kinds = kinds_of(inputs)
         return next((found for found in self.variants if kinds_of(found.calls[0].inputs) == kinds), None)
 
     def describe(self) -> str:
-        """The learned sizes in words, one line per output tensor."""
+        """Return the learned sizes in words, one line per output tensor."""
         return "\n".join(line for variant in self.variants for line in variant.describe())
 
 
@@ -430,7 +430,7 @@ def _rule_for_dim(dim: int, sizes: tuple[int, ...], known: Sequence[Known]) -> S
 
 
 def _is_known(values: Sequence[Any], rules: tuple[Rules, ...]) -> bool:
-    """Whether an output that is a Python value is the same in all calls, or follows from a rule."""
+    """Return whether an output that is a Python value is the same in all calls, or follows from a rule."""
     if all(type(value) is int for value in values):
         return rules[0][0] is not None
     if not isinstance(values[0], CONSTANTS):
@@ -439,7 +439,7 @@ def _is_known(values: Sequence[Any], rules: tuple[Rules, ...]) -> bool:
 
 
 def sizes_of(leaves: Sequence[Any]) -> list[Any]:
-    """The sizes that rules may use: those of all tensors, and integers."""
+    """Return the sizes that rules may use: those of all tensors, and integers."""
     sizes: list[Any] = []
     for leaf in leaves:
         if isinstance(leaf, torch.SymInt) or type(leaf) is int:
@@ -469,7 +469,7 @@ def _tensors(leaf: Any) -> list[torch.Tensor]:
 
 
 def kinds_of(leaves: Sequence[Any]) -> tuple[Any, ...]:
-    """What must agree for two calls to be alike: ranks and dtypes of tensors, values of everything but numbers."""
+    """Return the properties in which similar calls agree: ranks and dtypes of tensors, values of all but numbers."""
     kinds: list[Any] = []
     for leaf in leaves:
         if isinstance(leaf, torch.SymInt) or type(leaf) is int:
@@ -489,18 +489,18 @@ def _kind(leaf: Any) -> Any:
 
 
 def are_alike(one: RecordedCall, other: RecordedCall) -> bool:
-    """Whether two calls take and return the same structures."""
+    """Return whether two calls take and return the same structures."""
     kinds = kinds_of(one.inputs) == kinds_of(other.inputs)
     return kinds and one.output_spec == other.output_spec and _structure(one.outputs) == _structure(other.outputs)
 
 
 def _structure(outputs: Sequence[Any]) -> list[Any]:
-    """What calls that are alike must return alike: all but Python values, whose types must agree."""
+    """Return the properties in which results of similar calls agree: all but Python values, whose types must agree."""
     return [type(leaf) if isinstance(leaf, CONSTANTS) else kinds_of([leaf]) for leaf in outputs]
 
 
 def kinds_text(kinds: tuple[Any, ...]) -> str:
-    """:func:`kinds_of` in words."""
+    """Return :func:`kinds_of` in words."""
     return "(" + ", ".join(map(_kind_text, kinds)) + ")"
 
 

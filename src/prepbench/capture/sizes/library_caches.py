@@ -1,4 +1,4 @@
-"""What caches and masks of ``transformers`` ask of sizes while they are traced, asked so that it holds for all sizes.
+"""Size branches in caches and masks of ``transformers``, rewritten during tracing into forms for all sizes.
 
 A sliding window asks whether it is full, and a graph would hold for one answer only. Both answers are one formula: the
 keys that it holds tell how many entries there are, full or not.
@@ -21,7 +21,7 @@ from prepbench.patching import patched_here
 
 @contextmanager
 def one_answer_for_all_sizes() -> Iterator[None]:
-    """Inside the block, this thread's caches and masks ask nothing of sizes that samples may answer differently.
+    """Keep this thread's caches and masks from branching on sizes on which samples may differ, during the block.
 
     Nothing happens where ``transformers`` is not imported, or where its parts have another form.
     """
@@ -35,7 +35,7 @@ def one_answer_for_all_sizes() -> Iterator[None]:
         replace("static window", "get_mask_sizes", _static_mask_sizes)
         replace("static window", "update", _static_update)
         replace("window", "get_mask_sizes", _mask_sizes)
-        # its answer is the same whenever it is exported, but it asks before it gives it
+        # its result is constant under export, but it branches before returning it
         replace("causal mask", "_ignore_causal_mask_sdpa", lambda original: lambda *args, **kwargs: False)
         replace("padding mask", "prepare_padding_mask", _padding_mask)
         yield
@@ -43,7 +43,7 @@ def one_answer_for_all_sizes() -> Iterator[None]:
 
 def _mask_sizes(original: Any) -> Any:
     def mask_sizes(layer: Any, query_length: int) -> tuple[Any, Any]:
-        """How many entries the queries see, and the position of the first of them."""
+        """Return the number of entries that the queries see, and the position of the first one."""
         if getattr(layer, "keys", None) is None or getattr(layer, "record_past", False) or layer.keys.dim() != 4:
             sizes: tuple[Any, Any] = original(layer, query_length)
             return sizes
@@ -55,7 +55,7 @@ def _mask_sizes(original: Any) -> Any:
 
 def _static_mask_sizes(original: Any) -> Any:
     def mask_sizes(layer: Any, query_length: int) -> tuple[Any, Any]:
-        """As many entries as there may be at most; the causal mask leaves out those that hold nothing."""
+        """Return the largest number of entries; the causal mask excludes those that are empty."""
         seen, room = layer.cumulative_length_int, layer.max_cache_len
         if not isinstance(seen, torch.Tensor):
             sizes: tuple[Any, Any] = original(layer, query_length)
@@ -67,7 +67,9 @@ def _static_mask_sizes(original: Any) -> Any:
 
 def _static_update(original: Any) -> Any:
     def update(layer: Any, keys: Any, values: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        """Write new entries, and give those that the queries may see: the window of the first one and all after it."""
+        """Write new entries, and return those that the queries may see: the window of the first query and all after
+        it.
+        """
         seen = layer.cumulative_length_int
         if not isinstance(seen, torch.Tensor):
             states: tuple[Any, Any] = original(layer, keys, values, *args, **kwargs)
@@ -95,13 +97,13 @@ def _static_update(original: Any) -> Any:
 
 
 def _source(places: torch.Tensor, held: torch.Tensor, room: int) -> torch.Tensor:
-    """Where the entries at these places of a sequence stand, of which ``room`` lie before the new ones."""
+    """Return the indices of the entries at these sequence positions, of which ``room`` lie before the new ones."""
     return torch.where(places < held, places, places - held + room)
 
 
 def _padding_mask(original: Any) -> Any:
     def padding_mask(mask: Any, kv_length: Any, kv_offset: Any) -> Any:
-        """A mask that is long enough for all positions of the keys."""
+        """Return a mask that covers all positions of the keys."""
         if mask is None or not isinstance(kv_offset, torch.Tensor):
             return original(mask, kv_length, kv_offset)
         return torch.nn.functional.pad(mask, (0, kv_length))

@@ -1,4 +1,4 @@
-"""Packed sequences while torch exports: packing, padding again, and what recurrent layers need to know of them.
+"""Packed sequences under torch.export: packing, padding, and the sizes that recurrent layers need.
 
 torch packs and pads in C++, with sizes that it reads from the lengths. Here the same is written with operators whose
 result may have a size that depends on data.
@@ -19,7 +19,7 @@ from prepbench._torch_compat.sizes import assume
 
 @dataclass(frozen=True)
 class Packing:
-    """How the rows of a packed sequence lie in the padded batch that it was made from.
+    """The layout of a packed sequence relative to the padded batch that it was made from.
 
     Attributes:
         batch_sizes: what a ``PackedSequence`` has of this name.
@@ -37,7 +37,7 @@ class Packing:
 
     @classmethod
     def of(cls, lengths: torch.Tensor, time: Any) -> Packing:
-        """The packing of a batch with ``time`` steps."""
+        """Return the packing of a batch with ``time`` steps."""
         longest = lengths.max().item()
         assume(longest >= 1)
         assume(longest <= time)
@@ -45,18 +45,18 @@ class Packing:
         return cls(mask.sum(1)[:longest], lengths, mask, mask.flatten().nonzero().squeeze(1), longest)
 
     def pack(self, padded: torch.Tensor) -> torch.Tensor:
-        """The rows of a batch of shape (time, batch, ...)."""
+        """Return the rows of a batch of shape (time, batch, ...)."""
         return padded.flatten(0, 1).index_select(0, self.rows.to(padded.device))
 
     def pad(self, data: torch.Tensor, padding: float = 0.0) -> torch.Tensor:
-        """The batch of shape (time, batch, ...) with these rows."""
+        """Return the batch of shape (time, batch, ...) with these rows."""
         place = (self.mask.flatten().cumsum(0) - 1).clamp(min=0).to(data.device)
         padded = data.index_select(0, place).unflatten(0, tuple(self.mask.shape))
         mask = self.mask.to(data.device).reshape(*self.mask.shape, *[1] * (data.ndim - 1))
         return torch.where(mask, padded, padding)
 
     def padded_to(self, total: Any, data: torch.Tensor, padding: float) -> torch.Tensor:
-        """The same, with ``total`` steps."""
+        """Return the padded batch with ``total`` steps."""
         padded = self.pad(data, padding)
         if _expression(total) == _expression(padded.shape[0]):
             return padded
@@ -72,25 +72,25 @@ def _expression(size: Any) -> Any:
 
 
 class Packings:
-    """The packings that were made while one model is exported, found by their ``batch_sizes``."""
+    """The packings made during one export, found by their ``batch_sizes``."""
 
     def __init__(self) -> None:
         self._known: dict[int, Packing] = {}
 
     def find(self, batch_sizes: Any) -> Packing | None:
-        """The packing that these batch sizes belong to."""
+        """Return the packing that these batch sizes belong to."""
         found = self._known.get(id(batch_sizes))
         return found if found is not None and found.batch_sizes is batch_sizes else None
 
     def pack(self, x: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """``torch._VF._pack_padded_sequence``."""
+        """Implement ``torch._VF._pack_padded_sequence``."""
         x = x.transpose(0, 1) if batch_first else x
         packing = Packing.of(lengths, x.shape[0])
         self._known[id(packing.batch_sizes)] = packing
         return packing.pack(x), packing.batch_sizes
 
     def pad(self, data: torch.Tensor, batch_sizes: Any, batch_first: bool, padding: float, total: Any) -> Any:
-        """``torch._VF._pad_packed_sequence``; ``NotImplemented`` for sequences that were packed elsewhere."""
+        """Implement ``torch._VF._pad_packed_sequence``; ``NotImplemented`` for sequences that were packed elsewhere."""
         packing = self.find(batch_sizes)
         if packing is None:
             return NotImplemented
@@ -98,7 +98,7 @@ class Packings:
         return padded.transpose(0, 1) if batch_first else padded, packing.lengths
 
     def size(self, batch_sizes: Any, dim: Any = None) -> Any:
-        """``batch_sizes.size(0)``, which is the largest length."""
+        """Return ``batch_sizes.size(0)``, which is the largest length."""
         packing = self.find(batch_sizes)
         if packing is None or dim != 0:
             return NotImplemented
@@ -106,13 +106,13 @@ class Packings:
         return packing.longest
 
     def first_batch_size(self, batch_sizes: Any, index: Any = None) -> Any:
-        """``batch_sizes[0]``, which is the batch size; ``NotImplemented`` for all other items and tensors."""
+        """Return ``batch_sizes[0]``, which is the batch size; ``NotImplemented`` for all other items and tensors."""
         packing = self.find(batch_sizes)
         return NotImplemented if packing is None or index != 0 else packing.mask.shape[1]
 
 
 def assume_total_length(longest: Any) -> None:
-    """Take for granted, while ``pad_packed_sequence(total_length=...)`` asks for it, that no sequence is longer.
+    """Assume, while ``pad_packed_sequence(total_length=...)`` compares it, that no sequence is longer.
 
     It raises otherwise, and so does what it calls next.
     """
@@ -125,7 +125,7 @@ def assume_total_length(longest: Any) -> None:
 
 
 def without_packed_checks(original: Callable[..., None]) -> Callable[..., None]:
-    """``check_forward_args`` of recurrent layers, which would fix the batch size of packed sequences."""
+    """Replace ``check_forward_args`` of recurrent layers, which would specialise the batch size of packed sequences."""
 
     def check(self: Any, input: Any, hidden: Any, batch_sizes: Any) -> None:
         if batch_sizes is None:

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN over sequences of dynamic length: one operator for each layer, instead of its steps unrolled.
+"""LSTM, GRU and RNN over sequences of dynamic length: one operator per layer, instead of unrolled steps.
 
 While torch exports a recurrent layer it goes through its steps one by one, which fixes their number. Where that is
 dynamic, ``torch.lstm`` and its like become the operators below, which have a counterpart in ONNX. So do layers with
@@ -31,7 +31,7 @@ def lstm_layer(
     weights: Sequence[torch.Tensor],
     lengths: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """One layer of ``torch.lstm``, in one direction or both.
+    """Run one layer of ``torch.lstm``, in one direction or both.
 
     Args:
         x: of shape (length, batch, input size).
@@ -61,7 +61,7 @@ def lstm_results(
     weights: Sequence[torch.Tensor],
     lengths: torch.Tensor | None = None,
 ) -> Any:
-    """Tensors without values in the form of the results of :func:`lstm_layer`."""
+    """Return fake results of :func:`lstm_layer`."""
     return x.new_empty(_steps(x, h)), torch.empty_like(h), torch.empty_like(c)
 
 
@@ -69,7 +69,7 @@ def lstm_results(
 def recurrent_layer(
     x: torch.Tensor, h: torch.Tensor, weights: Sequence[torch.Tensor], kind: str, lengths: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """:func:`lstm_layer` for layers without a cell.
+    """Run :func:`lstm_layer` for layers without a cell.
 
     Args:
         x: as there.
@@ -106,7 +106,7 @@ def _run(function: Any, x: torch.Tensor, state: Any, weights: Any, settings: Seq
 
 
 def _settings(h: torch.Tensor, weights: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-    """Biases or not, layers, dropout, training, both directions or not, batch first or not."""
+    """Return the settings: biases, layers, dropout, training, bidirectional, batch first."""
     return len(weights) >= 4 * len(h), 1, 0.0, False, len(h) == 2, False
 
 
@@ -115,7 +115,7 @@ def _steps(x: torch.Tensor, h: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _own(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of a result, because those of an operator must not share memory."""
+    """Return a copy of a result, because operators must not return shared memory."""
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
@@ -130,17 +130,17 @@ RECURRENT: dict[Any, int] = {torch.ops.prepbench.lstm_layer.default: 3, torch.op
 
 
 def has_recurrent_layers(program: torch.export.ExportedProgram) -> bool:
-    """Whether a program has one of the operators of this file."""
+    """Return whether a program has one of the operators of this file."""
     return any(_is_recurrent(node) for node in program.graph.nodes)
 
 
 def has_lengths(node: torch.fx.Node) -> bool:
-    """Whether a node is one of the operators of this file, over sequences that were packed."""
+    """Return whether a node is one of these operators, over packed sequences."""
     return _is_recurrent(node) and len(node.args) > 4 and node.args[4] is not None
 
 
 def matrices(count: int, directions: int) -> list[int]:
-    """Which of the ``count`` weights of one of these operators are matrices.
+    """Return which of the ``count`` weights of one of these operators are matrices.
 
     Example:
         >>> matrices(8, 2)
@@ -156,7 +156,7 @@ def _is_recurrent(node: torch.fx.Node) -> bool:
 
 
 class RecurrentLayers(TorchFunctionMode):
-    """Inside the block, recurrent layers that torch cannot export as they are become operators; also packed ones."""
+    """Turn recurrent layers that torch cannot export into operators during the block; also packed ones."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ class RecurrentLayers(TorchFunctionMode):
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """A block with this mode, in which torch's layers do not read the batch size of packed sequences."""
+        """Enter a block with this mode, in which torch's layers do not read the batch size of packed sequences."""
         with ExitStack() as stack:
             for kind in (torch.nn.RNNBase, torch.nn.LSTM):
                 check = without_packed_checks(kind.check_forward_args)
@@ -190,7 +190,7 @@ class RecurrentLayers(TorchFunctionMode):
         return func(*args, **(kwargs or {})) if result is NotImplemented else result
 
     def _run(self, kind: str, x: Any, second: Any, third: Any, *rest: Any) -> Any:
-        """A recurrent function, whose second argument is the state, or the lengths of a packed sequence."""
+        """Run a recurrent function, whose second argument is the state, or the lengths of a packed sequence."""
         packing = self._packings.find(second)
         if packing is not None:
             return _packed(kind, x, packing, third, *rest)
@@ -211,7 +211,7 @@ def _in_layers(
     both_directions: bool,
     batch_first: bool,
 ) -> Any:
-    """The call of a recurrent function as one operator for each layer; ``NotImplemented`` for what stays as it is."""
+    """Run a recurrent function as one operator per layer; ``NotImplemented`` for calls that stay unchanged."""
     drops = training and dropout > 0 and layers > 1
     projects = len(weights) == layers * (2 if both_directions else 1) * (5 if has_biases else 3)
     if not (drops or projects or isinstance(x.shape[1 if batch_first else 0], torch.SymInt)):
@@ -233,7 +233,7 @@ def _packed(
     training: bool,
     both_directions: bool,
 ) -> Any:
-    """The same for a packed sequence, which is padded for the layers and packed again."""
+    """Run a packed sequence, which is padded for the layers and packed again."""
 
     def between(x: torch.Tensor) -> torch.Tensor:
         return packing.pad(_dropped(packing.pack(x), dropout)) if training and dropout > 0 else x
@@ -251,7 +251,7 @@ def _layers(
     lengths: torch.Tensor | None,
     between: Callable[[torch.Tensor], torch.Tensor],
 ) -> list[torch.Tensor]:
-    """The states of all steps and the last one or two; ``between`` is what happens from one layer to the next."""
+    """Return the states of all steps and the last one or two; ``between`` runs between layers."""
     each, last = len(weights) // layers, []
     states = [part.chunk(layers) for part in (state if kind == "lstm" else (state,))]
     for layer in range(layers):

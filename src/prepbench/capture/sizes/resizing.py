@@ -20,7 +20,7 @@ Groups = Mapping[str, Sequence[Axis]]
 
 
 def linked_axes(axes: DynamicAxes) -> dict[str, list[Axis]]:
-    """The dynamic axes by symbol, where axes whose sizes always change by the same amount count as one.
+    """Return the dynamic axes by symbol, where axes whose sizes always change by the same amount count as one.
 
     A cache of length ``n`` with a mask of length ``n + 1`` can only change together.
     """
@@ -38,7 +38,7 @@ def resized(
     groups: Groups,
     samples: Sequence[Sample] = (),
 ) -> Sample:
-    """``sample`` with the axes of each symbol in ``changes`` longer (or shorter) by the given number of entries.
+    """Return ``sample`` with the axes of each symbol in ``changes`` longer (or shorter) by the given number of entries.
 
     Values stay valid, as ``samples`` tell (:func:`with_sizes`).
     """
@@ -49,7 +49,7 @@ def resized(
 
 
 def with_sums(changes: Mapping[str, int], groups: Groups, sizes: Mapping[tuple[str, int], int]) -> dict[str, int]:
-    """``changes`` with those that follow, where a size is the sum of two others in all samples.
+    """Return ``changes`` with implied ones, where a size is the sum of two others in all samples.
 
     A mask over a cache of length ``n`` and ``t`` new tokens has the length ``n + t``. Samples may have such sums by
     chance, so the model may refuse what this gives.
@@ -70,7 +70,7 @@ def with_sums(changes: Mapping[str, int], groups: Groups, sizes: Mapping[tuple[s
 
 
 def _sums(groups: Groups) -> list[tuple[str, tuple[str, str]]]:
-    """The symbols whose sizes are the sum of those of two others, exactly and in all samples."""
+    """Return the symbols whose sizes are the exact sum of two others in all samples."""
     found = []
     for total, axes in groups.items():
         wanted = {axis.sizes for axis in axes}
@@ -93,7 +93,7 @@ def resized_to_fit(
     groups: Groups,
     samples: Sequence[Sample] = (),
 ) -> Sample:
-    """:func:`resized`, with the sizes that are sums of the changed ones; without them if the model refuses that."""
+    """Return :func:`resized` with implied sums; without them if the model rejects that."""
     following = with_sums(changes, groups, sizes_in(model, sample))
     if following != changes:
         made = resized(model, sample, following, groups, samples)
@@ -103,7 +103,7 @@ def resized_to_fit(
 
 
 def sizes_in(function: Callable[..., Any], sample: Sample) -> dict[tuple[str, int], int]:
-    """The sizes of all tensors of a sample, by path and dim."""
+    """Return the sizes of all tensors of a sample, by path and dim."""
     tensors = [(path, leaf) for path, leaf in named_leaves(function, sample) if isinstance(leaf, torch.Tensor)]
     return {(path, dim): int(size) for path, leaf in tensors for dim, size in enumerate(leaf.shape)}
 
@@ -122,7 +122,7 @@ def with_sizes(
     sizes: Mapping[tuple[str, int], int],
     samples: Sequence[Sample] = (),
 ) -> Sample:
-    """``sample`` with other sizes, by path and dim.
+    """Return ``sample`` with other sizes, by path and dim.
 
     Entries are repeated from the start or cut at the end, and what makes values valid is kept
     (:func:`prepbench.capture.sizes.resizing.valid_values`). A dim of size 0 stays as it is, because there is
@@ -165,7 +165,7 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 
 def base_sample(model: torch.nn.Module, samples: Sequence[Sample], axes: DynamicAxes) -> Sample:
-    """The sample to trace with: every dynamic size is at least 2, made by repeating if no sample is like that.
+    """Return the sample to trace with: every dynamic size is at least 2, made by repeating if no sample is like that.
 
     Sizes 0 and 1 broadcast, so a graph that is traced with them holds for nothing else.
     """
@@ -191,7 +191,7 @@ def base_sample(model: torch.nn.Module, samples: Sequence[Sample], axes: Dynamic
 
 
 def varied(model: torch.nn.Module, samples: Sequence[Sample], axes: DynamicAxes) -> list[Sample]:
-    """Further samples in which one symbol varies, so that a size is traced back to one axis. Some may not run."""
+    """Return further samples in which one symbol varies, to trace a size to one axis. Some may not run."""
     groups = linked_axes(axes)
     first = base_sample(model, samples, axes)
     sizes = sizes_in(model, first)
@@ -202,7 +202,7 @@ def varied(model: torch.nn.Module, samples: Sequence[Sample], axes: DynamicAxes)
     return [replace(sample, index=len(samples) + index) for index, sample in enumerate(made)]
 
 
-# Values of resized samples that stay what they must be: indices, offsets, lengths, masks, positions, sorted values.
+# Resized samples keep the properties of their values: indices, offsets, lengths, masks, positions, sorted values.
 #
 # What a tensor must be is learned from the samples: what holds in all of them is kept. A rule that holds by chance does
 # no harm, because the values it gives are possible ones, too.
@@ -213,7 +213,7 @@ _LARGEST = 1_000_000
 
 
 def valid_values(before: Sequence[Any], after: Sequence[Any], seen: Sequence[Sequence[Any]]) -> list[Any]:
-    """``after`` with values as in the samples.
+    """Return ``after`` with valid values, by rules that hold in the samples.
 
     - A sequence of one step, such as positions, goes on; a permutation gets the numbers that are missing.
     - Sorted values stay sorted, and stay different where they are in all samples.
@@ -262,7 +262,7 @@ class _Leaf:
         self._new_sizes = list(_sizes(after, index))
 
     def valid(self, old: torch.Tensor, new: torch.Tensor, known: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The new values of the leaf."""
+        """Return the new values of the leaf."""
         limit = self._limit(known)
         values = _triangle(new, known) if old.shape != new.shape else None
         if values is None:
@@ -282,7 +282,7 @@ class _Leaf:
         return made.copy_(values)
 
     def _limit(self, known: Sequence[torch.Tensor]) -> int | None:
-        """The largest value that sizes of other leaves allow."""
+        """Return the largest value that sizes of other leaves allow."""
         if not _is_integer(known[0]):
             return None
         tops = [int(one.max()) for one in known]
@@ -298,7 +298,7 @@ class _Leaf:
         return [sizes[place] for sizes in self._sizes if place < len(sizes)]
 
     def _with_ties(self, values: torch.Tensor, known: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Values of which the largest, or the sum, is a size of another leaf in all samples."""
+        """Return values whose largest, or sum, equals a size of another leaf, if so in all samples."""
         if values.dim() > 1:
             return values
         tops, sums = [int(one.max()) for one in known], [int(one.sum()) for one in known]
@@ -320,7 +320,7 @@ class _Leaf:
 
 
 def _sizes(leaves: Sequence[Any], but: int) -> Iterator[int]:
-    """The sizes of all leaves but one."""
+    """Yield the sizes of all leaves but one."""
     for index, leaf in enumerate(leaves):
         if index != but and isinstance(leaf, torch.Tensor):
             yield from map(int, leaf.shape)
@@ -331,7 +331,7 @@ def _is_integer(tensor: torch.Tensor) -> bool:
 
 
 def _with_sum(values: torch.Tensor, total: int, least: int) -> torch.Tensor:
-    """The values with another sum: the last ones take what is more, or give what is less."""
+    """Return the values with another sum: the last ones absorb the difference."""
     made = values.tolist()
     made[-1] += max(0, total - sum(made))
     for index in reversed(range(len(made))):
@@ -340,7 +340,7 @@ def _with_sum(values: torch.Tensor, total: int, least: int) -> torch.Tensor:
 
 
 def _triangle(new: torch.Tensor, known: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """A triangle of the new size, where all samples hold one of the same two values."""
+    """Return a triangle of the new size, where all samples hold one of the same two values."""
     if new.dim() < 2 or new.shape[-1] != new.shape[-2]:
         return None
     if any(one.shape[-1] != one.shape[-2] or one.shape[-1] < 2 for one in known):
@@ -363,7 +363,7 @@ def _half(size: int, lower: bool, device: torch.device) -> torch.Tensor:
 
 
 def _along(values: torch.Tensor, dim: int, size: int, known: Sequence[torch.Tensor], limit: int | None) -> torch.Tensor:
-    """``values`` with ``size`` entries along ``dim``; ``known`` has that dim last."""
+    """Return ``values`` with ``size`` entries along ``dim``; ``known`` has that dim last."""
     rows = values.detach().movedim(dim, -1)
     count = rows.shape[-1]
     repeated = rows.index_select(-1, torch.arange(size, device=rows.device) % max(count, 1))
@@ -379,7 +379,7 @@ def _along(values: torch.Tensor, dim: int, size: int, known: Sequence[torch.Tens
 
 
 def _sequence(rows: torch.Tensor, size: int, known: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """A sequence whose step is the same in all samples, and is not 0."""
+    """Return an arithmetic sequence, if all samples have the same non-zero step."""
     if rows.dtype == torch.bool:
         return None
     steps = torch.cat([_steps(one, falls=False) for one in known])
@@ -393,7 +393,7 @@ def _sequence(rows: torch.Tensor, size: int, known: Sequence[torch.Tensor]) -> t
 
 
 def _permuted(rows: torch.Tensor, size: int, known: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """A permutation of the numbers from 0 on."""
+    """Return a permutation of the numbers from 0 on."""
     if not _is_integer(rows):
         return None
     if not all(torch.equal(one.sort(-1).values, _numbers(one).expand_as(one)) for one in known):
@@ -410,7 +410,7 @@ def _numbers(tensor: torch.Tensor) -> torch.Tensor:
 def _sorted(
     rows: torch.Tensor, repeated: torch.Tensor, size: int, known: Sequence[torch.Tensor], limit: int | None
 ) -> torch.Tensor:
-    """Sorted values stay so; all others are the repeated ones."""
+    """Return sorted values sorted; all others repeated."""
     for falls in (False, True):
         steps = torch.cat([_steps(one, falls=falls) for one in known])
         if not bool((steps >= 0).all()) or not bool((steps > 0).any()):
@@ -427,7 +427,7 @@ def _sorted(
 
 
 def _steps(tensor: torch.Tensor, *, falls: bool) -> torch.Tensor:
-    """The differences of neighbours, as far as they are told apart, so that truth values have some, too."""
+    """Return the differences of neighbours; booleans have some, too."""
     wide = tensor.double() if tensor.is_floating_point() else tensor.long()
     # an infinity minus itself is no number, and no step
     steps = torch.where(wide[..., 1:] == wide[..., :-1], 0, wide.diff(dim=-1)).reshape(-1)
@@ -440,7 +440,7 @@ def _is_sorted(known: Sequence[torch.Tensor], dim: int) -> bool:
 
 
 def _further(rows: torch.Tensor, size: int, limit: int | None) -> torch.Tensor:
-    """Different integers in order: further ones up to the limit, then those that were left out between."""
+    """Return increasing integers: further ones up to the limit, then those skipped in between."""
     made = []
     for row in rows.reshape(-1, rows.shape[-1]).tolist():
         need, last = size - len(row), row[-1]
@@ -452,7 +452,7 @@ def _further(rows: torch.Tensor, size: int, limit: int | None) -> torch.Tensor:
 
 
 def _between(rows: torch.Tensor, size: int) -> torch.Tensor:
-    """As many values between the first and the last."""
+    """Return as many evenly spaced values between the first and the last."""
     places = torch.linspace(0, rows.shape[-1] - 1, size, dtype=torch.float64, device=rows.device)
     below = places.floor().long().clamp(max=max(rows.shape[-1] - 2, 0))
     above = (below + 1).clamp(max=rows.shape[-1] - 1)
@@ -460,5 +460,5 @@ def _between(rows: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def _comparable(value: torch.Tensor) -> torch.Tensor:
-    """Torch does not compare floats of 8 bits."""
+    """Return the values in a type that torch compares; it does not compare 8-bit floats."""
     return value.float() if value.is_floating_point() and value.element_size() == 1 else value

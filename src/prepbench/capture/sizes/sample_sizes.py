@@ -1,4 +1,4 @@
-"""Finding samples whose sizes contradict what a graph is about to assume."""
+"""Find samples whose sizes contradict an assumption of tracing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prepbench.inputs import Sample, named_leaves
 
 
 def value_at(expression: Any, sizes: dict[Any, Any]) -> Any:
-    """A sympy condition or number with these sizes put in; ``None`` where it divides by zero."""
+    """Return the value of a sympy condition or number at these sizes; ``None`` if it divides by zero."""
     try:
         return sympify(expression.xreplace(sizes))
     except ZeroDivisionError:
@@ -21,11 +21,11 @@ def value_at(expression: Any, sizes: dict[Any, Any]) -> Any:
 
 
 class SizesDecide(RuntimeError):
-    """The model takes one path for the sizes of one sample and another path for those of another."""
+    """Raised if the sizes of two samples lead the model down different paths."""
 
 
 class NumbersDecide(RuntimeError):
-    """The model takes one path for an integer that one sample has in a tensor and another path for that of another."""
+    """Raised if integers in a tensor of two samples lead the model down different paths."""
 
 
 class SampleSizes:
@@ -47,11 +47,11 @@ class SampleSizes:
 
     @property
     def has_zero_or_one(self) -> bool:
-        """Whether some sample has a size of 0 or 1, which tracing takes for no possible value of a dynamic size."""
+        """Whether some sample has a size of 0 or 1, which tracing considers impossible for a dynamic size."""
         return any(size < 2 for sizes in self._sizes for size in sizes.values())
 
     def values(self, expression: Any, names: dict[Any, str]) -> list[int] | None:
-        """What an expression is in each sample; None where it is made of more than the sizes of inputs."""
+        """Return the value of an expression in each sample; None if it involves more than the sizes of inputs."""
         known = [{symbol: sizes.get(size_key(name)) for symbol, name in names.items()} for sizes in self._sizes]
         if any(None in sizes.values() for sizes in known):
             return None
@@ -61,7 +61,7 @@ class SampleSizes:
         )
 
     def answers(self, expression: Any, names: dict[Any, str]) -> list[bool] | None:
-        """Whether a condition holds in each sample; None where it is about more than the sizes of inputs."""
+        """Return whether a condition holds in each sample; None if it involves more than the sizes of inputs."""
         known = [{symbol: sizes.get(size_key(name)) for symbol, name in names.items()} for sizes in self._sizes]
         if any(None in sizes.values() for sizes in known):
             return None
@@ -69,7 +69,7 @@ class SampleSizes:
         return [value == True for value in found]  # noqa: E712 - sympy's
 
     def refuse_contradiction(self, expression: Any, names: dict[Any, str]) -> None:
-        """Raise when ``expression`` has another value for the sizes of one sample than for those of another.
+        """Raise if ``expression`` has different values for the sizes of two samples.
 
         Args:
             expression: a sympy condition or number.
@@ -89,7 +89,7 @@ class SampleSizes:
 def disagreement(
     expression: Any, names: dict[Any, str], values: dict[int, dict[Any, Any]], what: str = "sizes"
 ) -> str | None:
-    """What differs between samples when a model asks for ``expression``, in words; ``None`` if nothing does.
+    """Return in words how samples differ in ``expression``; ``None`` if they agree.
 
     Args:
         expression: a sympy condition or number over sizes.
@@ -115,7 +115,7 @@ def disagreement(
 
 
 def condition_text(expression: Any, names: dict[Any, str]) -> str:
-    """A condition on sizes as people read it, e.g. ``"x.shape[1] >= 4"``."""
+    """Return a condition on sizes as shown to users, e.g. ``"x.shape[1] >= 4"``."""
     operators = {"Equality": "==", "Unequality": "!=", "GreaterThan": ">=", "StrictGreaterThan": ">"}
     operators |= {"LessThan": "<=", "StrictLessThan": "<"}
     operator = operators.get(type(expression).__name__)
@@ -126,5 +126,5 @@ def condition_text(expression: Any, names: dict[Any, str]) -> str:
 
 
 def size_key(name: str) -> tuple[str, ...]:
-    """The words of a size's name, so that ``L['d']['a'].shape[0]`` and ``d.a.shape[0]`` are the same."""
+    """Return the words of a size's name, so that ``L['d']['a'].shape[0]`` and ``d.a.shape[0]`` are equal."""
     return tuple(re.findall(r"\w+", name.removeprefix("L")))

@@ -1,4 +1,4 @@
-"""Operators that torch makes for the sizes of one sample, in forms that are one graph for all sizes.
+"""Operators that torch specialises to one sample's sizes, in forms that are one graph for all sizes.
 
 ``max_pool1d`` and ``linspace`` turn a symbolic size into a Python number, ``tensor_split`` asks whether the parts are
 equal, and ``interpolate(mode="area")`` over one dim takes only numbers.
@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 
 class SizeForms(TorchFunctionMode):
-    """Inside the block, operators with a form for all sizes are called in it where their sizes are symbolic."""
+    """Call operators with symbolic sizes in their form for all sizes during the block."""
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         form = _FORMS.get(func)
@@ -32,7 +32,7 @@ def _max_pool1d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    """The pooling of an image of one row."""
+    """Compute 1d pooling as pooling of an image of one row."""
     if not _is_symbolic(input.shape[-1]) or return_indices:
         return NotImplemented
     window, pad, spread = _number(kernel_size), _number(padding), _number(dilation)
@@ -60,7 +60,7 @@ def _interpolate(input: torch.Tensor, size: Any = None, scale_factor: Any = None
 
 def _linspace(start: Any, end: Any, steps: Any = None, *, out: Any = None, dtype: Any = None, device: Any = None,
               **kwargs: Any) -> Any:  # fmt: skip
-    """From both ends to the middle, as torch computes it."""
+    """Compute linspace from both ends to the middle, as torch does."""
     dtype = dtype or torch.get_default_dtype()
     are_numbers = not isinstance(start, torch.Tensor) and not isinstance(end, torch.Tensor)
     count: Any = steps
@@ -73,7 +73,7 @@ def _linspace(start: Any, end: Any, steps: Any = None, *, out: Any = None, dtype
 
 
 def _tensor_split(input: torch.Tensor, sections: Any, dim: int = 0) -> Any:
-    """The first parts have one entry more where the parts are not equal."""
+    """Split a tensor; the first parts have one more entry if the parts are unequal."""
     if type(sections) is not int or not _is_symbolic(input.shape[dim]):
         return NotImplemented
     size: Any = input.shape[dim]

@@ -1,4 +1,4 @@
-"""Formulas over sizes, as texts that anybody may have written, computed by functions that Python compiles once."""
+"""Formulas over sizes as untrusted text, evaluated by functions that Python compiles once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from prepbench.capture.sizes.size_grammar import parsed_size
 from prepbench.errors import ArtifactError
 
-# what a function of the grammar is in Python; Mod of torch is for numbers that are not negative
+# Python's counterparts of the grammar's functions; torch's Mod is for non-negative numbers
 _PYTHON: Mapping[str, str] = {
     **dict.fromkeys(("Mod", "PythonMod"), "({0} % {1})"),
     **dict.fromkeys(("FloorDiv", "CleanDiv"), "({0} // {1})"),
@@ -53,7 +53,7 @@ _LARGEST = 2**14
 
 
 def _power(base: Any, exponent: Any) -> Any:
-    """The power as Python has it; infinity where the number would be enormous."""
+    """Return the power as Python does; infinity if the number would be enormous."""
     is_whole = isinstance(base, int) and isinstance(exponent, int) and abs(base) > 1
     return math.inf if is_whole and base.bit_length() * exponent > _LARGEST else base**exponent
 
@@ -71,11 +71,11 @@ Places = Sequence[tuple[int, int]]
 
 
 UNDEFINED = (ArithmeticError, ValueError, TypeError)
-"""What Python raises where a formula has no value: division by zero, the logarithm of 0, the order of a root of -1."""
+"""Errors of Python for an undefined formula: division by zero, the logarithm of 0, comparison of a root of -1."""
 
 
 def formula_text(expression: Any, symbols: Sequence[Any]) -> str | None:
-    """A sympy expression as text over ``s0``, ``s1``, ...; None where the grammar of sizes has no word for a part.
+    """Return a sympy expression as text over ``s0``, ``s1``, ...; None if the grammar of sizes cannot express it.
 
     Args:
         expression: over sizes.
@@ -100,7 +100,7 @@ def formula_text(expression: Any, symbols: Sequence[Any]) -> str | None:
 
 @functools.lru_cache(maxsize=4096)
 def size_function(formula: str, count: int) -> Callable[..., Any]:
-    """A function that computes a formula from its ``count`` sizes.
+    """Return a function that computes a formula from its ``count`` sizes.
 
     Only the tree of the checked text decides what Python is given to compile, piece by piece.
 
@@ -116,7 +116,7 @@ def size_function(formula: str, count: int) -> Callable[..., Any]:
 
 
 def check_function(formulas: Iterable[tuple[str, Places]]) -> Callable[[Sequence[Any]], bool]:
-    """One function that tells of the tensors of a call whether all formulas hold.
+    """Return one function that decides for the tensors of a call whether all formulas hold.
 
     Args:
         formulas: each with the dim of a tensor behind each of its sizes.
@@ -139,7 +139,7 @@ def _compiled(lines: Sequence[str], name: str) -> Callable[..., Any]:
 
 
 def python_text(formula: str, names: Sequence[str]) -> str:
-    """A formula as Python over other names for its sizes.
+    """Return a formula as Python over other names for its sizes.
 
     Raises:
         ArtifactError: the text is no formula over as many sizes.
@@ -152,7 +152,7 @@ def python_text(formula: str, names: Sequence[str]) -> str:
 
 
 def _written(node: ast.expr, names: Sequence[str]) -> str:
-    """Python for a node of a checked tree, made of the pieces above, of names of ours and of numbers."""
+    """Return Python code for a node of a checked tree, made only of the pieces above, own names and numbers."""
     if isinstance(node, ast.Constant) and isinstance(node.value, bool | int | float):
         return repr(node.value)
     if isinstance(node, ast.UnaryOp):
@@ -167,7 +167,7 @@ def _written(node: ast.expr, names: Sequence[str]) -> str:
     if function == "Float" and isinstance(node.args[0], ast.Constant):
         return repr(float(node.args[0].value))  # type: ignore[arg-type] # the grammar lets in numbers and their texts
     if function == "Mul" and len(node.args) > 1 and (share := _share(node.args[0])) is not None:
-        # multiplied first, so that what divides evenly is exact
+        # multiplied first, so that even divisions are exact
         return f"({' * '.join(_written(other, names) for other in node.args[1:])} * {share[0]} / {share[1]})"
     arguments = [_written(argument, names) for argument in node.args]
     if function in _OF_MANY and arguments:
@@ -183,7 +183,7 @@ def _written(node: ast.expr, names: Sequence[str]) -> str:
 
 
 def _share(node: ast.expr) -> list[str] | None:
-    """Numerator and denominator of a fraction, which is the first factor of a product; None for anything else."""
+    """Return numerator and denominator of a fraction that is the first factor of a product; None for others."""
     is_fraction = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Rational"
     if not is_fraction or not isinstance(node, ast.Call) or len(node.args) != 2:
         return None

@@ -31,7 +31,7 @@ _NAMES = frozenset({"true", "false"})
 
 
 def parsed_size(text: object, where: str, *, any_exponent: bool = False) -> ast.expr:
-    """The tree of one expression over sizes, after checking it.
+    """Return the tree of one expression over sizes, after checking it.
 
     Args:
         text: as torch wrote it, e.g. ``"Mul(Integer(2), Symbol('s0', positive=True, integer=True))"``.
@@ -99,7 +99,7 @@ def _check_text(function: str, value: object, where: str) -> None:
 
 
 def _is_small(node: ast.expr) -> bool:
-    """Whether a power is a number that cannot make the result enormous."""
+    """Return whether a power is a number that cannot make the result enormous."""
     if isinstance(node, ast.UnaryOp):
         return _is_small(node.operand)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("Integer", "Rational"):

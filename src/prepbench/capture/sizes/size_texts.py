@@ -26,7 +26,7 @@ class SizeTexts:
         self._texts: dict[str, str] = {}  # by formula as torch writes it, with names
 
     def shape(self, sizes: Iterable[Any], names: Mapping[str, str]) -> str:
-        """``"B×3×32×32"``; a scalar is ``"scalar"``.
+        """Return ``"B×3×32×32"``; ``"scalar"`` for a scalar.
 
         Args:
             sizes: numbers or symbolic sizes.
@@ -35,7 +35,7 @@ class SizeTexts:
         return "×".join(self._text(size, names) for size in sizes) or "scalar"
 
     def legend(self) -> tuple[Size, ...]:
-        """What each name that was used stands for: inputs first."""
+        """Return the meaning of each used name: inputs first."""
         used = {word for text in (*self._texts, *self._texts.values()) for word in re.findall(r"[A-Za-z_]\w*", text)}
         named = {name: meaning for name, meaning in self._inputs.items() if name in used}
         named |= {name: formula for formula, name in self._names.items()}
@@ -63,7 +63,7 @@ class SizeTexts:
         return self._named(_written(parsed), used)
 
     def _named(self, formula: str, symbols: Iterable[str]) -> str:
-        """A name for a formula: that of its only size with a number, else ``N`` with a number."""
+        """Return a name for a formula: that of its only size with a number, else ``N`` with a number."""
         if formula not in self._names:
             base = {self._origin(symbol) for symbol in symbols}
             stem = next(iter(base)) if len(base) == 1 else "N"
@@ -74,13 +74,13 @@ class SizeTexts:
         return self._names[formula]
 
     def _origin(self, symbol: str) -> str:
-        """The input's size that a derived size is named after: ``"H"`` for ``"H1"``."""
+        """Return the input's size that a derived size is named after: ``"H"`` for ``"H1"``."""
         derived = set(self._names.values())
         return symbol.rstrip("0123456789").rstrip("_") or symbol if symbol in derived else symbol
 
 
 class _WithNames(ast.NodeTransformer):
-    """Puts names for the formulas inside a formula that have some."""
+    """Replaces the formulas inside of a formula by their names."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
         self._names = names
@@ -93,7 +93,7 @@ class _WithNames(ast.NodeTransformer):
 
 
 class _Ordered(ast.NodeTransformer):
-    """Puts the parts of sums and products in one order, as torch's differs from graph to graph."""
+    """Puts the terms of sums and products into a canonical order, since torch's order varies between graphs."""
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
         self.generic_visit(node)
@@ -116,7 +116,7 @@ def _parts(formula: ast.expr, operator: type[ast.operator]) -> list[ast.expr]:
 
 
 def _is_short(formula: ast.expr) -> bool:
-    """Whether it has one operator, between names and numbers."""
+    """Return whether the text has one operator, between names and numbers."""
     return isinstance(formula, ast.BinOp) and all(
         isinstance(side, ast.Name | ast.Constant) for side in (formula.left, formula.right)
     )

@@ -1,4 +1,4 @@
-"""Loops over a length that is dynamic: one operator that runs a graph for each step, instead of the steps unrolled.
+"""Loops over a dynamic length: one scan operator that runs a graph for each step, instead of unrolled steps.
 
 The body of such a loop is a function of what one step takes from the step before (``capture/statements/loop_steps``).
 It runs twice while torch traces: once to see which tensors it reads, and once into a graph of its own. Tensors that it
@@ -20,14 +20,14 @@ from prepbench._torch_compat.tensors import version_of
 from prepbench.capture.sizes.step_sources import NotAScan, Rows, Source, StepNumber, as_source, number_in
 
 _TRIES = 4
-"""How often a step is tried until the states before it have the form of those after it."""
+"""The most tries of a step until its input states have the form of its output states."""
 
 _JOINS = (torch.stack, torch.cat, torch.concat, torch.concatenate)
 _UNBINDS = (torch.unbind, torch.Tensor.unbind)
 
 
 class StepLoops(TorchFunctionMode):
-    """Inside the block, what the steps of a loop gave can be joined, and tensors be taken apart for one."""
+    """Let results of a loop's steps be joined, and tensors be iterated, during the block."""
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -53,7 +53,7 @@ def _joined(rows: Rows, is_stack: bool, dim: int = 0) -> torch.Tensor:
 def run_loop(
     items: Any, step: Callable[..., Any], states: Sequence[Any], lasts: int, lists: Sequence[Any], changed: int = 0
 ) -> tuple[Any, ...]:
-    """A loop: ``step`` for each item, or one operator where their number is symbolic.
+    """Run a loop: ``step`` for each item, or one operator if their number is symbolic.
 
     Args:
         items: what the loop goes over.
@@ -82,7 +82,7 @@ def run_loop(
 
 
 class _Appended(list[Any]):
-    """Takes the place of a list that steps append to, or put their result in front of."""
+    """Stands in for a list that steps append to, or prepend their result to."""
 
     is_reversed = False
 
@@ -93,7 +93,7 @@ class _Appended(list[Any]):
 
 @dataclass(frozen=True, eq=False)
 class _Outside:
-    """A tensor that all steps write into, each at its own place."""
+    """A tensor that all steps write into, each at its own index."""
 
     tensor: torch.Tensor
 
@@ -113,11 +113,11 @@ class _Scan:
         seen, results = self._fitted()
         given = [leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor)]
         kept = results[len(self._leaves) :]
-        # what only the last step's value is read of has none before the first
+        # a variable of which only the last step's value is read has none before the first step
         given += [like.new_zeros(like.shape) for like in kept[: self._lasts]]
         states = given or [torch.zeros(())]
         count, others = self._source.count, list(seen.others.values())
-        # runtimes take no sequence without steps, so where there may be none is one more, which changes nothing
+        # runtimes reject sequences without steps, so one without effect is added where there may be none
         may_be_none = not is_input_size(count)
         rows = [row if not may_be_none else _one_more(row) for row in self._source.rows]
         rows += [read.rows(one_more=may_be_none) for read in seen.reads.values()]
@@ -159,7 +159,9 @@ class _Scan:
         return (*(each.tensor if isinstance(each, _Outside) else each for each in end), *lasts, *lists)
 
     def _fitted(self) -> tuple[_InStep, list[Any]]:
-        """Try the step until states before it have the form of those after it; gives what it read and what it gave."""
+        """Repeat the step until its input states have the form of its output states; return what it read and
+        returned.
+        """
         for _ in range(_TRIES):
             mode = _InStep(self._source.count, None)
             with untraced():
@@ -176,7 +178,7 @@ class _Scan:
         raise NotAScan("the states of the loop have another form after each step")
 
     def _run_step(self, mode: _InStep, own: Sequence[torch.Tensor], steps: Sequence[torch.Tensor]) -> list[Any]:
-        """What a step gives: states, values, what it appended, what it wrote."""
+        """Return the results of a step: states, values, appended values, writes."""
         left = iter(own)
         leaves = [next(left) if _is_tensor(leaf) else leaf for leaf in self._leaves]
         states = pytree.tree_unflatten(leaves, self._spec)
@@ -211,7 +213,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _fit(before: Any, after: Any) -> Any:
-    """A state before the first step, in the form of the state after it; itself if it has that form."""
+    """Return an initial state in the form of the state after a step; unchanged if it has that form."""
     if not _is_tensor(after):
         if _is_tensor(before) or type(before) is not type(after) or before != after:
             raise NotAScan("a step changes a number or an object")
@@ -233,7 +235,7 @@ def _fit(before: Any, after: Any) -> Any:
 
 
 class _Place:
-    """Where a step reads or writes a tensor at its number."""
+    """The index at which a step reads or writes a tensor."""
 
     def __init__(self, tensor: torch.Tensor, dim: int, number: StepNumber, length: int) -> None:
         self.tensor, self.dim, self.number, self.length = tensor, dim, number, length
@@ -244,17 +246,17 @@ class _Place:
         return id(self.tensor), self.dim, str(self.number.start), self.number.sign, self.length
 
     def rows(self, *, one_more: bool = False) -> torch.Tensor:
-        """The rows of all steps; ``one_more`` as in :meth:`StepNumber.rows_of`."""
+        """Return the rows of all steps; ``one_more`` as in :meth:`StepNumber.rows_of`."""
         return self.number.rows_of(self.tensor, self.dim, self.length or 1, one_more=one_more)
 
     def example(self) -> torch.Tensor:
-        """One row."""
+        """Return one row."""
         if self.length > 1:
             return self.tensor.narrow(self.dim, 0, self.length).movedim(self.dim, -1).clone()
         return self.tensor.select(self.dim, 0).clone()
 
     def fill(self, values: torch.Tensor) -> None:
-        """Write what all steps wrote."""
+        """Write the values of all steps."""
         number = self.number
         if number.sign == -1:
             number, values = StepNumber(number.start - number.count + 1, 1, number.count), values.flip(0)
@@ -263,7 +265,7 @@ class _Place:
 
 
 class _InStep(TorchFunctionMode):
-    """Runs a step on tensors of its own.
+    """Runs a step on its own tensors.
 
     Args:
         count: the number of steps.
@@ -289,11 +291,11 @@ class _InStep(TorchFunctionMode):
         self.reversed_lists: list[bool] = []
 
     def know(self, tensors: Sequence[torch.Tensor]) -> None:
-        """These are the step's own."""
+        """Register these as the step's own."""
         self._made |= {id(tensor): tensor for tensor in tensors}
 
     def check_writes(self) -> None:
-        """Raise :class:`NotAScan` if the step wrote into tensors from outside."""
+        """Raise :class:`NotAScan` if the step wrote into outer tensors."""
         if any(version_of(tensor) != self._versions[key] for key, tensor in self.others.items()):
             raise NotAScan("a step writes into a tensor that other steps read")
         written = {write.key[0] for write in self.written.values()}
@@ -301,7 +303,7 @@ class _InStep(TorchFunctionMode):
             raise NotAScan("a step reads a tensor that steps write into")
 
     def own(self, value: Any) -> Any:
-        """The step's own tensor for one that may be from outside."""
+        """Return the step's own tensor for one that may be an outer one."""
         if not _is_tensor(value) or id(value) in self._made:
             return value
         if not self._finds:
@@ -364,7 +366,7 @@ _ABOUT: frozenset[Any] = frozenset(
         *(getattr(torch.Tensor, name).__get__ for name in ("shape", "dtype", "device", "ndim", "requires_grad")),
     ]
 )
-"""What tells about a tensor's form; a tensor of which a step reads nothing else is none that it takes."""
+"""Attributes of a tensor's form; a tensor of which a step reads nothing else is no input of the step."""
 
 
 def _is_plain(part: Any) -> bool:

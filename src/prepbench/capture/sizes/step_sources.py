@@ -1,4 +1,4 @@
-"""What a loop of dynamic length goes over: numbers, rows of tensors, and both side by side.
+"""The iterables of dynamic loops: numbers, rows of tensors, and zipped ones.
 
 While torch traces, ``range(x.shape[1])`` would fix the length. The functions of this file stand for those of Python in
 the head of such a loop, and give a :class:`Source` where a length is symbolic; elsewhere what Python gives.
@@ -17,11 +17,11 @@ from prepbench._torch_compat.scans import is_symbolic, surely_equal
 
 
 class NotAScan(RuntimeError):
-    """A loop whose steps cannot be one graph; the message says why."""
+    """Raised if the steps of a loop cannot be one graph; the message has the reason."""
 
 
 class StepNumber:
-    """The number of a step, as long as nobody asks which one it is: ``start + sign * step``.
+    """The number of a step, as long as its value is not needed: ``start + sign * step``.
 
     Attributes:
         start: at the first step; a number or a symbol.
@@ -54,7 +54,7 @@ class StepNumber:
     __mul__ = __rmul__ = __mod__ = __floordiv__ = __truediv__ = __and__ = __iter__ = _refused
 
     def rows_of(self, tensor: torch.Tensor, dim: int, length: int = 1, *, one_more: bool = False) -> torch.Tensor:
-        """The parts of a tensor at the numbers of all steps, the steps first.
+        """Return the parts of a tensor at the numbers of all steps, with the steps as first dim.
 
         Args:
             tensor: read only where that is inside of it.
@@ -74,14 +74,14 @@ class StepNumber:
             places = self.start + steps if self.sign == 1 else self.start - steps.clamp(min=0)
             return torch.index_select(tensor, dim, places.clamp(min=0)).movedim(dim, 0)
         if not (surely_equal(first, 0) and surely_equal(self.count, tensor.shape[dim])):
-            # picked, because a view would make torch ask how it lies in memory
+            # index_select, because a view would make torch guard on its memory layout
             tensor = torch.index_select(tensor, dim, torch.arange(first, first + self.count, device=tensor.device))
         tensor = tensor.movedim(dim, 0)
         return tensor if self.sign == 1 else tensor.flip(0)
 
 
 class Rows(list[Any]):
-    """A list of a tensor for each step, as the tensor of them all, the steps first.
+    """A list of one tensor per step, stored as one tensor with the steps as first dim.
 
     Joining them (``torch.stack``, ``torch.cat``) is answered by the mode around the loop. One entry stands for them
     all, because torch looks at lists before modes see them.
@@ -115,7 +115,7 @@ class Rows(list[Any]):
 
 @dataclass(frozen=True)
 class Source:
-    """What a loop goes over.
+    """The iterable of a loop.
 
     Attributes:
         count: the number of steps.
@@ -129,7 +129,7 @@ class Source:
 
 
 def as_source(items: Any) -> Source | None:
-    """What is known of something that a loop goes over; None if Python can go through it."""
+    """Return an iterable of a loop as a source; None if Python can iterate it."""
     if isinstance(items, Source):
         return items
     if isinstance(items, torch.Tensor) and items.dim() and is_symbolic(items.shape[0]):
@@ -140,7 +140,7 @@ def as_source(items: Any) -> Source | None:
 
 
 def range_of(*bounds: Any) -> Any:
-    """``range``."""
+    """Replace ``range``."""
     if not any(isinstance(bound, torch.SymInt) for bound in bounds):
         return builtins.range(*bounds)
     start, stop, step = (0, bounds[0], 1) if len(bounds) == 1 else (*bounds, 1)[:3]
@@ -151,7 +151,7 @@ def range_of(*bounds: Any) -> Any:
 
 
 def enumerate_of(items: Any, start: Any = 0) -> Any:
-    """``enumerate``."""
+    """Replace ``enumerate``."""
     source = as_source(items)
     if source is None:
         return builtins.enumerate(items, start)
@@ -160,12 +160,12 @@ def enumerate_of(items: Any, start: Any = 0) -> Any:
 
 
 def zip_of(*parts: Any, strict: bool = False) -> Any:
-    """``zip``."""
+    """Replace ``zip``."""
     sources = [as_source(part) for part in parts]
     found = [source for source in sources if source is not None]
     if not found:
         return builtins.zip(*parts, strict=strict)
-    # that they are the same becomes a condition of the graph, as where they are added
+    # their equality becomes a condition of the graph, as in an addition
     if len(found) < len(parts) or not all(bool(source.count == found[0].count) for source in found):
         raise NotAScan("a zip of sequences of which one is not dynamic, or whose lengths differ")
 
@@ -177,7 +177,7 @@ def zip_of(*parts: Any, strict: bool = False) -> Any:
 
 
 def reversed_of(items: Any) -> Any:
-    """``reversed``."""
+    """Replace ``reversed``."""
     source = as_source(items)
     if source is None:
         return builtins.reversed(items)
@@ -189,13 +189,13 @@ def reversed_of(items: Any) -> Any:
 
 
 def len_of(items: Any) -> Any:
-    """``len``."""
+    """Replace ``len``."""
     source = as_source(items)
     return builtins.len(items) if source is None else source.count
 
 
 def list_of(*items: Any) -> Any:
-    """``list`` and ``tuple``, of what a loop goes over."""
+    """Replace ``list`` and ``tuple`` of a loop's iterable."""
     return items[0] if items and as_source(items[0]) is not None else builtins.list(*items)
 
 
@@ -207,11 +207,11 @@ IN_HEADS: dict[str, Callable[..., Any]] = {
     "len": len_of,
     "list": list_of,
 }
-"""What stands for Python's own functions in the head of a loop."""
+"""The replacements of Python's own functions in the head of a loop."""
 
 
 def number_in(index: Any) -> Iterator[tuple[int, StepNumber, int]]:
-    """Where the number of a step stands in an index: places, numbers, and how many entries from there on."""
+    """Return where a step's number occurs in an index: positions, numbers, and the count of entries from there."""
     for place, part in builtins.enumerate(index if isinstance(index, tuple) else (index,)):
         if isinstance(part, StepNumber):
             yield place, part, 0

@@ -1,1 +1,1 @@
-"""Statements of a user's function that are cut out of it, so that a graph can hold them as one operator."""
+"""Cut statements out of a user's function, so that a graph can hold them as one operator."""

@@ -1,4 +1,4 @@
-"""Functions with ranges of statements cut out, as plain data: enough to cut the same ranges out in another process.
+"""Functions with cut-out ranges of statements as plain data, enough to make the same cuts in another process.
 
 The text of a function is not part of it, only digests of its lines: the function itself is found there.
 """
@@ -18,14 +18,14 @@ from prepbench.capture.statements.ranges import Block, SourceFile, StatementRang
 from prepbench.running.code_objects import CodePath
 
 Address = tuple[tuple[str, int], ...]
-"""Where a statement stands in a function: fields of the syntax tree with indices, from outside in."""
+"""The path of a statement in a function: fields of the syntax tree with indices, from outside in."""
 
 _DIGITS = 16
 
 
 @dataclass(frozen=True)
 class Move:
-    """Expressions that are computed before a statement.
+    """Expressions that are moved in front of a statement.
 
     Attributes:
         line: the statement's line, counted from the first of the function.
@@ -57,7 +57,7 @@ class CutRange:
 
 @dataclass(frozen=True)
 class CutFunction:
-    """A function and what is cut out of it.
+    """A function and its cuts.
 
     Attributes:
         path: where its code stands in its file.
@@ -81,7 +81,7 @@ class CutFunction:
 
     @property
     def name(self) -> str:
-        """As people name it, such as ``"Net.forward"``."""
+        """The name as shown to users, such as ``"Net.forward"``."""
         return ".".join(name for name, _ in self.path)
 
 
@@ -93,7 +93,7 @@ def described(
     moves: Sequence[tuple[Move, Sequence[ast.stmt]]],
     cuts: Sequence[tuple[StatementRange, str]],
 ) -> CutFunction:
-    """What is cut out of a function of a file.
+    """Return the cuts of a function of a file as plain data.
 
     Args:
         moves: with the statements that they made; those that were undone are left out.
@@ -132,7 +132,7 @@ def described(
 
 
 def line_digests(file: SourceFile, code: types.CodeType) -> tuple[str, ...]:
-    """A digest of each line of a function, without the white space at its end.
+    """Return a digest of each line of a function, without trailing white space.
 
     Raises:
         LookupError: the function is not in the file.
@@ -141,7 +141,7 @@ def line_digests(file: SourceFile, code: types.CodeType) -> tuple[str, ...]:
 
 
 def lines_of(file: SourceFile, code: types.CodeType) -> list[str]:
-    """The lines of a function.
+    """Return the lines of a function.
 
     Raises:
         LookupError: the function is not in the file.
@@ -153,7 +153,7 @@ def lines_of(file: SourceFile, code: types.CodeType) -> list[str]:
 
 
 def moved_again(function: Function, first_line: int, moves: Sequence[Move], around: Surroundings) -> None:
-    """Make the same moves in a function, which is changed.
+    """Repeat the moves in a function, in place.
 
     Raises:
         LookupError: there is no statement at one of the places.
@@ -166,7 +166,7 @@ def moved_again(function: Function, first_line: int, moves: Sequence[Move], arou
 
 
 def ranges_again(function: Function, cut: CutFunction) -> list[StatementRange]:
-    """The ranges of a function to which :func:`moved_again` was applied.
+    """Return the ranges of a function to which :func:`moved_again` was applied.
 
     Raises:
         LookupError: the function is another one, or a range is not closed.

@@ -26,14 +26,14 @@ from prepbench.running.swapped import CannotSwap, swapped_twin
 from prepbench.running.twin import Twin
 
 _MOST_STEPS = 8
-"""How often one range may grow; after that its module is the leaf."""
+"""The most times that one range may grow; after that its module is the leaf."""
 
 _Place = tuple[str, CodePath]
 
 
 @dataclass
 class _Cut:
-    """One range.
+    """A range of statements that is cut out of a function.
 
     Attributes:
         found: the statements.
@@ -52,7 +52,7 @@ class _Cut:
     moved: tuple[ast.stmt, ...] = ()
 
     def undo(self) -> None:
-        """Put back what was moved out of the statement."""
+        """Put the expressions that were moved out of the statement back into it."""
         statements = self.found.block.statements
         for each in self.moved:
             statements.remove(each)
@@ -60,7 +60,7 @@ class _Cut:
             statements[statements.index(self.found.start)] = self.before
 
     def grown(self, downwards: bool) -> _Cut | None:
-        """The range with what was moved out of it, or else with more statements."""
+        """Return the next larger range: with the moved expressions, or else with one more statement."""
         if self.moved:
             block, first = self.found.block, self.found.first - len(self.moved)
             self.undo()
@@ -72,7 +72,7 @@ class _Cut:
 
 @dataclass(frozen=True)
 class _Call:
-    """A range that was cut out: where its function stands, the function's code before and after, and the range."""
+    """A range that was cut out: the place of its function, the function's code before and after, and the range."""
 
     place: _Place
     before: types.CodeType
@@ -106,7 +106,7 @@ class Cuts:
         self._current: dict[types.CodeType, _Place] = {}
 
     def original(self, part: Any) -> Any:
-        """The part of the given model that a part of this one stands for."""
+        """Return the part of the given model that a part of this one stands for."""
         return part if self._twin is None else self._twin.original(part)
 
     def give_back(self, program: torch.export.ExportedProgram) -> None:
@@ -123,6 +123,7 @@ class Cuts:
         Returns:
             Whether there is a new range. If not, the modules themselves have to be leaves.
         """
+        # a copy, because _use rebuilds the model: the tracebacks belong to the code from before that
         current, touched = dict(self._current), set()
         for fqn, error in failing.items():
             frames = [
@@ -130,10 +131,13 @@ class Cuts:
                 for code, line, names in _frames(error)
                 if (found := current.get(code) or self._place(code)) is not None
             ]
+            # Innermost first, so that as little as possible becomes a leaf. Its callers come next, where a statement
+            # that calls the function can be cut out instead.
             for place, is_cut, line, names in reversed(frames):
+                # another module failed in this function, which has changed since: its line numbers are stale
                 if place in touched:
                     break
-                # what a function inside of another one that is running reads there cannot be passed on
+                # free variables of a nested function belong to the frame around it, which a leaf cannot receive
                 if place in self._refused or any((place[0], place[1][:-1]) == other for other, _, _, _ in frames):
                     continue
                 cut = self._next_cut(place, is_cut, line, fqn, error, names)
@@ -143,7 +147,7 @@ class Cuts:
         return bool(touched)
 
     def take_back(self) -> dict[str, Exception]:
-        """Forget all ranges, and cut nothing out of their functions again; gives the modules that failed there."""
+        """Drop all ranges and refuse further ones in their functions; return the modules that failed there."""
         failing = {cut.fqn: cut.reason for cuts in self._cuts.values() for cut in cuts}
         for place in list(self._cuts):
             self._refuse(place)
@@ -155,7 +159,7 @@ class Cuts:
         self._cuts.pop(place, None)
 
     def functions(self) -> tuple[CutFunction, ...]:
-        """What is cut out, as plain data; see :meth:`restore`."""
+        """Return the cuts as plain data; see :meth:`restore`."""
         found = []
         for place, cuts in self._cuts.items():
             file, moves = self._file(place[0]), self._moves.get(place, [])
@@ -165,7 +169,7 @@ class Cuts:
         return tuple(found)
 
     def restore(self, functions: Sequence[tuple[CutFunction, types.FunctionType]]) -> None:
-        """Cut out of functions of the model what was cut out of them in another process.
+        """Make the cuts in this model's functions that were made in another process.
 
         Raises:
             LookupError: a function is not the one that it was, or has no such range.
@@ -188,11 +192,11 @@ class Cuts:
     # -- ranges --------------------------------------------------------------------------------------------------------
 
     def _place(self, code: types.CodeType) -> _Place | None:
-        """Where the function of the user's stands that some code is of."""
+        """Return the place of the user's function that has this code; None for other code."""
         name = code.co_filename
         if name not in self._files:
             found = source_file(name) if is_user_file(name) else None
-            # expressions are moved in a tree of its own
+            # the tree is edited in place, and source_file caches the original for all
             self._files[name] = None if found is None else replace(found, tree=copy.deepcopy(found.tree))
         file = self._files[name]
         if file is None or file.function(code) is None:
@@ -205,7 +209,7 @@ class Cuts:
         return file
 
     def _new_cut(self, place: _Place, line: int, fqn: str, reason: Exception, names: Mapping[str, Any]) -> _Cut | None:
-        """The statement at a line, without what can be computed before it."""
+        """Return a cut of the statement at a line, without the expressions that can be computed before it."""
         file = self._file(place[0])
         function = file.function(file.codes[place[1]])
         found = None if function is None else statement_at(function, line)
@@ -214,6 +218,7 @@ class Cuts:
         before = copy.deepcopy(found.start)
         self._modules[place] = str(names.get("__name__", ""))
         surroundings = self._surroundings(file.codes[place[1]], names)
+        # ``before`` is copied first, because move_out edits the statement, and undo() must restore the text
         moved = tuple(move_out(found.start, surroundings, itertools.count(self._number)))
         move = Move(found.start.lineno, found.start.col_offset, self._number)
         self._moves.setdefault(place, []).append((move, moved))
@@ -222,7 +227,8 @@ class Cuts:
         cut, larger = _Cut(found, fqn, reason, before=before, moved=moved), found.closed()
         if larger is not None and larger.start is found.start:
             return replace(cut, found=larger)
-        # what was moved is inside of the larger range, or nothing is a range
+        # the closed range starts before the statement and takes in the moved expressions, so moving them gains nothing;
+        # or there is no closed range
         first = found.first - len(moved)
         cut.undo()
         larger = StatementRange.of(found.block, first, first).closed()
@@ -254,14 +260,18 @@ class Cuts:
             self._refuse(place)  # the function runs without the cut, or no range of it can be a leaf
             return None
         self._cuts[place].remove(known)
+        # Results that no leaf can return (UnknownOutputsError) are consumed further down, so the range grows downwards,
+        # but every third step upwards, in case more statements below do not help. Other errors are about the inputs,
+        # which statements above make.
         grown = known.grown(known.steps % 3 < 2 and type(reason) is UnknownOutputsError)
         if grown is None:
             self._refuse(place)
         return grown
 
     def _use(self, place: _Place, cut: _Cut) -> bool:
-        """Cut the range out, with those that it touches; false if that cannot be done."""
+        """Cut the range out, merged with those that it touches; return False if that is impossible."""
         before = self._cuts.get(place, [])
+        # merging two may reach a third; those that end inside of the merged range are dropped below
         merged = cut
         for other in before:
             merged = _merged(merged, other) or merged
@@ -271,6 +281,7 @@ class Cuts:
             self._rebuild()
         except CannotSwap:
             self._refuse(place)
+        # _rebuild refuses places that it cannot connect, and the model that it has made still has their cuts
         if place in self._refused:
             self._rebuild()
         return place not in self._refused
@@ -278,7 +289,9 @@ class Cuts:
     # -- the model -----------------------------------------------------------------------------------------------------
 
     def _rebuild(self) -> None:
-        """Make the model anew with the present ranges."""
+        """Make the model with the present ranges."""
+        # Always from the given model: swapping code in a twin of a twin would stack subclasses, and cuts may have gone.
+        # All cuts of a file are made in one pass, because it is compiled as a whole.
         self._current, self.leaves = {}, {}
         changes: dict[types.CodeType, types.CodeType] = {}
         calls: list[_Call] = []
@@ -290,11 +303,14 @@ class Cuts:
             self._current |= {codes[path]: (name, path) for path in cuts}
             for path, found in cuts.items():
                 calls += [_Call((name, path), file.codes[path], codes[path], cut, ranges[cut.found]) for cut in found]
+        # the new code calls its leaf by a global name; the calls are filled in after the twin exists, since leaves
+        # belong to the twin's modules
         scope = {call.outlined.call: LeafCall(call.outlined) for call in calls}
         self._twin, changed = swapped_twin(self._given, changes, scope) if changes else (None, {})
         self.model = self._given if self._twin is None else self._twin.model
         for call in calls:
             origin = _only(changed.get(call.before, []))
+            # reached by no function, or by several with different variables, of which the leaf could have one only
             if origin is None:
                 self._refuse(call.place)
             else:
@@ -303,7 +319,7 @@ class Cuts:
             vars(self.model)[FURTHER] = self.leaves
 
     def _connect(self, made: LeafCall, call: _Call, origin: types.FunctionType) -> None:
-        """Give a call the leaves that it is for."""
+        """Give a call its leaves: one for each module that has the method, and one for other callers."""
         inner = next(
             code
             for code in call.after.co_consts
@@ -332,7 +348,7 @@ def _frames(error: BaseException) -> Iterator[tuple[types.CodeType, int, Mapping
 
 
 def _merged(one: _Cut, other: _Cut) -> _Cut | None:
-    """Two ranges as one, where they overlap or nothing is between them."""
+    """Return two ranges as one, if they overlap or are adjacent."""
     a, b = one.found, other.found
     if a.contains(b) or a.block.statements is not b.block.statements:
         return None
@@ -345,7 +361,7 @@ def _merged(one: _Cut, other: _Cut) -> _Cut | None:
 
 
 def _only(functions: Sequence[types.FunctionType]) -> types.FunctionType | None:
-    """The one function with some code; None if there are several that see different variables."""
+    """Return the one function with this code; None if there are several with different globals or closures."""
     if not functions:
         return None
     first = functions[0]
@@ -353,11 +369,15 @@ def _only(functions: Sequence[types.FunctionType]) -> types.FunctionType | None:
     return first if alike else None
 
 
+# layers whose errors depend on the values of their inputs, such as an index out of range: computed before the
+# statement, they would raise where the model's own branch around them does not
 _RAISES_FOR_VALUES = (torch.nn.Embedding, torch.nn.EmbeddingBag, torch.nn.RNNBase)
 
 
 def _is_plain_layer(owner: torch.nn.Module, path: str) -> bool:
-    """Whether an attribute is a layer of torch that has no effects now and takes all values."""
+    """Return whether an attribute is a torch layer without side effects in its present mode, and total on its
+    inputs.
+    """
     layer: Any = owner
     for name in path.split("."):
         layer = getattr(layer, name, None)

@@ -1,4 +1,4 @@
-"""Expressions of a failing statement that do not fail, computed before it, so that the graph holds them.
+"""Hoist the expressions of a failing statement that do not fail in front of it, so that the graph holds them.
 
 ``if x.mean() > 0: y = self.layer(x)`` becomes a comparison, a layer, and a choice between two values that are there.
 What was computed on one side only is then always computed; so only expressions move that are tensors' elementwise
@@ -15,7 +15,7 @@ from typing import Any
 from prepbench.capture.statements.live_names import stored_names
 
 PREFIX = "__prepbench_value_"
-"""How the names of what is computed before a statement begin."""
+"""The prefix of the names of hoisted expressions."""
 
 _METHODS = frozenset({
     "abs", "add", "all", "any", "ceil", "clamp", "clip", "cos", "cumsum", "detach", "div", "eq", "erf", "exp",
@@ -26,16 +26,16 @@ _METHODS = frozenset({
     "transpose", "trunc", "unsqueeze", "var", "zeros_like",
 })  # fmt: skip
 _NOT_OF_NOTHING = frozenset({"amax", "amin", "argmax", "argmin", "max", "min", "median"})
-"""These raise for tensors without entries, so they move only from where they always run."""
+"""Operations that raise for empty tensors, so they are hoisted only from unconditional code."""
 
 
 _HARMLESS = frozenset({"bool", "float", "int", "isinstance", "item", "len", "numel", "size", "dim", "tolist"})
-"""Calls that are not moved, and that change nothing."""
+"""Calls that are not hoisted, and have no side effects."""
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What is known about the names of a function.
+    """The known facts about the names of a function.
 
     Attributes:
         variables: its own names.
@@ -49,7 +49,7 @@ class Surroundings:
 
 
 class _Mover:
-    """Moves expressions out of one statement.
+    """Hoists expressions out of one statement.
 
     Args:
         around: what is known about names.
@@ -64,7 +64,7 @@ class _Mover:
         self._numbers = numbers
 
     def statement(self, node: ast.stmt) -> bool:
-        """Move what can be moved; false if what comes after the statement must stay there."""
+        """Hoist all possible expressions; return False if everything after the statement must stay there."""
         if isinstance(node, ast.If):
             if not self._has_no_effects(node.test):
                 return False
@@ -81,7 +81,7 @@ class _Mover:
         return isinstance(node, ast.Assign) and all(isinstance(target, ast.Name) for target in node.targets)
 
     def _has_no_effects(self, node: ast.expr) -> bool:
-        """Whether nothing in an expression can change what the rest of it reads."""
+        """Return whether no part of an expression has side effects on the rest."""
         calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
         names = [ast.unparse(call.func).rpartition(".")[2] for call in calls]
         known = all(
@@ -108,7 +108,7 @@ class _Mover:
         return node
 
     def _fields(self, node: ast.expr) -> Iterator[tuple[str, Any]]:
-        """The parts of an expression, those first that are always computed."""
+        """Yield the parts of an expression, unconditionally evaluated ones first."""
         always = self._always
         if isinstance(node, ast.BoolOp):
             node.values[0] = self.expression(node.values[0])
@@ -163,7 +163,7 @@ class _Mover:
 
 
 def move_out(statement: ast.stmt, around: Surroundings, numbers: Iterator[int]) -> list[ast.stmt]:
-    """Move expressions out of a statement, which is changed; gives the assignments that come before it.
+    """Hoist expressions out of a statement, in place; return the assignments to put before it.
 
     Args:
         statement: an ``if``, or a statement without others inside.

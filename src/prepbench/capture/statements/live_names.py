@@ -1,4 +1,4 @@
-"""Which variables of a function are still read after a statement: the classic backward analysis, on syntax."""
+"""Live variables after a statement of a function: the classic backward analysis, on syntax trees."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NONE: Names = frozenset()
 
 
 def walk_here(node: ast.AST | Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """Nodes and all that is in them, without the bodies of functions and classes."""
+    """Yield nodes and their descendants, without the bodies of functions and classes."""
     for each in [node] if isinstance(node, ast.AST) else node:
         yield each
         if not isinstance(each, _SCOPES):
@@ -23,7 +23,7 @@ def walk_here(node: ast.AST | Iterable[ast.AST]) -> Iterator[ast.AST]:
 
 
 def read_names(node: ast.AST | Iterable[ast.AST | None] | None) -> Names:
-    """The names that are read, also by functions inside; not those of comprehensions' own variables."""
+    """Return the names that are read, also by nested functions; not comprehensions' own variables."""
     found: set[str] = set()
     for each in [node] if isinstance(node, ast.AST) or node is None else node:
         if isinstance(each, ast.Name):
@@ -42,7 +42,7 @@ def read_names(node: ast.AST | Iterable[ast.AST | None] | None) -> Names:
 
 
 def stored_names(node: ast.AST | Iterable[ast.AST]) -> Names:
-    """The names that are assigned in any way."""
+    """Return the names that are assigned in any way."""
     found: set[str] = set()
     for each in walk_here(node):
         if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load):
@@ -59,7 +59,7 @@ def stored_names(node: ast.AST | Iterable[ast.AST]) -> Names:
 
 
 def surely_stored(statements: Sequence[ast.stmt]) -> Names:
-    """The names that are assigned whichever way the statements go."""
+    """Return the names that are assigned on every path through the statements."""
     found: set[str] = set()
     for each in statements:
         if isinstance(each, ast.If):
@@ -79,7 +79,7 @@ class _Loop:
 
 @dataclass
 class _Analysis:
-    """Goes through a function backwards and notes what is live after each statement."""
+    """Walks a function backwards and records the live names after each statement."""
 
     always: Names = _NONE
     after: dict[ast.stmt, Names] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class _Analysis:
         return out
 
     def statement(self, node: ast.stmt, out: Names, loop: _Loop) -> Names:
-        """What is live before a statement, given what is after it."""
+        """Return the live names before a statement, given those after it."""
         if isinstance(node, ast.Return | ast.Raise):
             return read_names(node)
         if isinstance(node, ast.Break):
@@ -129,7 +129,7 @@ class _Analysis:
 
 
 def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
-    """The lists of statements in a ``try`` or ``match``, last first."""
+    """Yield the lists of statements in a ``try`` or ``match``, last first."""
     parts = [getattr(node, name, []) for name in ("body", "handlers", "orelse", "finalbody", "cases")]
     for part in reversed(parts):
         if part and isinstance(part[0], ast.stmt):
@@ -140,7 +140,7 @@ def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
 
 
 def live_after(function: Function) -> dict[ast.stmt, Names]:
-    """For each statement of a function the names that may be read after it, before they are assigned again.
+    """Return, for each statement of a function, the names that may be read after it before they are reassigned.
 
     What functions inside of it read is read at any time.
     """
@@ -151,5 +151,5 @@ def live_after(function: Function) -> dict[ast.stmt, Names]:
 
 
 def live_before(statements: Sequence[ast.stmt], after: Names) -> Names:
-    """The names that some statements read before they assign them, or leave as they were for what comes after."""
+    """Return the names that some statements read before assigning them, or leave unchanged for the code after them."""
     return _Analysis().block(statements, after, _Loop())

@@ -70,7 +70,7 @@ class LoopSteps:
         self._tried: set[types.CodeType] = set()
 
     def original(self, part: Any) -> Any:
-        """The part of the given model that a part of this one stands for."""
+        """Return the part of the given model that a part of this one stands for."""
         return part if self._twin is None else self._twin.original(part)
 
     def give_back(self, program: torch.export.ExportedProgram) -> None:
@@ -79,7 +79,9 @@ class LoopSteps:
             self._twin.give_back(program)
 
     def add(self, error: BaseException) -> bool:
-        """Rewrite the loops of the innermost function that raised an error and has some; false if there is none."""
+        """Rewrite the loops of the innermost function that raised an error and has loops; return False if there is
+        none.
+        """
         for code, line in reversed(list(_frames(error))):
             if code in self._tried or code in self._codes.values() or not is_user_file(code.co_filename):
                 continue
@@ -109,7 +111,7 @@ def _frames(error: BaseException) -> Iterator[tuple[types.CodeType, int]]:
 
 
 def _rewritten(code: types.CodeType, line: int) -> types.CodeType | None:
-    """The code of a function whose loops are functions; None if none can be, or the source is not there."""
+    """Return the code of a function whose loops are functions; None if that is impossible, or the source is missing."""
     file = source_file(code.co_filename)
     if file is None or file.function(code) is None:
         return None
@@ -119,7 +121,7 @@ def _rewritten(code: types.CodeType, line: int) -> types.CodeType | None:
     assert function is not None
     loops = [node for node in walk_here(function.body) if isinstance(node, ast.For)]
     here = [loop for loop in loops if loop.lineno <= line <= (loop.iter.end_lineno or line)]
-    # another loop of the function may have the same length, and goes through Python where it has not
+    # another loop of the function may have a static length, and runs in Python then
     innermost = [loop for loop in loops if not any(isinstance(node, _LOOPS) for node in walk_here(loop.body))]
     chosen = [*here, *(loop for loop in innermost if not any(_overlap(loop, other) for other in here))]
     live, own = live_after(function), {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
@@ -136,7 +138,7 @@ def _overlap(one: ast.For, other: ast.For) -> bool:
 
 
 def _rewrite(function: Function, loop: ast.For, after: Names, own: Names, number: int) -> bool:
-    """Make a function of the body of a loop, in place; false where it cannot be one."""
+    """Turn the body of a loop into a function, in place; return False if that is impossible."""
     if loop.orelse or not _can_be_function(loop):
         return False
     lists = _appended(loop)
@@ -202,7 +204,7 @@ def _leaves_loop(nodes: list[Any]) -> bool:
 
 
 def _appended(loop: ast.For) -> Names:
-    """The lists that the body appends to and does nothing else with."""
+    """Return the lists that the body appends to and does not use otherwise."""
     calls = [
         node.value.func.value
         for node in walk_here(loop.body)
@@ -218,7 +220,7 @@ def _appended(loop: ast.For) -> Names:
 
 
 def _adds_one(call: ast.Call) -> bool:
-    """Whether a method call is ``append(value)`` or ``insert(0, value)``."""
+    """Return whether a method call is ``append(value)`` or ``insert(0, value)``."""
     assert isinstance(call.func, ast.Attribute)
     name, first = call.func.attr, call.args[:1]
     at_front = [isinstance(each, ast.Constant) and each.value == 0 for each in first] == [True]
@@ -226,7 +228,7 @@ def _adds_one(call: ast.Call) -> bool:
 
 
 def _changed(loop: ast.For, own: Names) -> Names:
-    """Variables whose entries the body assigns: lists of states, perhaps."""
+    """Return variables whose items the body assigns: possibly lists of states."""
     found = set()
     for node in walk_here(loop.body):
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name):
@@ -235,7 +237,7 @@ def _changed(loop: ast.For, own: Names) -> Names:
 
 
 def _head(expression: ast.expr, own: Names) -> ast.expr:
-    """What a loop goes over, with functions of ours in the place of Python's."""
+    """Return the iterable of a loop, with replacements for Python's functions."""
     for node in ast.walk(expression):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             name = node.func.id

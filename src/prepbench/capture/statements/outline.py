@@ -1,4 +1,4 @@
-"""A function with ranges of its statements cut out: each becomes a function of its own and a call of it.
+"""Outline ranges of a function's statements: each becomes a function of its own and a call of it.
 
 Where lines 14 to 16 are cut, the function becomes
 
@@ -119,7 +119,7 @@ def _global_names(function: Function) -> set[str]:
 
 
 def _cut_out(function: Function, found: StatementRange, made: Outlined) -> None:
-    """Put a call in the place of a range. ``function`` is a copy of the function that the range is of."""
+    """Replace a range by a call. ``function`` is a copy of the function that contains the range."""
     block = _block_in(function, found.statements[0])
     index = next(i for i, statement in enumerate(block) if _place(statement) == _place(found.statements[0]))
     end = index + len(found.statements)
@@ -157,7 +157,7 @@ def _locals() -> ast.Call:
 
 
 def _unbound(name: str) -> ast.stmt:
-    """``if name is ...: del name``."""
+    """Return ``if name is ...: del name``."""
     test = ast.Compare(ast.Name(name, ast.Load()), [ast.Is()], [ast.Constant(UNBOUND)])
     return ast.If(test, [ast.Delete([ast.Name(name, ast.Del())])], [])
 
@@ -167,7 +167,7 @@ def _place(node: ast.stmt) -> tuple[int, int]:
 
 
 def _block_in(function: ast.AST, statement: ast.stmt) -> list[ast.stmt]:
-    """The list of statements that has one at the same place."""
+    """Return the counterpart of a block: the list of statements at the same place."""
     for node in ast.walk(function):
         for name in ("body", "orelse", "finalbody"):
             block = getattr(node, name, None)

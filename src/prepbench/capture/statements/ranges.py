@@ -1,4 +1,4 @@
-"""Ranges of statements: which one a failing line makes, and how it grows until it has one way in and one way out."""
+"""Ranges of statements: the range of a failing line, grown until it has one entry and one exit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from prepbench.running.source_lines import cell_flags
 _ENDS_LOOP = (ast.Break, ast.Continue)
 _LOOPS = (ast.For, ast.While)
 _WITHOUT_EFFECT = frozenset({"no_grad", "enable_grad", "inference_mode", "set_grad_enabled", "record_function"})
-"""What may stand around a leaf in a ``with``, because an operator runs without gradients in any case."""
+"""Contexts that a ``with`` around a leaf may use, because an operator runs without gradients in any case."""
 
 _READS_FRAME = frozenset({"locals", "vars", "dir", "eval", "exec"})
 
@@ -52,7 +52,7 @@ class StatementRange:
 
     @classmethod
     def of(cls, block: Block, first: int, last: int) -> StatementRange:
-        """The statements of a block at these indices."""
+        """Return the statements of a block at these indices."""
         return cls(block, block.statements[first], block.statements[last])
 
     @property
@@ -75,18 +75,18 @@ class StatementRange:
 
     @property
     def returns(self) -> bool:
-        """Whether it ends the function: a ``return`` is in it."""
+        """Whether it ends the function, because it contains a ``return``."""
         return any(isinstance(node, ast.Return) for node in walk_here(self.statements))
 
     @property
     def is_everything(self) -> bool:
-        """Whether it is the whole body of the function, but for a text that documents it."""
+        """Whether it is the whole body of the function, apart from a docstring."""
         body = self.block.statements
         documented = isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
         return self.block.around is None and self.first <= int(documented) and self.last == len(body) - 1
 
     def contains(self, other: StatementRange) -> bool:
-        """Whether the statements of another range are among these, or inside of them."""
+        """Return whether the statements of another range are among these, or inside of them."""
         inside = {id(node) for node in walk_here(self.statements)}
         return all(id(statement) in inside for statement in other.statements)
 
@@ -95,31 +95,31 @@ class StatementRange:
         return first <= line <= last
 
     def closed(self) -> StatementRange | None:
-        """The smallest range around this one with one way in and one way out; None if that is the whole function."""
+        """Return the smallest enclosing range with one entry and one exit; None if that is the whole function."""
         return _closed(self)
 
     # -- growing -------------------------------------------------------------------------------------------------------
 
     def with_next(self) -> StatementRange | None:
-        """The range with the statement after it, or else with the statement around it."""
+        """Return the range with the next statement, or else with the enclosing one."""
         if self.last + 1 < len(self.block.statements):
             return StatementRange.of(self.block, self.first, self.last + 1).closed()
         return self.around()
 
     def with_previous(self) -> StatementRange | None:
-        """The range with the statement before it, or else with the statement around it."""
+        """Return the range with the previous statement, or else with the enclosing one."""
         if self.first > 0:
             return StatementRange.of(self.block, self.first - 1, self.last).closed()
         return self.around()
 
     def around(self) -> StatementRange | None:
-        """The statement that the range is in; None if that is the function."""
+        """Return the enclosing statement of the range; None if that is the function."""
         parent = _parent(self)
         return None if parent is None else parent.closed()
 
 
 def statement_at(function: Function, line: int) -> StatementRange | None:
-    """The innermost statement with a line of a function."""
+    """Return the innermost statement with a line of a function."""
     found: StatementRange | None = None
     for block in _blocks(function, None):
         for index, statement in enumerate(block.statements):
@@ -129,7 +129,7 @@ def statement_at(function: Function, line: int) -> StatementRange | None:
 
 
 def block_of(function: Function, statement: ast.stmt) -> Block:
-    """The block of a function that a statement stands in.
+    """Return the block of a function that contains a statement.
 
     Raises:
         LookupError: it stands in none.
@@ -169,7 +169,7 @@ def _holds(statement: ast.stmt, owner: ast.AST) -> bool:
 
 
 def _blocks(node: ast.AST, around: Block | None) -> Iterator[Block]:
-    """All blocks of a function, outer ones first; not those of functions and classes inside."""
+    """Yield all blocks of a function, outer ones first; not those of functions and classes inside."""
     for name in ("body", "orelse", "finalbody"):
         statements = getattr(node, name, None)
         if isinstance(statements, list) and statements:
@@ -184,7 +184,7 @@ def _blocks(node: ast.AST, around: Block | None) -> Iterator[Block]:
 
 
 def _leaves_by(found: StatementRange, *kinds: type[ast.AST]) -> bool:
-    """Whether a ``break`` or ``continue`` in the range is for a loop outside of it."""
+    """Return whether a ``break`` or ``continue`` in the range belongs to a loop outside of it."""
 
     def any_in(nodes: Sequence[ast.AST]) -> bool:
         for node in nodes:
@@ -201,7 +201,7 @@ def _leaves_by(found: StatementRange, *kinds: type[ast.AST]) -> bool:
 
 
 def _matters(owner: ast.AST) -> bool:
-    """Whether statements do something else outside of what they stand in."""
+    """Return whether statements have effects outside of their block."""
     if isinstance(owner, ast.Try | ast.ExceptHandler):
         return True
     if not isinstance(owner, ast.With | ast.AsyncWith):
@@ -240,7 +240,9 @@ class SourceFile:
     text: str = ""
 
     def function(self, code: types.CodeType) -> Function | None:
-        """The function that some code was compiled from; None if there is none, or the file is another one by now."""
+        """Return the function that some code was compiled from; None if there is none, or the file has changed
+        since.
+        """
         if code not in self.codes.values():
             return None
         place = code.co_name, code.co_firstlineno
@@ -253,7 +255,7 @@ def _first_line(node: ast.FunctionDef) -> int:
 
 
 def source_file(name: str) -> SourceFile | None:
-    """The file that Python knows by a name; None if there is no text, or it is not Python."""
+    """Return the file with a name that Python knows; None if there is no text, or it is not Python."""
     linecache.checkcache(name)
     return _source_file(name, "".join(linecache.getlines(name)), cell_flags(name))
 

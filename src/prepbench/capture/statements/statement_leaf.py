@@ -1,4 +1,4 @@
-"""A range of statements as something to call: what stands in a graph for the lines that cannot be in it."""
+"""A range of statements as a callable: the implementation of the operator that stands for it in a graph."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class StatementLeaf:
 
     @property
     def name(self) -> str:
-        """The lines, and the module that they are of."""
+        """The lines, and the name of their module."""
         first, last = self.outlined.lines
         lines = f"Line {first}" if first == last else f"The code on lines {first} to {last}"
         return f"{lines} of {self.owner_fqn or 'the model'}"
@@ -67,11 +67,11 @@ class StatementLeaf:
         return _run(self.outlined, self._code, self._origin, self._owner, values)
 
     def on(self, model: torch.nn.Module) -> Callable[..., Any]:
-        """:meth:`forward` on the modules of a twin of the model."""
+        """Run :meth:`forward` on the modules of a twin of the model."""
         return self.released(lambda part: part).on(model)
 
     def released(self, original: Callable[[Any], Any]) -> ReleasedLeaf:
-        """The leaf without what keeps the model alive.
+        """Return the leaf without strong references to the model.
 
         Args:
             original: gives the function that the one here was made of.
@@ -106,11 +106,11 @@ class ReleasedLeaf:
 
     @property
     def file(self) -> str:
-        """The name of the file that the statements are in."""
+        """The name of the file that contains the statements."""
         return self._code.co_filename
 
     def on(self, model: torch.nn.Module) -> Callable[..., Any]:
-        """What runs the statements on the modules of a model."""
+        """Return a function that runs the statements on the modules of a model."""
         origin = self._origin()
         if origin is None:
             raise CaptureError(f"The function around lines {self.outlined.lines} no longer exists: keep the model.")
@@ -118,7 +118,7 @@ class ReleasedLeaf:
         return lambda *values: _run(self.outlined, self._code, origin, owner, values)
 
     def released(self, original: Callable[[Any], Any]) -> ReleasedLeaf:
-        """Itself."""
+        """Return itself."""
         return self
 
 
@@ -140,7 +140,7 @@ def _run(
 
 
 class LeafCall:
-    """What a function calls in the place of a range.
+    """The function that replaces a range in the code.
 
     Args:
         outlined: the range.
