@@ -1,4 +1,4 @@
-"""Deployment targets, one folder each behind one interface; found by the type of their settings or by name."""
+"""Deployment targets, one folder each behind one interface; looked up by the type of their settings or by name."""
 
 from prepbench.targets.base import EndNames as EndNames
 from prepbench.targets.base import Lowering as Lowering

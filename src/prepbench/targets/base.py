@@ -1,4 +1,4 @@
-"""The interface of a deployment target: its names, what it needs, how it lowers a program and loads the result."""
+"""The interface of a deployment target: names, requirements, lowering a program and loading the result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NO_LEAVES: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Lowering:
-    """What a target gets.
+    """The input of a target: a program with its names, layers and kept programs.
 
     Attributes:
         program: a flat program, which takes the tensors and numbers of a call as positional arguments and returns a
@@ -54,7 +54,7 @@ class Lowering:
     programs: KeptPrograms | None = None
 
     def derived(self, purpose: str, program: torch.export.ExportedProgram, make: Derive) -> Any:
-        """What ``make`` makes of a program, or made of one of the same form."""
+        """Return the result of ``make`` for a program, or the kept one for a program of the same form."""
         if self.programs is None:
             return make()
         tensors = {**program.state_dict, **program.constants}
@@ -64,7 +64,9 @@ class Lowering:
 
 @dataclass(frozen=True)
 class EndNames:
-    """New names for the inputs of a lowered program by those in its :class:`Lowering`, and for its outputs in order."""
+    """New names for the inputs of a lowered program, by those in its :class:`Lowering`, and for its outputs in
+    order.
+    """
 
     inputs: Mapping[str, str]
     outputs: Sequence[str]
@@ -79,14 +81,14 @@ class Runtime(ABC):
 
     @abstractmethod
     def save(self, folder: Path) -> None:
-        """Write what :meth:`Target.load` needs into an existing folder."""
+        """Write the files for :meth:`Target.load` into an existing folder."""
 
     def stored_bits(self) -> Mapping[str, int]:
-        """How many bits each constant takes in what was lowered, by name, read from there; empty where it is opaque."""
+        """Return the bits of each constant in the lowered program, by name; empty where its format is opaque."""
         return {}
 
     def kernel_times(self, calls: Sequence[Sequence[Any]], rounds: int) -> KernelTimes:
-        """What each kernel takes in one call, measured by the runtime's own profiler.
+        """Return the time of each kernel in one call, measured by the runtime's own profiler.
 
         Args:
             calls: the inputs of one or several calls.
@@ -130,7 +132,7 @@ class Target(ABC):
     renamed_file: ClassVar[str] = ""
 
     def check_available(self, *, by_import: bool = True) -> None:
-        """Raise ``MissingPackageError`` with the remedy when something that the target needs is missing or fails.
+        """Raise ``MissingPackageError`` with the remedy if a requirement of the target is missing or fails.
 
         Args:
             by_import: also import the packages, which may take seconds; else only look whether they are there.
@@ -147,7 +149,7 @@ class Target(ABC):
                 imported(name, self.settings_type.__name__, install, _OTHERWISE)
 
     def types_to_replace(self, program: torch.export.ExportedProgram) -> frozenset[torch.dtype]:
-        """The floating types of this program that it computes in float32."""
+        """Return the floating types of this program that the target computes in float32."""
         return self.types_without_kernels
 
     def check_leaves(self, leaves: Sequence[Failure]) -> None:
@@ -162,11 +164,11 @@ class Target(ABC):
             )
 
     def unsupported_nodes(self, program: torch.export.ExportedProgram) -> Sequence[torch.fx.Node]:
-        """The nodes whose operator the target has no kernel or translation for; none by default."""
+        """Return the nodes whose operator the target has no kernel or translation for; none by default."""
         return ()
 
     def check_renaming(self) -> None:
-        """Raise ``TargetError`` unless other tools can read its files under names of their own."""
+        """Raise ``TargetError`` unless other tools can read its files under user-given names."""
         if not self.renamed_file:
             raise TargetError(
                 f"{self.display_name} has no files that other tools read under names of their own. Compile with "
@@ -174,7 +176,7 @@ class Target(ABC):
             )
 
     def rename_ends(self, folder: Path, names: EndNames) -> None:
-        """Turn what :meth:`Runtime.save` wrote into files with other names of inputs and outputs, in place.
+        """Rename inputs and outputs in the files that :meth:`Runtime.save` wrote, in place.
 
         Types that NumPy lacks become float32 at these ends.
 
@@ -186,7 +188,7 @@ class Target(ABC):
 
     @abstractmethod
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
-        """Turn a program into something that runs on the target."""
+        """Lower a program to a runtime of the target."""
 
     @abstractmethod
     def load(
@@ -197,7 +199,7 @@ class Target(ABC):
         allow_code: bool = False,
         leaves: Mapping[str, str] = NO_LEAVES,
     ) -> Runtime:
-        """Read what :meth:`Runtime.save` wrote, without running anything that the files bring along.
+        """Read the files that :meth:`Runtime.save` wrote, without running code from them.
 
         Args:
             folder: may come from anybody.

@@ -1,4 +1,4 @@
-"""Whether a target supports what the quantization settings ask for."""
+"""Whether a target supports the quantization settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from prepbench.targets.base import Target
 
 
 def check_settings(target: Target, settings: DeploymentSettings, explained: Iterable[ExplainedLayer]) -> None:
-    """Raise ``SettingsError`` for the first layer whose settings the target does not support; it says what it does."""
+    """Raise ``SettingsError`` for the first layer whose settings the target does not support; it lists the supported
+    ones.
+    """
     placement = target.placement
     for layer in explained:
         if layer.settings is None:
@@ -26,7 +28,7 @@ def check_settings(target: Target, settings: DeploymentSettings, explained: Iter
 
 
 def unsupported(settings: QuantizationSettings, placement: Placement) -> str:
-    """What a target lacks of what the settings ask for; empty where it has all of it."""
+    """Return the requested features that the target lacks; empty if it has all of them."""
     bits = settings.weights_num_bits
     listed = (bits,) if isinstance(bits, int) else tuple(bits)
     blocks = settings.weights_only_quantization_block_size
@@ -46,7 +48,7 @@ def unsupported(settings: QuantizationSettings, placement: Placement) -> str:
 
 
 def supported(placement: Placement) -> str:
-    """What a target has, in words."""
+    """Return the features of a target in words."""
 
     def bits(numbers: tuple[int, ...]) -> str:
         return " or ".join(map(str, sorted(numbers)))

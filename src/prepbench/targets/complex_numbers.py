@@ -1,4 +1,4 @@
-"""Complex numbers as two real ones, for targets that have none: rotary embeddings are written with them."""
+"""Complex numbers as pairs of real ones, for targets without them, as in rotary embeddings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Pair = tuple[fx.Node, fx.Node]
 """The real and the imaginary part."""
 aten = torch.ops.aten
 
-# what moves numbers, or treats both parts alike
+# operators that move numbers, or treat both parts alike
 _BY_PART = (
     "unsqueeze", "squeeze", "slice", "select", "view", "reshape", "_unsafe_view", "transpose", "permute", "expand",
     "clone", "contiguous", "alias", "detach", "flatten", "unflatten", "index_select", "cat", "stack", "repeat", "roll",
@@ -25,7 +25,7 @@ _REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64, torch.
 
 
 def with_real_numbers(program: Program) -> Program:
-    """The program with each complex tensor as two real ones.
+    """Return the program with each complex tensor as two real ones.
 
     Args:
         program: it is not changed. Its inputs, outputs and state are real.
@@ -48,13 +48,13 @@ def with_real_numbers(program: Program) -> Program:
 
 
 def is_complex(node: fx.Node) -> bool:
-    """Whether a node of an exported program is a complex tensor."""
+    """Return whether a node of an exported program is a complex tensor."""
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and value.dtype.is_complex
 
 
 class _Parts:
-    """The parts of complex nodes of a graph.
+    """The real and imaginary parts of a graph's complex nodes.
 
     Attributes:
         replaced: nodes that nothing reads any more once all are replaced.
@@ -66,7 +66,7 @@ class _Parts:
         self.replaced: list[fx.Node] = []
 
     def replace(self, node: fx.Node) -> bool:
-        """Write a node with real numbers; whether that is possible."""
+        """Rewrite a node with real numbers; return whether that is possible."""
         name = getattr(node.target, "overloadpacket", node.target)
         rule = _RULES.get(str(getattr(name, "__name__", name)))
         if node.op != "call_function" or rule is None:
@@ -84,7 +84,7 @@ class _Parts:
         return True
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-        """A new node with its value, at the place of the node that is replaced."""
+        """Return a new node with its value, at the place of the replaced node."""
         assert self._origin is not None
         made = self._graph.call_function(target, args, kwargs)
         values = fx.node.map_arg((args, kwargs), lambda operand: operand.meta["val"])
@@ -93,15 +93,15 @@ class _Parts:
         return made
 
     def of(self, value: Any) -> tuple[Any, Any]:
-        """The parts of a node or number; a real one has no imaginary part."""
+        """Return the parts of a node or number; a real one has no imaginary part."""
         return self._pairs.get(value, (value, None)) if isinstance(value, fx.Node) else (value, None)
 
     def is_known(self, value: Any) -> bool:
-        """Whether a value is real, or a node whose parts are there."""
+        """Return whether a value is real, or a node with known parts."""
         return value in self._pairs if isinstance(value, fx.Node) and is_complex(value) else type(value) is not complex
 
     def by_part(self, node: fx.Node) -> Pair:
-        """The same operator on real and on imaginary parts."""
+        """Apply an operator to the real and the imaginary part."""
         return self._part(node, 0), self._part(node, 1)
 
     def _part(self, node: fx.Node, part: int) -> fx.Node:

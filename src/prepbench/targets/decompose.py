@@ -1,4 +1,4 @@
-"""Replacing operators of a program by others that compute the same."""
+"""Replace operators of a program by equivalent ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Program = torch.export.ExportedProgram
 
 
 def decompose(program: Program, decompositions: Mapping[OpOverload, Callable[..., Any]]) -> Program:
-    """Replace some operators by others that compute the same; ``run_decompositions`` would trace the whole program.
+    """Replace some operators by equivalent ones; ``run_decompositions`` would retrace the whole program.
 
     Args:
         program: it is not changed.
@@ -41,7 +41,7 @@ def decompose(program: Program, decompositions: Mapping[OpOverload, Callable[...
             if steps is not None and _gives_what_is_read(node, steps.graph):
                 _replace(node, steps.graph)
     for view in graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
-        # what was replaced may have given another layout than what stands there now
+        # the replaced node may have had another memory layout
         view.target = torch.ops.aten.reshape.default
     choose_known(module)
     module.recompile()
@@ -49,7 +49,7 @@ def decompose(program: Program, decompositions: Mapping[OpOverload, Callable[...
 
 
 def _traced(node: fx.Node, decomposition: Callable[..., Any]) -> fx.GraphModule | None:
-    """The operators that a decomposition runs for the arguments of a node; None where it does not take them."""
+    """Return the operators of a decomposition for the arguments of a node; None if it does not support them."""
     operands = node.all_input_nodes
     is_taken = True
 
@@ -61,14 +61,14 @@ def _traced(node: fx.Node, decomposition: Callable[..., Any]) -> fx.GraphModule 
         is_taken = result is not NotImplemented
         return result if is_taken else given[0]
 
-    with warnings_ignored_here(), torch.no_grad():  # torch about its own internals
+    with warnings_ignored_here(), torch.no_grad():  # torch warns about its own internals
         values = [operand.meta["val"] for operand in operands]
         steps = make_fx(run, tracing_mode="symbolic", pre_dispatch=True)(*values)
     return steps if is_taken else None
 
 
 def _replace(node: fx.Node, steps: fx.Graph) -> None:
-    """Copy operators in front of a node, let them read its operands, and erase it."""
+    """Copy operators in front of a node, connect its operands, and erase it."""
     copies = dict(zip(steps.find_nodes(op="placeholder"), node.all_input_nodes, strict=True))
     origin = {key: node.meta[key] for key in _ORIGIN if key in node.meta}
     with node.graph.inserting_before(node):
@@ -82,7 +82,7 @@ def _replace(node: fx.Node, steps: fx.Graph) -> None:
 
 
 def _gives_what_is_read(node: fx.Node, steps: fx.Graph) -> bool:
-    """Whether a decomposition, which may leave out some of several results, gives those that are read."""
+    """Return whether a decomposition, which may omit some of several results, returns those that are read."""
     result: Any = steps.output_node().args[0]
     return isinstance(result, fx.Node) or all(
         isinstance(result[user.args[1]], fx.Node)
@@ -92,7 +92,7 @@ def _gives_what_is_read(node: fx.Node, steps: fx.Graph) -> bool:
 
 
 def _read_instead(node: fx.Node, result: Any) -> None:
-    """Let the users of a node read another one, or the parts of it others."""
+    """Make the users of a node read another one, or its parts other ones."""
     if isinstance(result, fx.Node):
         node.replace_all_uses_with(result)
         return
@@ -103,7 +103,7 @@ def _read_instead(node: fx.Node, result: Any) -> None:
         user.graph.erase_node(user)
 
 
-# what says which module and which line of the model an operator comes from
+# metadata on the module and line that an operator comes from
 _ORIGIN = ("nn_module_stack", "stack_trace", "from_node")
 
 
@@ -118,7 +118,7 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """``aten.scaled_dot_product_attention`` as two products with a softmax between them."""
+    """Compute ``aten.scaled_dot_product_attention`` as two products with a softmax between them."""
     if enable_gqa:
         key, value = (_repeat_heads(tensor, query.shape[-3]) for tensor in (key, value))
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
@@ -131,7 +131,7 @@ def attention(
 
 
 def _attention_weights(scores: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """The softmax of the scores that the mask leaves; 0 in rows where it leaves none, as in PyTorch."""
+    """Return the softmax of the unmasked scores; 0 in fully masked rows, as in PyTorch."""
     if mask is None:
         return torch.softmax(scores, -1)
     if mask.dtype == torch.bool:
@@ -141,13 +141,13 @@ def _attention_weights(scores: torch.Tensor, mask: torch.Tensor | None) -> torch
 
 
 def _repeat_heads(tensor: torch.Tensor, heads: int) -> torch.Tensor:
-    """Each head of keys or values, repeated for the queries that share it."""
+    """Return the heads of keys or values, each repeated for the queries that share it."""
     groups = heads // tensor.shape[-3]
     shape = (*tensor.shape[:-2], groups, *tensor.shape[-2:])
     return tensor.unsqueeze(-3).expand(shape).flatten(-4, -3)
 
 
-# Attention masks that mask nothing.
+# Attention masks without effect.
 
 
 aten = torch.ops.aten
@@ -187,7 +187,7 @@ def _type(node: fx.Node) -> object:
 
 
 def _known(mask: Any) -> bool | None:
-    """The value of all elements of a boolean tensor, if it is the same for all inputs."""
+    """Return the value of all elements of a boolean tensor, if it is the same for all inputs."""
     if not isinstance(mask, fx.Node):
         return None
     if mask.target in _AND:
@@ -203,7 +203,7 @@ def _known(mask: Any) -> bool | None:
 
 
 def _is_at_least(value: Any, bound: Any) -> bool:
-    """Whether no element of an integer tensor is below a number."""
+    """Return whether no element of an integer tensor is below a number."""
     if not isinstance(value, fx.Node) or not isinstance(bound, int) or value.meta["val"].dtype not in _WIDE:
         return False
     if value.target == aten.arange.default:

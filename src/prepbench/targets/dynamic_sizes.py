@@ -1,4 +1,4 @@
-"""Operators that targets get as others, because they compute them for fixed sizes only, differently, or not."""
+"""Replacements for operators that targets compute for static sizes only, wrongly, or not at all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 
 def computed_from_sizes() -> Mapping[OpOverload, Callable[..., Any]]:
-    """Decompositions for :func:`prepbench.targets.decompose.decompose`."""
+    """The decompositions for :func:`prepbench.targets.decompose.decompose`."""
     return {
         aten.adaptive_avg_pool1d.default: adaptive_average(1),
         aten.adaptive_avg_pool2d.default: adaptive_average(2),
@@ -43,7 +43,7 @@ def computed_from_sizes() -> Mapping[OpOverload, Callable[..., Any]]:
 
 
 def _shifted_right(x: torch.Tensor, bits: Any) -> Any:
-    """ONNX shifts unsigned integers only, and OpenVINO and ExecuTorch have no kernel for others."""
+    """Shift right; ONNX shifts unsigned integers only, and OpenVINO and ExecuTorch have no kernel for others."""
     is_plain = isinstance(bits, int) and 0 <= bits < 8 * x.element_size() - 1 and not x.is_floating_point()
     return torch.floor_divide(x, 2**bits) if is_plain else NotImplemented
 
@@ -57,7 +57,7 @@ def _shifted_left(x: torch.Tensor, bits: Any) -> Any:
 
 
 def antialiased(weight: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any]:
-    """``aten._upsample_bilinear2d_aa.vec`` or ``_upsample_bicubic2d_aa.vec`` as two products.
+    """Compute ``aten._upsample_bilinear2d_aa.vec`` or ``_upsample_bicubic2d_aa.vec`` as two products.
 
     Args:
         weight: of a distance in pixels of the coarser image.
@@ -90,7 +90,7 @@ def antialiased(weight: Callable[[torch.Tensor], torch.Tensor]) -> Callable[...,
 
 
 def nearest(middle: float) -> Callable[..., Any]:
-    """``aten.upsample_nearest*.vec``, or ``_upsample_nearest_exact*.vec``, by a factor that is not whole.
+    """Compute ``aten.upsample_nearest*.vec``, or ``_upsample_nearest_exact*.vec``, by a non-integer factor.
 
     Runtimes round the places that it leads to in ways of their own.
 
@@ -116,7 +116,7 @@ def linear_weight(distance: torch.Tensor) -> torch.Tensor:
 
 
 def cubic_weight(distance: torch.Tensor) -> torch.Tensor:
-    """Keys' kernel with a = -0.5, which PyTorch takes where it smooths."""
+    """Return Keys' cubic kernel with a = -0.5, which PyTorch uses for antialiasing."""
     d = distance.abs()
     near, far = (1.5 * d - 2.5) * d * d + 1, ((-0.5 * d + 2.5) * d - 4) * d + 2
     return torch.where(d < 1, near, torch.where(d < 2, far, torch.zeros_like(d)))
@@ -126,7 +126,7 @@ def cubic_weight(distance: torch.Tensor) -> torch.Tensor:
 
 
 def circular_pad(x: torch.Tensor, pad: Sequence[Any], mode: str = "constant", value: float | None = None) -> Any:
-    """``aten.pad`` around the edges, which some runtimes lack."""
+    """Compute circular ``aten.pad``, which some runtimes lack."""
     if mode != "circular" or not all(isinstance(edge, int) and edge >= 0 for edge in pad):
         return NotImplemented
     for place in range(len(pad) // 2):
@@ -139,7 +139,7 @@ def circular_pad(x: torch.Tensor, pad: Sequence[Any], mode: str = "constant", va
 
 
 def roll(x: torch.Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Any:
-    """``aten.roll`` over sizes that change, or by numbers that are computed from them."""
+    """Compute ``aten.roll`` over dynamic sizes, or by shifts computed from them."""
     sizes = [x.shape[dim] for dim in dims] if dims else [x.numel()]
     if all(isinstance(number, int) for number in (*shifts, *sizes)):
         return NotImplemented
@@ -152,13 +152,13 @@ def roll(x: torch.Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> An
 
 
 def shift_to_middle(x: torch.Tensor, dim: Sequence[int] | None = None) -> Any:
-    """``aten.fft_fftshift``."""
+    """Compute ``aten.fft_fftshift``."""
     dims = list(range(x.ndim)) if dim is None else list(dim)
     return _rolled(x, [x.shape[each] // 2 for each in dims], dims)
 
 
 def shift_from_middle(x: torch.Tensor, dim: Sequence[int] | None = None) -> Any:
-    """``aten.fft_ifftshift``."""
+    """Compute ``aten.fft_ifftshift``."""
     dims = list(range(x.ndim)) if dim is None else list(dim)
     return _rolled(x, [(x.shape[each] + 1) // 2 for each in dims], dims)
 
@@ -169,7 +169,7 @@ def _rolled(x: torch.Tensor, shifts: Sequence[Any], dims: Sequence[int]) -> Any:
 
 
 def chunk(x: torch.Tensor, chunks: int, dim: int = 0) -> Any:
-    """``aten.chunk`` of a size that changes; how many there are, the graph knows."""
+    """Compute ``aten.chunk`` of a dynamic size; the number of chunks is static in the graph."""
     size: Any = x.shape[dim]
     if isinstance(size, int):
         return NotImplemented
@@ -178,7 +178,7 @@ def chunk(x: torch.Tensor, chunks: int, dim: int = 0) -> Any:
 
 
 def split(x: torch.Tensor, split_size: Any, dim: int = 0) -> Any:
-    """``aten.split`` into parts of one size that changes, or of a size that changes."""
+    """Compute ``aten.split`` with one dynamic part size, or of a dynamic size."""
     size: Any = x.shape[dim]
     if isinstance(split_size, int) and isinstance(size, int):
         return NotImplemented
@@ -186,7 +186,7 @@ def split(x: torch.Tensor, split_size: Any, dim: int = 0) -> Any:
 
 
 def tensor_split(x: torch.Tensor, sections: Any, dim: int = 0) -> Any:
-    """``aten.tensor_split`` into a number of parts, the first of which have one entry more if they are not equal."""
+    """Compute ``aten.tensor_split`` into a number of parts; the first ones have one more entry if they are unequal."""
     size: Any = x.shape[dim]
     if isinstance(size, int) or not isinstance(sections, int):
         return NotImplemented

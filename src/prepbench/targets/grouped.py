@@ -1,4 +1,4 @@
-"""Products of rows with the matrix of their group, as mixtures of experts compute them."""
+"""Grouped matrix products, rows with the matrix of their group, as mixtures of experts use them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAMES = ("aten._grouped_mm.default", "transformers.grouped_mm_fallback.default"
 
 
 def grouped_products(program: torch.export.ExportedProgram) -> Mapping[OpOverload, Callable[..., Any]]:
-    """What :func:`prepbench.targets.decompose.decompose` replaces the grouped products of a program by."""
+    """The replacements of grouped products for :func:`prepbench.targets.decompose.decompose`."""
     targets = {node.target for node in program.graph.nodes if str(node.target) in _NAMES}
     return dict.fromkeys(targets, grouped_product)
 
@@ -26,7 +26,7 @@ def grouped_product(
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Any:
-    """Each row times the matrix of its group: all products, and of these the one of the row's group.
+    """Return the product of each row with the matrix of its group, selected from the products with all matrices.
 
     No runtime has an operator with as many rows for each matrix as data says. This takes as many times the work as
     there are groups, but one product of fixed form, which runtimes compute fast.
@@ -45,7 +45,7 @@ def grouped_product(
         return NotImplemented
     rows = torch.arange(input.shape[0], device=input.device).unsqueeze(1)
     group = (rows >= offs).sum(1).clamp(max=weight.shape[0] - 1)
-    # one matrix beside the other: every runtime has a fast product of two matrices
+    # the matrices are concatenated, because every runtime has a fast product of two matrices
     beside = weight.transpose(0, 1).flatten(1)
     products = torch.matmul(input, beside).unflatten(1, (weight.shape[0], weight.shape[2]))
     chosen = products.gather(1, group.view(-1, 1, 1).expand(-1, 1, weight.shape[2])).squeeze(1)

@@ -1,4 +1,4 @@
-"""Programs that were derived from graphs of one form, kept without their tensors.
+"""Cache programs derived from graphs of one form, without their tensors.
 
 Exporting and decomposing a graph trace it on tensors without data. So what comes out depends on the form of the graph
 alone: its operators, and the shapes and types of its tensors. Other bits change the values of integers, scales and
@@ -28,7 +28,7 @@ _QUANTIZERS = "quantized_decomposed"
 
 @dataclass(frozen=True)
 class _Form:
-    """A derived program, and where its tensors came from.
+    """A derived program, and the origins of its tensors.
 
     Attributes:
         program: without tensors.
@@ -42,7 +42,7 @@ class _Form:
 
 
 class KeptPrograms:
-    """Derives a program from a graph, or takes the one that was derived from a graph of the same form.
+    """Derives a program from a graph, or reuses the one derived from a graph of the same form.
 
     One thread at a time uses it: the one that traces.
 
@@ -61,7 +61,7 @@ class KeptPrograms:
         tensors: Mapping[str, Any],
         derived: Callable[[], Program],
     ) -> tuple[Program, bool]:
-        """The program that ``derived`` makes of ``module``, and whether it was known.
+        """Return the program that ``derived`` makes of ``module``, and whether it was known.
 
         Args:
             purpose: what the program is for; programs for one purpose are made in one way.
@@ -85,7 +85,7 @@ class KeptPrograms:
 
 
 def tensors_of(module: fx.GraphModule) -> dict[str, Any]:
-    """Parameters, buffers and tensors that are plain attributes, by name."""
+    """Return parameters, buffers and plain tensor attributes by name."""
     names = {str(node.target) for node in module.graph.find_nodes(op="get_attr")}
     found = {
         **dict(module.named_parameters(remove_duplicate=False)),
@@ -100,7 +100,7 @@ def tensors_of(module: fx.GraphModule) -> dict[str, Any]:
 
 
 def _form_of(purpose: str, module: fx.GraphModule, tensors: Mapping[str, Any]) -> bytes | None:
-    """A digest of everything but numbers of quantizers and values of tensors; None for what holds something else."""
+    """Return a digest of everything but quantizer numbers and tensor values; None for unsupported contents."""
     digest = hashlib.sha256(purpose.encode())
     places: dict[Any, int] = {}
     for name, value in tensors.items():
@@ -137,7 +137,7 @@ def _memory(value: torch.Tensor) -> Any:
 
 
 def _number_places(node: fx.Node) -> frozenset[int]:
-    """Which arguments of a quantizer are numbers that say how it rounds."""
+    """Return the arguments of a quantizer that decide how it rounds."""
     if not isinstance(node.target, OpOverload) or node.target.namespace != _QUANTIZERS:
         return frozenset()
     arguments = schema_of(node.target).arguments
@@ -160,7 +160,9 @@ def _numbers(module: fx.GraphModule) -> list[tuple[Any, ...]]:
 
 
 def _emptied(program: Program, module: fx.GraphModule, tensors: Mapping[str, Any]) -> _Form | None:
-    """The form of a program; None where its tensors or quantizers are not those of the graph it was derived from."""
+    """Return the form of a program; None if its tensors or quantizers are not those of the graph it was derived
+    from.
+    """
     if _numbers(program.graph_module) != _numbers(module):
         return None
     names: dict[Any, str] = {}

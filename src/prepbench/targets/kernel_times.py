@@ -1,4 +1,4 @@
-"""Where the time of a lowered program goes: its kernels as the runtime's own profiler sees them, by layer."""
+"""The kernels of a lowered program by layer, with their times from the runtime's own profiler."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BETWEEN = "between kernels"
 OTHERS = "kernels of no layer"
 
 NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"
-"""What torch writes in the place of a module's FQN where it knows none."""
+"""The text of torch for an unknown FQN of a module."""
 
 _CONVERTING = re.compile(r"(Dynamic|Fake|De)?Quantize|Convert|Cast$|.*quantize_per_", re.IGNORECASE)
 _REORDERING = frozenset(["ReorderInput", "ReorderOutput", "Reorder", "Transpose", "Reshape", "Squeeze", "Unsqueeze"])
@@ -57,7 +57,7 @@ class KernelTimes:
 
 
 def placed(name: str, operator: str, layer: str | None, seconds: float, result_bytes: int | None = None) -> KernelTime:
-    """A kernel of a layer, or of what runtimes put between layers.
+    """Return a kernel of a layer, or of the runtime between layers.
 
     Args:
         name: of the kernel.
@@ -73,7 +73,7 @@ def placed(name: str, operator: str, layer: str | None, seconds: float, result_b
 
 
 def layer_of(name: str, layers: Mapping[str, str | None]) -> tuple[bool, str | None]:
-    """Whether a kernel's name comes from a known one, and the layer of that.
+    """Return whether a kernel's name comes from a known one, and the layer of that.
 
     Runtimes append to the names of what they fuse or change: ``node_conv2d_1_token_4``, ``node_linear/WithoutBiases``.
 
@@ -94,7 +94,7 @@ def layer_of(name: str, layers: Mapping[str, str | None]) -> tuple[bool, str | N
 
 
 def layers_to_text(layers: Mapping[str, str | None]) -> str:
-    """FQNs by names as text, which :func:`layers_from_text` reads."""
+    """Return FQNs by names as text for :func:`layers_from_text`."""
     names: defaultdict[str | None, list[str]] = defaultdict(list)
     for name, layer in layers.items():
         names[layer].append(name)
@@ -102,7 +102,7 @@ def layers_to_text(layers: Mapping[str, str | None]) -> str:
 
 
 def layers_from_text(text: str | None) -> dict[str, str | None]:
-    """FQNs by names; nothing for text that is missing or damaged."""
+    """Return FQNs by names; nothing for missing or damaged text."""
     try:
         return {name: layer for layer, names in json.loads(text or "[]") for name in names if _is_layer(layer)}
     except (ValueError, TypeError, RecursionError):
@@ -114,7 +114,7 @@ def _is_layer(value: object) -> bool:
 
 
 def mean_call(measured: Sequence[KernelTimes], samples: int) -> KernelTimes:
-    """The mean over samples of a typical call of each.
+    """Return the mean over samples of a typical call of each.
 
     Args:
         measured: as many calls of each sample, those of one after those of another.
@@ -135,7 +135,7 @@ def mean_call(measured: Sequence[KernelTimes], samples: int) -> KernelTimes:
 
 
 def typical(calls: Sequence[KernelTimes]) -> KernelTimes:
-    """The median of each kernel, and of what lies between them, over the quickest quarter of some calls.
+    """Return the median of each kernel, and of the time between kernels, over the quickest quarter of some calls.
 
     Slower calls were interrupted by other programs. Where these calls ran different kernels, it is one of them.
 

@@ -1,4 +1,6 @@
-"""Cutting a graph into partitions for a target and fallbacks to PyTorch for what the target does not support."""
+"""Partition a graph into pieces for a target and fallbacks to PyTorch for the nodes that the target does not
+support.
+"""
 
 from __future__ import annotations
 
@@ -60,11 +62,13 @@ def lower_partitioned(
     inputs = [node.name for node in module.graph.find_nodes(op="placeholder")]
     (output,) = module.graph.find_nodes(op="output")
     outputs = [node.name if isinstance(node, fx.Node) else "" for node in output.args[0]]
-    check_kept_state(program)  # the parts of the graph have buffers of their own
+    check_kept_state(program)  # every partition has buffers of its own, so none sees what another one writes
     values: dict[str, Any] = dict(zip(inputs, program.example_inputs[0], strict=True))
     partitions = []
-    # a target's partition gives tensors; what the model returns as a number, PyTorch computes
+    # a partition of the target returns tensors only, so numbers among the model's results fall back to PyTorch
     numbers = {node.name for node in output.args[0] if isinstance(node, fx.Node) and _is_computed_number(node)}
+    # each partition is exported with the real values that the partitions before it computed: the partitions run in
+    # order, so every input of a cut is in ``values`` by then
     for cut in _cuts(module, {node.name for node in fallback} | numbers, numbers):
         partitions.append(_lowered(cut, [values[node.name] for node in cut.reads], target, lowering, settings))
         with torch.no_grad():
@@ -89,7 +93,7 @@ def _lowered(
 
 
 def _exported(cut: Cut, examples: Sequence[Any]) -> Program:
-    """A partition as a program; sizes that are dynamic in the whole graph stay dynamic."""
+    """Return a partition as a program; sizes that are dynamic in the whole graph stay dynamic."""
 
     def error(name: str) -> CaptureError:
         return CaptureError(
@@ -101,21 +105,23 @@ def _exported(cut: Cut, examples: Sequence[Any]) -> Program:
 
 
 def _cuts(module: fx.GraphModule, fallback: set[str], numbers: set[str]) -> list[Cut]:
-    """The partitions of a graph, in the order in which they run; ``numbers`` are those that the model returns."""
+    """Return the partitions in execution order; ``numbers`` names the numbers that the model returns."""
     levels = _levels(module.graph, fallback)
+    # both copy nodes into the partition of their reader, so that each node still reads only its own level and lower
+    # ones
     _repeat_sizes(module.graph, levels)
     _move_to_readers(module.graph, levels)
     cuts = []
     for level in sorted(set(levels.values())):
         nodes = [node for node in module.graph.nodes if levels.get(node) == level]
-        # sizes alone are repeated where they are needed
+        # a level of nothing but sizes has no reader left: _repeat_sizes has copied these into their readers' partitions
         if not all(_is_number(node) and node.name not in numbers for node in nodes):
             cuts.append(_cut_out(module, nodes, numbers, on_target=level % 2 == 0))
     return cuts
 
 
 def _levels(graph: fx.Graph, fallback: set[str]) -> dict[fx.Node, int]:
-    """The partition of each node: even ones for the target, odd ones for PyTorch. Each reads only lower ones."""
+    """Return the partition of each node: even ones for the target, odd ones for PyTorch. Each reads only lower ones."""
     levels: dict[fx.Node, int] = {}
     for node in graph.nodes:
         if node.op in ("placeholder", "output", "get_attr"):
@@ -124,6 +130,9 @@ def _levels(graph: fx.Graph, fallback: set[str]) -> dict[fx.Node, int]:
         if node.target is operator.getitem:  # partitions exchange tensors, not tuples of them
             levels[node] = level
             continue
+        # As late as its inputs demand, and no later: a node joins the partition of its latest input if that has the
+        # right parity, else it opens the next one. So there are only as many partitions as one path has changes between
+        # target and PyTorch.
         wanted = int(node.name in fallback)
         levels[node] = level if level % 2 == wanted else level + 1
     return levels
@@ -140,11 +149,12 @@ def _repeat_sizes(graph: fx.Graph, levels: dict[fx.Node, int]) -> None:
 
 
 def _move_to_readers(graph: fx.Graph, levels: dict[fx.Node, int]) -> None:
-    """Compute what follows from weights alone in each of the target's partitions that needs it.
+    """Move computations on weights alone into each of the target's partitions that needs them.
 
     So a layer behind a fallback has its quantized weights beside it, and the target's kernels take them; the first
     partition would give them to it in float.
     """
+    # level 0 only: a node computed from weights by PyTorch is an unsupported one, which the target cannot take over
     from_weights: set[fx.Node] = set()
     for node in graph.nodes:
         if node in levels and levels[node] == 0 and _follows_from_weights(node, from_weights):
@@ -153,6 +163,7 @@ def _move_to_readers(graph: fx.Graph, levels: dict[fx.Node, int]) -> None:
         if levels.get(node, 0) > 0 and levels[node] % 2 == 0:
             for source in [source for source in node.all_input_nodes if source in from_weights]:
                 node.replace_input_with(source, _copied(graph, source, node, levels, from_weights.__contains__))
+    # backwards, so that a chain whose last reader moved away goes as a whole
     for node in reversed(list(graph.nodes)):
         if node in from_weights and not node.users:
             del levels[node]
@@ -163,7 +174,9 @@ def _follows_from_weights(node: fx.Node, known: set[fx.Node]) -> bool:
     return (
         isinstance(node.target, OpOverload)
         and not schema_of(node.target).is_mutable
+        # two copies of a random operator would draw different numbers
         and torch.Tag.nondeterministic_seeded not in node.target.tags
+        # a node without inputs, such as aten.arange or aten.full, is no function of a weight
         and bool(node.all_input_nodes)
         and all(source.op == "get_attr" or source in known for source in node.all_input_nodes)
     )
@@ -172,7 +185,7 @@ def _follows_from_weights(node: fx.Node, known: set[fx.Node]) -> bool:
 def _copied(
     graph: fx.Graph, source: fx.Node, user: fx.Node, levels: dict[fx.Node, int], is_copied: Callable[[fx.Node], bool]
 ) -> fx.Node:
-    """A copy of a node and of all that it is computed from, in front of ``user`` and in its partition."""
+    """Return a copy of a node and its dependencies, in front of ``user`` and in its partition."""
     copies: dict[fx.Node, fx.Node] = {}
 
     def copy(node: fx.Node) -> fx.Node:
@@ -211,6 +224,7 @@ def _cut_out(module: fx.GraphModule, nodes: Sequence[fx.Node], numbers: set[str]
             if source.op == "get_attr" and source not in copies:
                 copies[source] = graph.node_copy(source)
         copies[node] = graph.node_copy(node, lambda argument: copies[argument])
+    # numbers are repeated by their readers, so only those that the model itself returns leave a partition
     shared = [node for node in nodes if not _is_number(node) or node.name in numbers]
     writes = [node for node in shared if any(user not in inside for user in node.users)]
     graph.output(tuple(copies[node] for node in writes))

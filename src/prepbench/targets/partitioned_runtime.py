@@ -1,4 +1,4 @@
-"""A model in partitions, of which a target runs some and PyTorch the others."""
+"""A model in partitions, some run by a target and the others by PyTorch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FILE = "parts.json"
 
 @dataclass(frozen=True)
 class Partition:
-    """One partition of the graph: what it reads, what it computes, and what runs it.
+    """One partition of the graph: its inputs, its outputs, and its runtime.
 
     Attributes:
         inputs: names of the values that it reads.
@@ -50,7 +50,7 @@ class PartitionedRuntime(Runtime):
     def __init__(self, inputs: Sequence[str], outputs: Sequence[str], partitions: Sequence[Partition]) -> None:
         self._inputs, self._outputs, self._partitions = tuple(inputs), tuple(outputs), tuple(partitions)
         reads = [set(partition.inputs) for partition in partitions]
-        # for each partition the values that nothing reads after it, so that their memory is freed at once
+        # for each partition the values whose last reader it is, so that their memory is freed at once
         self._last_used = [
             (set(partition.outputs) | set(partition.inputs)) - set(outputs) - set().union(*reads[i + 1 :])
             for i, partition in enumerate(partitions)
@@ -95,7 +95,7 @@ class PartitionedRuntime(Runtime):
 
 
 def is_partitioned(folder: Path) -> bool:
-    """Whether the model saved in this folder is in partitions."""
+    """Return whether the model in this folder is partitioned."""
     return (folder / _FILE).exists()
 
 
@@ -107,7 +107,7 @@ def load_partitioned(
     allow_code: bool = False,
     leaves: Mapping[str, str] = NO_LEAVES,
 ) -> Runtime:
-    """Read what :meth:`PartitionedRuntime.save` wrote; see :meth:`Target.load`."""
+    """Read the files that :meth:`PartitionedRuntime.save` wrote; see :meth:`Target.load`."""
     content = _read(folder / _FILE)
     partitions = [
         Partition(
@@ -124,7 +124,7 @@ def load_partitioned(
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The description of the partitions, in which each reads what the inputs or earlier partitions give.
+    """Return the description of the partitions, in which each reads inputs or values of earlier partitions.
 
     Raises:
         ArtifactError: it is damaged.

@@ -6,10 +6,10 @@ import torch
 
 
 def plain_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself where its memory can be read as it is: on the CPU, contiguous, with no gradient to follow and
-    no view that negates or conjugates. Else a copy that is so.
+    """Return the tensor itself if its memory is readable as it is: on the CPU, contiguous, without gradient, and no
+    negated or conjugated view. Else a copy that is.
     """
-    # most are so, and to ask takes half as long as to convert what need not be converted
+    # the common case; the check takes half as long as an unneeded conversion
     if (
         tensor.is_cpu
         and tensor.is_contiguous()

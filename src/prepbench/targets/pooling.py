@@ -20,7 +20,7 @@ def is_mean(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> bool:
-    """Whether one window of ``aten.avg_pool2d`` holds the whole image.
+    """Return whether one window of ``aten.avg_pool2d`` covers the whole image.
 
     Args:
         image: height and width; a symbolic size is never known to fit.
@@ -35,7 +35,7 @@ def is_mean(
 
 
 def average_pool(dims: int) -> Callable[..., Any]:
-    """``aten.avg_pool1d`` to ``avg_pool3d`` for the arguments that runtimes disagree about.
+    """Compute ``aten.avg_pool1d`` to ``avg_pool3d`` for arguments on which runtimes disagree.
 
     They divide windows over the last edge (``ceil_mode``) by different numbers, and ONNX has no ``divisor_override``.
     """
@@ -83,7 +83,7 @@ def average_pool(dims: int) -> Callable[..., Any]:
 
 
 def maximum_pool(dims: int) -> Callable[..., Any]:
-    """``aten.max_pool1d`` to ``max_pool3d`` where ``ceil_mode`` may leave out a window."""
+    """Compute ``aten.max_pool1d`` to ``max_pool3d`` where ``ceil_mode`` may drop a window."""
 
     def pool(
         x: torch.Tensor,
@@ -108,7 +108,7 @@ def maximum_pool(dims: int) -> Callable[..., Any]:
 
 
 def adaptive_average(dims: int) -> Callable[..., Any]:
-    """``aten.adaptive_avg_pool1d`` to ``adaptive_avg_pool3d`` over sizes that change, as a product for each dim."""
+    """Compute ``aten.adaptive_avg_pool1d`` to ``adaptive_avg_pool3d`` over dynamic sizes, as a product for each dim."""
 
     def pool(x: torch.Tensor, output_size: Sequence[Any]) -> Any:
         counts = _each(output_size, dims)
@@ -127,7 +127,7 @@ def adaptive_average(dims: int) -> Callable[..., Any]:
 
 
 def adaptive_maximum(dims: int) -> Callable[..., Any]:
-    """``aten.adaptive_max_pool1d`` to ``adaptive_max_pool3d`` over sizes that change, without the indices."""
+    """Compute ``aten.adaptive_max_pool1d`` to ``adaptive_max_pool3d`` over dynamic sizes, without the indices."""
 
     def pool(x: torch.Tensor, output_size: Sequence[Any]) -> Any:
         counts = _each(output_size, dims)
@@ -152,7 +152,7 @@ def _is_dynamic(sizes: Sequence[Any], counts: Sequence[Any]) -> bool:
 
 
 def _windows_of(x: torch.Tensor, place: int, count: Any) -> torch.Tensor:
-    """Which entries of a dim each window holds, of shape (windows, entries)."""
+    """Return the entries of a dim in each window, of shape (windows, entries)."""
     size = x.shape[place]
     i, j = torch.arange(count, device=x.device).unsqueeze(1), torch.arange(size, device=x.device)
     start = torch.div(i * size, count, rounding_mode="floor")
@@ -165,12 +165,14 @@ def _each(values: Sequence[Any], dims: int) -> list[Any]:
 
 
 def _may_leave_out(extents: Sequence[int], steps: Sequence[int], pads: Sequence[int]) -> bool:
-    """Whether with ``ceil_mode`` a window may start beyond the image, which gives none; OpenVINO (2026.4) keeps it."""
+    """Return whether with ``ceil_mode`` a window may start beyond the image, which PyTorch drops and OpenVINO (2026.4)
+    keeps.
+    """
     return any(step > extent - pad for extent, step, pad in zip(extents, steps, pads, strict=True))
 
 
 def _windows(size: Any, extent: int, step: int, pad: int) -> Any:
-    """How many windows ``ceil_mode`` gives: none starts beyond the image and the padding in front of it."""
+    """Return the number of windows with ``ceil_mode``: none starts beyond the image and its leading padding."""
     return torch.sym_min(-(-(size + 2 * pad - extent) // step) + 1, -(-(size + pad) // step))
 
 

@@ -1,4 +1,4 @@
-"""A saved program is checked before torch sees it.
+"""Check a saved program before torch parses it.
 
 torch trusts what it reads: texts become generated Python, operators are looked up as attributes of ``torch``, and
 structures import modules. Here every text must be of the kind that its place in the schema calls for. What is not
@@ -21,7 +21,7 @@ from prepbench.errors import ArtifactError
 
 MAX_DEPTH = 60
 NAMESPACES = frozenset({"aten", "prims", "quantized_decomposed", "prepbench"})
-"""Operators of torch and of prepbench. Others are code of whoever registered them."""
+"""Operators of torch and of prepbench. Others are third-party code."""
 
 _OPERATOR = re.compile(r"torch\.ops\.(\w+)\.(\w+)(\.\w+)?")
 _LEAVES = "prepbench_leaf"
@@ -44,7 +44,7 @@ _STRUCTURES = ("builtins.tuple", "builtins.list", "builtins.dict", None)
 
 
 def stripped(content: Any) -> Any:
-    """The same program without what is not needed to run it: where its operations came from."""
+    """Return the program without data that running does not need: the origin of its operations."""
     if isinstance(content, dict):
         return {key: {} if key == "metadata" else stripped(value) for key, value in content.items()}
     return [stripped(value) for value in content] if isinstance(content, list) else content
@@ -67,7 +67,7 @@ def check_program(content: Any, *, allow_code: bool = False, leaves: Collection[
 
 
 def with_leaves(content: Any, leaves: Mapping[str, str]) -> Any:
-    """The JSON of a checked program, calling operators of leaves by other names."""
+    """Return the JSON of a checked program that calls operators of leaves by other names."""
     if isinstance(content, dict):
         return {key: with_leaves(value, leaves) for key, value in content.items()}
     if isinstance(content, list):
@@ -77,13 +77,13 @@ def with_leaves(content: Any, leaves: Mapping[str, str]) -> Any:
 
 
 def leaf_operators_in(module: fx.GraphModule) -> set[str]:
-    """The operators of leaves that a graph calls."""
+    """Return the operators of leaves that a graph calls."""
     names = {f"torch.ops.{node.target}" for node in module.graph.nodes if isinstance(node.target, OpOverload)}
     return {found[1] for name in names if (found := _LEAF.fullmatch(name))}
 
 
 def check_leaf_calls(module: fx.GraphModule) -> None:
-    """Raise ``ValueError`` where an operator of a leaf is called with other arguments than it takes."""
+    """Raise ``ValueError`` if a leaf's operator is called with the wrong arguments."""
     for node in module.graph.nodes:
         if not isinstance(node.target, OpOverload) or not _LEAF.fullmatch(f"torch.ops.{node.target}"):
             continue
@@ -98,7 +98,7 @@ def check_leaf_calls(module: fx.GraphModule) -> None:
 
 
 class _Check:
-    """Walks the JSON; what a text may be is decided by the key that it stands under."""
+    """Walks the JSON; the key of a text decides its allowed values."""
 
     def __init__(self, allow_code: bool, leaves: Collection[str]) -> None:
         self._allow_code = allow_code
@@ -146,7 +146,7 @@ class _Check:
                 raise _refused(where, f"{inner[:40]!r} is no name")
             if inner in _FORBIDDEN and item:
                 raise _refused(f"{where}.{inner}", "nothing is expected there")
-            # in a table of names, what stands below a name is read by its own keys
+            # in a table of names, the keys are names, and the values have keys of their own
             self.value(item, f"{where}.{inner[:60]}", "" if names is not None else inner, depth + 1)
 
     def _operator(self, text: str, where: str) -> None:
@@ -160,7 +160,7 @@ class _Check:
             if name not in _HIGHER_ORDER:
                 raise _refused(where, f"{text!r} is not an operator that prepbench saves")
         elif namespace.startswith(_LEAVES):
-            # one that is not listed would be that of another model in this process
+            # an unlisted one would belong to another model in this process
             if f"{namespace}.{name}" not in self._leaves or found[3] != ".default":
                 raise _refused(where, f"{text[:80]!r} is no leaf that the manifest lists")
         elif f"{namespace}.{name}" in _DENIED:
@@ -199,7 +199,7 @@ def _check_size(text: str, where: str) -> None:
 
 
 def _check_structure(text: str, where: str) -> None:
-    """A pytree of tuples, lists and dicts; other types would be imported."""
+    """Check a pytree of tuples, lists and dicts; other types would be imported."""
     try:
         version, tree = json.loads(text)
     except (ValueError, TypeError, RecursionError) as error:

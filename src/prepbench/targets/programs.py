@@ -1,4 +1,4 @@
-"""Exported programs as files, and what they keep from call to call."""
+"""Exported programs as files, and their state between calls."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def save_program(program: torch.export.ExportedProgram, folder: Path) -> None:
             f"The program cannot be saved, because torch has no form for a part of it in a file: {sentence(error)} "
             "Use the model in the process that compiled it, or choose another target."
         ) from error
-    graph["guards_code"] = []  # what a call must be like is checked by the call's own specification
+    graph["guards_code"] = []  # the call's own specification checks its arguments
     check_program(graph, allow_code=True, leaves=leaf_operators_in(program.graph_module))
     write_file(folder / WEIGHTS, safetensors.torch.save(data))
     write_file(folder / GRAPH, json.dumps({"program": graph, **index}))
@@ -57,7 +57,7 @@ def save_program(program: torch.export.ExportedProgram, folder: Path) -> None:
 def load_program(
     folder: Path, *, allow_code: bool = False, leaves: Mapping[str, str] = NO_LEAVES
 ) -> torch.export.ExportedProgram:
-    """Read what :func:`save_program` wrote.
+    """Read the files that :func:`save_program` wrote.
 
     Args:
         folder: with both files.
@@ -84,7 +84,7 @@ def load_program(
 def _described(
     table: dict[str, Any], data: dict[str, torch.Tensor], places: dict[Any, str]
 ) -> dict[str, dict[str, Any]]:
-    """Which tensor each name stands for; one that several names share is written once."""
+    """Return the tensor of each name; one that several names share is written once."""
     described = {}
     for name, tensor in table.items():
         if not isinstance(tensor, torch.Tensor):
@@ -112,7 +112,7 @@ def _described(
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether its strides are a permutation of contiguous ones, such as channels last."""
+    """Return whether its strides are a permutation of contiguous ones, such as channels last."""
     strides = tensor.stride()
     order = sorted(range(tensor.dim()), key=lambda dim: (-strides[dim], -tensor.shape[dim]))
     return tensor.permute(order).is_contiguous()
@@ -162,7 +162,7 @@ _SIZES = (torch.ops.aten.sym_size.int, torch.ops.aten.sym_numel.default, torch.o
 
 
 def written_buffers(program: torch.export.ExportedProgram) -> set[str]:
-    """Placeholders of the buffers that the program changes in place: its state from call to call."""
+    """Return the placeholders of buffers that the program changes in place: its state between calls."""
     signature = program.graph_signature
     changed = set(signature.buffers_to_mutate.values())
     written = {name for name, buffer in signature.inputs_to_buffers.items() if buffer in changed}
@@ -178,12 +178,14 @@ def written_buffers(program: torch.export.ExportedProgram) -> set[str]:
 
 
 def outputs_computed_from_floats(program: torch.export.ExportedProgram) -> list[bool]:
-    """For each output, whether floating-point numbers decide its values: only then may rounding change integers."""
+    """Return, for each output, whether floating-point numbers decide its values: only then may rounding change
+    integers.
+    """
     rounded: set[fx.Node] = set()
     for node in program.graph.nodes:  # in the order in which they run
         value = node.meta.get("val")
         is_float = isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
-        # a size of a tensor is no value of it
+        # a size does not depend on a tensor's values
         if is_float or (node.target not in _SIZES and not rounded.isdisjoint(node.all_input_nodes)):
             rounded.add(node)
     results = {node.name: node in rounded for node in program.graph.nodes}
@@ -191,17 +193,17 @@ def outputs_computed_from_floats(program: torch.export.ExportedProgram) -> list[
 
 
 def is_batch_norm_in_training(node: fx.Node) -> bool:
-    """Whether a node normalises with the statistics of the batch and updates the running ones."""
+    """Return whether a node normalises with the statistics of the batch and updates the running ones."""
     return node.target is torch.ops.aten.batch_norm.default and node.args[5] is True and node.args[3] is not None
 
 
 def is_repeatable(program: torch.export.ExportedProgram) -> bool:
-    """Whether running it again gives the same: it keeps no state and draws no random numbers."""
+    """Return whether repeated runs give the same result: no state, and no random numbers."""
     return not written_buffers(program) and not any(map(_is_random, program.graph.nodes))
 
 
 def _is_random(node: fx.Node) -> bool:
-    """Whether a node draws random numbers; attention and dropout do only where they drop something."""
+    """Return whether a node draws random numbers; attention and dropout do so only if they drop something."""
     if not isinstance(node.target, OpOverload):
         return False
     if torch.Tag.nondeterministic_seeded not in node.target.tags:
@@ -214,7 +216,7 @@ def _is_random(node: fx.Node) -> bool:
 
 
 def _storage_of(node: fx.Node) -> fx.Node:
-    """The node that made the memory that ``node`` is a view of, or the result of changing in place."""
+    """Return the node that owns the memory of which ``node`` is a view or in-place result."""
     while isinstance(node.target, OpOverload) and node.args and isinstance(node.args[0], fx.Node):
         if not any(result.alias_info is not None for result in schema_of(node.target).returns):
             break

@@ -25,7 +25,7 @@ TARGETS: tuple[Target, ...] = (
 
 
 def target_for(settings: DeploymentSettings, argument: str = "deployment_settings") -> Target:
-    """The target that takes these settings; ``argument`` is the name under which they were given.
+    """Return the target that takes these settings; ``argument`` is the name under which they were given.
 
     Raises:
         SettingsError: no target takes settings of this type.
@@ -40,7 +40,7 @@ def target_for(settings: DeploymentSettings, argument: str = "deployment_setting
 
 
 def target_named(name: str) -> Target:
-    """The target called ``name`` in a saved model.
+    """Return the target called ``name`` in a saved model.
 
     Raises:
         ArtifactError: this version has no such target.

@@ -1,4 +1,4 @@
-"""Models that change their buffers in each call, which ONNX files and weights folded into code cannot."""
+"""Checks for models that change their buffers in each call, which ONNX files and constant-folded code cannot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Program = torch.export.ExportedProgram
 
 
 def check_stateless(program: Program) -> None:
-    """Raise ``TargetError`` for batch norms in training mode, and where :func:`check_kept_state` does."""
+    """Raise ``TargetError`` for batch norms in training mode, and for buffers as :func:`check_kept_state` does."""
     for node in program.graph.nodes:
         if is_batch_norm_in_training(node):
             stack = list((node.meta.get("nn_module_stack") or {}).values())

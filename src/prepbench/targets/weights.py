@@ -1,4 +1,4 @@
-"""Quantized weights in graphs: finding them, and storing them as the kernels of a target read them."""
+"""Quantized weights in graphs: find them, and store them in the layout of a target's kernels."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class QuantizedWeight:
         return self.axis == 0 and not bool(self.zero_point.any())
 
     def floats(self) -> torch.Tensor:
-        """The float numbers that the integers stand for."""
+        """Return the dequantized weight."""
         shape = [-1 if dim == self.axis else 1 for dim in range(self.integers.ndim)]
         return (self.integers - self.zero_point.reshape(shape)) * self.scale.reshape(shape)
 
@@ -63,7 +63,7 @@ Choice = Callable[[fx.Node, QuantizedWeight], int]
 
 
 def fit_weights(module: fx.GraphModule, bits: Choice) -> bool:
-    """Rewrite how quantized weights are stored, in place; what the graph computes stays the same.
+    """Rewrite how quantized weights are stored, in place; the graph's results stay the same.
 
     Products with a weight become ``aten.linear``, and there is one scale for each output channel, because this is
     what compilers look for.
@@ -97,20 +97,20 @@ def fit_weights(module: fx.GraphModule, bits: Choice) -> bool:
 
 
 def input_of(node: fx.Node) -> fx.Node:
-    """The activation that a layer reads."""
+    """Return the activation that a layer reads."""
     source = node.args[_LINEAR[node.target][0] if node.target in _LINEAR else 0]
     assert isinstance(source, fx.Node)
     return source
 
 
 def operator_name(node: object) -> str:
-    """The operator without its overload, in torch's dialect or another, such as ``"aten.relu"``."""
+    """Return the operator without its overload, in torch's dialect or another, such as ``"aten.relu"``."""
     schema = schema_of(getattr(node, "target", None))
     return schema.name.replace("::", ".") if schema is not None else ""
 
 
 def lowered_program(module: fx.GraphModule, program: Program, inputs: tuple[Any, ...] | None = None) -> Program:
-    """``module``, a rewritten form of the flat ``program``, as a program with the same dynamic sizes.
+    """Return ``module``, a rewritten form of the flat ``program``, as a program with the same dynamic sizes.
 
     Args:
         module: the rewritten form.
@@ -146,7 +146,7 @@ def _as_linear(module: fx.GraphModule, node: fx.Node, weight: QuantizedWeight, b
 
 
 def _weight(module: fx.GraphModule, node: Any) -> QuantizedWeight | None:
-    """The constant that ``node`` dequantizes; None if it does something else."""
+    """Return the constant that ``node`` dequantizes; None for other nodes."""
     name = operator_name(node)
     if name not in ("quantized_decomposed.dequantize_per_channel", "quantized_decomposed.dequantize_per_tensor"):
         return None
@@ -170,7 +170,7 @@ def _value(module: fx.GraphModule, argument: Any) -> Any:
 
 
 def _stored(module: fx.GraphModule, weight: QuantizedWeight, bits: int) -> fx.Node:
-    """A node that gives the weight, stored in this many bits."""
+    """Return a node with the weight, stored in this many bits."""
     if bits == 0:
         return _constant(module, weight.floats())
     half = 2 ** (bits - 1)
@@ -187,7 +187,7 @@ def _constant(module: fx.GraphModule, value: torch.Tensor) -> fx.Node:
 
 
 def _forget_unused(module: fx.GraphModule) -> None:
-    """Drop the constants that nothing reads, because they would be saved with the model."""
+    """Remove unused constants, because they would be saved with the model."""
     used = {str(node.target) for node in module.graph.find_nodes(op="get_attr")}
     for prefix, owner in list(module.named_modules()):
         for name in [*owner._parameters, *owner._buffers]:

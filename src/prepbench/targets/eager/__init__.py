@@ -1,4 +1,4 @@
-"""PyTorch itself runs the exported graph, operator by operator."""
+"""The target ``eager``: PyTorch runs the exported graph, operator by operator."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class EagerRuntime(Runtime):
         self._program = program
         self._layers = layers_of(program.graph) if layers is None else layers
         module: Any = program.module(check_guards=False)
-        module.validate_inputs = False  # whoever calls has checked them, and may allow what is not proven
+        module.validate_inputs = False  # the caller has checked them, and may allow unproven conditions
         self._module: torch.fx.GraphModule = module
         # weights are shared with the original model, but not the buffers that the program changes in each call
         for name in written_buffers(program):
@@ -85,7 +85,7 @@ class EagerTarget(Target):
 
 
 def _noted(file: Path) -> dict[str, str | None]:
-    """FQNs by names of operators; nothing in folders that were written without."""
+    """Return FQNs by operator names; nothing for folders written without them."""
     try:
         return layers_from_text(file.read_text())
     except (OSError, UnicodeDecodeError):

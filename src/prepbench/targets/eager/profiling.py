@@ -1,4 +1,4 @@
-"""What each operator of a program takes in PyTorch."""
+"""The time of each operator of a program in PyTorch."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch import fx
 from prepbench.targets.kernel_times import NO_MODULE, KernelTime, KernelTimes, mean_call, placed
 
 _STORED = ("p_", "b_", "c_")
-"""How inputs of an exported graph begin that are parameters, buffers and constants."""
+"""The prefixes of an exported graph's inputs for parameters, buffers and constants."""
 
 
 def kernel_times(
     module: fx.GraphModule, calls: Sequence[Sequence[Any]], rounds: int, layers: Mapping[str, str | None]
 ) -> KernelTimes:
-    """Run a program operator by operator and say what each takes.
+    """Run a program operator by operator and return the time of each.
 
     Args:
         module: the program.
@@ -39,7 +39,7 @@ def kernel_times(
 
 
 class _Timed(fx.Interpreter):
-    """Runs a graph and notes the time of each operator."""
+    """Runs a graph and records the time of each operator."""
 
     def __init__(self, module: fx.GraphModule, layers: Mapping[str, str | None]) -> None:
         super().__init__(module)
@@ -62,7 +62,7 @@ def _bytes(result: Any) -> int:
 
 
 def layers_of(graph: fx.Graph) -> dict[str, str | None]:
-    """FQNs by names of nodes.
+    """Return FQNs by node names.
 
     Quantizers of weights belong to what reads them, and those of activations to nothing.
 
@@ -81,7 +81,7 @@ def layers_of(graph: fx.Graph) -> dict[str, str | None]:
 
 
 def stored_by_layer(graph: fx.Graph) -> tuple[dict[str, str], dict[str, int]]:
-    """The class of each module, and the bytes of the tensors that it keeps, by FQN.
+    """Return the class of each module, and the bytes of the tensors that it keeps, by FQN.
 
     Args:
         graph: of an exported program.

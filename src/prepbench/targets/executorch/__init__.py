@@ -75,7 +75,7 @@ class ExecuTorch(Runtime):
             return kernel_times(self._file, inputs, rounds, self._layers)
 
     def _check_sizes(self, inputs: Sequence[Any]) -> None:
-        """Raise ``InputError`` for sizes beyond those that memory is planned for; ExecuTorch would give a number."""
+        """Raise ``InputError`` for sizes beyond the planned memory; ExecuTorch would report an error number only."""
         for index, (value, bounds) in enumerate(zip(inputs, self._bounds, strict=True)):
             if bounds is None or not isinstance(value, torch.Tensor):
                 continue
@@ -89,7 +89,7 @@ class ExecuTorch(Runtime):
 
 
 def _bounds(metadata: Any, index: int) -> tuple[int, ...] | None:
-    """The largest sizes of an input tensor; None for other inputs."""
+    """Return the largest sizes of an input tensor; None for other inputs."""
     try:
         sizes: tuple[int, ...] = metadata.input_tensor_meta(index).sizes()
     except IndexError:
@@ -102,7 +102,7 @@ def _refused(what: str, error: Exception, said: str = "") -> TargetError:
 
 
 class ExecuTorchTarget(Target):
-    """CPU inference with ExecuTorch; XNNPACK computes what it has kernels for."""
+    """CPU inference with ExecuTorch; XNNPACK computes the operators that it has kernels for."""
 
     name = "executorch"
     display_name = "ExecuTorch"
@@ -124,7 +124,7 @@ class ExecuTorchTarget(Target):
 
     def unsupported_nodes(self, program: torch.export.ExportedProgram) -> Sequence[torch.fx.Node]:
         self.check_available()
-        with quiet():  # its loops do not follow sizes that change
+        with quiet():  # its loops do not support dynamic sizes
             return [*scans_in(program.graph), *without_kernel(program)]
 
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:

@@ -1,4 +1,4 @@
-"""Which layers the instructions of a program compute, written down while it is lowered: the file names none.
+"""The layers of a program's instructions, recorded during lowering, because the file has no names.
 
 An instruction is an operator of ExecuTorch's own, or a delegate, which computes all operators of a partition. A
 delegate's profile names its kernels by kind and not by node, so its operators are written down in their order.
@@ -24,7 +24,7 @@ Operators = tuple[tuple[str, str | None], ...]
 
 @dataclass(frozen=True)
 class InstructionLayers:
-    """The layers of a program's instructions, by the numbers of these.
+    """The layers of a program's instructions, by instruction number.
 
     Attributes:
         operators: FQNs of operators.
@@ -35,7 +35,7 @@ class InstructionLayers:
     delegates: Mapping[int, Operators]
 
     def text(self) -> str:
-        """As JSON, which :func:`read_layers` reads."""
+        """Return JSON for :func:`read_layers`."""
         return json.dumps([list(self.operators.items()), list(self.delegates.items())], separators=(",", ":"))
 
 
@@ -43,7 +43,7 @@ NO_LAYERS = InstructionLayers({}, {})
 
 
 def layers_by_handle(edge: Any) -> dict[int, str | None]:
-    """FQNs by the numbers that ExecuTorch gives to operators; it gives others to the same ones later.
+    """Return FQNs by ExecuTorch's operator handles, which change later.
 
     Args:
         edge: ExecuTorch's manager of the program with its delegates.
@@ -56,7 +56,7 @@ def layers_by_handle(edge: Any) -> dict[int, str | None]:
 
 
 def instruction_layers(edge: Any, lowered: Any, places: Mapping[int, str | None]) -> InstructionLayers:
-    """The layers of a lowered program.
+    """Return the layers of a lowered program.
 
     Args:
         edge: ExecuTorch's manager of the program with its delegates.
@@ -82,7 +82,7 @@ def instruction_layers(edge: Any, lowered: Any, places: Mapping[int, str | None]
 
 
 def read_layers(text: str) -> InstructionLayers:
-    """The layers of a file; none where it is damaged.
+    """Return the layers of a file; none if it is damaged.
 
     Example:
         >>> read_layers('[[[3,"norm"]],[]]').operators
@@ -110,7 +110,7 @@ def _operators(graph: fx.Graph) -> Operators:
 
 
 def _name(node: fx.Node) -> str:
-    """An operator's name without its package and variant, ``"relu"``."""
+    """Return an operator's name without its package and variant, ``"relu"``."""
     operator = getattr(node.target, "_op", node.target)
     return str(getattr(operator, "overloadpacket", operator)).rpartition(".")[2]
 

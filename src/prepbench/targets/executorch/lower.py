@@ -1,4 +1,4 @@
-"""From a flat program to the bytes of a ``.pte`` file."""
+"""Lower a flat program to the bytes of a ``.pte`` file."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _COMPLEX = (torch.complex32, torch.complex64, torch.complex128)
 
 @contextmanager
 def _flatc_found() -> Iterator[None]:
-    """Inside the block ExecuTorch finds its own ``flatc``.
+    """Make ExecuTorch use its own ``flatc`` during the block.
 
     Before version 1.5 it looks for it on the path, and the programs of an environment that nobody activated, as that of
     a Jupyter kernel, are not there.
@@ -67,7 +67,7 @@ def _flatc_found() -> Iterator[None]:
 
 @_flatc_found()
 def to_pte(program: Program, max_size_factor: int | None) -> tuple[bytes, InstructionLayers]:
-    """Delegate what XNNPACK has kernels for, plan memory for the largest sizes, and serialize.
+    """Delegate to XNNPACK, plan memory for the largest sizes, and serialize.
 
     Returns:
         the file, and of which layers its instructions are.
@@ -90,7 +90,7 @@ def to_pte(program: Program, max_size_factor: int | None) -> tuple[bytes, Instru
         places = layers_by_handle(edge)
         lowered = edge.to_executorch(ExecutorchBackendConfig(sym_shape_eval_pass={"forward": sizes}))
         return bytes(lowered.buffer), instruction_layers(edge, lowered, places)
-    except (RuntimeError, AssertionError) as error:  # its passes have no errors of their own
+    except (RuntimeError, AssertionError) as error:  # its passes raise untyped errors
         raise_if_internal(error)
         raise TargetError(
             f"ExecuTorch cannot plan memory for the graph: {sentence(error)} Choose another target for this model."
@@ -98,13 +98,13 @@ def to_pte(program: Program, max_size_factor: int | None) -> tuple[bytes, Instru
 
 
 def _affordable(graph: fx.Graph, program: Program) -> int:
-    """The largest factor whose sizes still fit into :data:`_BYTES`."""
+    """Return the largest factor whose sizes still fit into :data:`_BYTES`."""
     affordable = (factor for factor in _FACTORS if bytes_needed(graph, LargestSizes(program, factor, graph)) <= _BYTES)
     return next(affordable, 1)
 
 
 def without_kernel(program: Program) -> list[fx.Node]:
-    """The nodes, after decomposition, that no portable kernel can compute; XNNPACK knows none beyond these."""
+    """Return the nodes, after decomposition, without a portable kernel; XNNPACK supports none beyond these."""
     with needed_for("finding operators that ExecuTorch lacks", "executorch"):
         from executorch.exir.tracer import _default_decomposition_table
 
@@ -112,7 +112,7 @@ def without_kernel(program: Program) -> list[fx.Node]:
 
 
 def _rewritten(program: Program) -> Program:
-    # ExecuTorch's own attention lays its result out in memory otherwise than its readers expect
+    # the result of ExecuTorch's own attention has another memory layout than its readers expect
     by_operator = {
         torch.ops.aten.scaled_dot_product_attention.default: attention,
         **grouped_products(program),
@@ -125,21 +125,21 @@ def _rewritten(program: Program) -> Program:
     _write_to_copies(module)
     _rewrite_size_arithmetic(module)
     fit_to_xnnpack(module)
-    # lowering records assumptions about sizes in what programs share, so it must not get the program itself
+    # lowering adds guards to the ShapeEnv that programs share, so it gets a copy
     assert program.example_inputs is not None
     return lowered_program(module, program, tuple(map(in_order, program.example_inputs[0])))
 
 
 def in_order(value: Any) -> Any:
-    """A tensor as it lies in memory when the program runs, however the caller's lies; other values as they are."""
+    """Return a tensor in the memory layout of the program's input, whatever the caller's; other values unchanged."""
     if not isinstance(value, torch.Tensor):
         return value
-    # it knows no subclasses of tensors
+    # it does not support tensor subclasses
     return plain_tensor(value.detach().as_subclass(torch.Tensor))
 
 
 def _write_to_copies(module: fx.GraphModule) -> None:
-    """Let operators that change inputs or buffers in place change copies, because a changed input becomes an output."""
+    """Redirect in-place changes of inputs or buffers to copies, because a changed input becomes an output."""
     written = {
         _storage_of(value)
         for node in module.graph.nodes
@@ -158,7 +158,7 @@ def _write_to_copies(module: fx.GraphModule) -> None:
 
 
 def _rewrite_size_arithmetic(module: fx.GraphModule) -> None:
-    """Compute numbers by the functions that ExecuTorch has for them, in place.
+    """Replace arithmetic on sizes by ExecuTorch's own functions, in place.
 
     It has no floors, powers, shifts and amounts, its remainders have the sign of the dividend, and it forgets to how
     many digits a number is rounded.
@@ -205,7 +205,7 @@ _SIZE_ARITHMETIC: dict[Any, Callable[..., Any]] = {
 
 
 def _check_numbers(graph: fx.Graph) -> None:
-    """Raise ``TargetError`` for a function of sizes that ExecuTorch does not have."""
+    """Raise ``TargetError`` for a function of sizes that ExecuTorch lacks."""
     from executorch.exir.passes import executorch_prim_ops_registry as registry
 
     known = getattr(registry, "_PYTHON_SYM_OPS_TO_EXECUTORCH_SYM_OPS", None)
@@ -237,7 +237,7 @@ def _edge(program: Program) -> Any:
         # without gradients, because their rules refuse some operators on complex numbers
         with torch.no_grad():
             return to_edge_transform_and_lower(program, partitioner=[partitioner()], compile_config=config)
-    except Exception as error:  # of any kind: its passes and XNNPACK's have none of their own
+    except Exception as error:  # of any type: its passes and XNNPACK's raise untyped errors
         raise_if_internal(error)
         raise TargetError(
             f"ExecuTorch cannot lower the graph: {sentence(error)} Choose another target for this model."
@@ -278,7 +278,7 @@ def _has_kernel(node: fx.Node, known: set[str]) -> bool:
 
 
 def _copying(view: OpOverload) -> OpOverload | None:
-    """The variant of a view that copies."""
+    """Return the copying variant of a view operator."""
     packet = getattr(torch.ops.aten, f"{view.overloadpacket.__name__}_copy", None)
     return getattr(packet, view.name().partition(".")[2] or "default", None)
 
@@ -289,7 +289,7 @@ def _operator(node: fx.Node) -> str:
 
 
 def _named(nodes: Sequence[fx.Node]) -> str:
-    """The operators of ``nodes``, each with the module that first calls it."""
+    """Return the operators of ``nodes``, each with the module that first calls it."""
     places: dict[str, str] = {}
     for node in nodes:
         stack = list((node.meta.get("nn_module_stack") or {}).values())
@@ -300,12 +300,12 @@ def _named(nodes: Sequence[fx.Node]) -> str:
 # The largest values of dynamic sizes, for which ExecuTorch plans memory.
 
 
-# how many values of a size are tried, counted down from the largest
+# the number of values of a size that are tried, downwards from the largest
 _POINTS = 16
 
 
 class LargestSizes:
-    """A pass that gives each tensor the sizes for which memory is planned.
+    """A pass that sets each tensor to the largest sizes, for which memory is planned.
 
     A dynamic size of an input may grow to ``factor`` times its value in the example inputs, or less where the model
     allows less. Sizes computed from it are largest there or slightly below, as with padding to a multiple, so a few
@@ -347,12 +347,12 @@ class LargestSizes:
         return PassResult(graph, True)
 
     def largest(self, size: Any) -> int:
-        """The largest value of a size in the graph."""
+        """Return the largest value of a size in the graph."""
         if not isinstance(size, torch.SymInt):
             return int(size)
         expression = size.node.expr
         if expression not in self._known:
-            # a point where a size is divided by 0 is no call
+            # a division by 0 at these sizes means that no such call exists
             found = [value_at(expression, point) for point in self._points]
             values = [value for value in found if value is not None]
             if not all(value.is_Integer for value in values):
@@ -364,7 +364,7 @@ class LargestSizes:
         return self._known[expression]
 
     def _remedy(self, symbols: AbstractSet[Any]) -> str:
-        """What keeps a size out of the graph: the module that makes it as a leaf."""
+        """Return the remedy for a size in the graph: to make the module that computes it a leaf."""
         makes = next((node for node in self._graph.nodes if not symbols.isdisjoint(_symbols(node))), None)
         stack = list((makes.meta.get("nn_module_stack") or {}).values()) if makes is not None else []
         module = str(stack[-1][0]) if stack else ""
@@ -377,14 +377,14 @@ class LargestSizes:
 
 
 def _symbols(node: fx.Node) -> set[Any]:
-    """The symbols in a number or in the sizes of a tensor."""
+    """Return the symbols in a number or in the sizes of a tensor."""
     value = node.meta.get("val")
     sizes = tuple[Any, ...](value.shape) if isinstance(value, torch.Tensor) else (value,)
     return {symbol for size in sizes if isinstance(size, torch.SymInt) for symbol in size.node.expr.free_symbols}
 
 
 def bytes_needed(graph: fx.Graph, sizes: LargestSizes) -> int:
-    """About how many bytes a graph needs at a time, at its largest sizes."""
+    """Return the approximate peak bytes of a graph at its largest sizes."""
     last_reader = {source: node for node in graph.nodes for source in node.all_input_nodes}
     held: dict[fx.Node, int] = {}
     most = 0

@@ -1,4 +1,4 @@
-"""The kernels of an ExecuTorch program, from the events that its runtime notes (ETDump)."""
+"""The kernels of an ExecuTorch program, from its runtime's event trace (ETDump)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prepbench.targets.executorch.layers import InstructionLayers, Operators
 from prepbench.targets.kernel_times import CONVERSIONS, KernelTime, KernelTimes, mean_call, placed
 
 AROUND = "XNNPACK around its kernels"
-"""Setting up a delegate's kernels for the sizes of a call, and what their clock rounds away."""
+"""Events for the set-up of a delegate's kernels for the sizes of a call, and for rounding of their clock."""
 
 _DELEGATE, _OPERATOR, _CALL, _NATIVE = "DELEGATE_CALL", "OPERATOR_CALL", "Method::execute", "native_call_"
 _NUMBER = re.compile(r" #\d+$")
@@ -49,7 +49,7 @@ _WITHOUT = ("quantize", "getitem", "batch_norm")
 
 
 def kernel_times(file: Path, calls: Sequence[Sequence[Any]], rounds: int, layers: InstructionLayers) -> KernelTimes:
-    """Run a program and say what each of its kernels takes.
+    """Run a program and return the time of each of its kernels.
 
     Args:
         file: the ``.pte`` file.
@@ -80,7 +80,7 @@ def _call(events: Sequence[Any], layers: InstructionLayers) -> KernelTimes:
     kernels: list[KernelTime] = []
     inside: list[Any] = []
     seconds = 0.0
-    for event in events:  # what an instruction does stands before it
+    for event in events:  # an event names its operation before the instruction
         if event.name == _CALL:
             seconds = _seconds(event)
         elif event.name == _DELEGATE:
@@ -116,7 +116,7 @@ def _delegated(events: Sequence[Any], operators: Operators) -> Iterator[KernelTi
 
 
 def aligned(kernels: Sequence[str], operators: Operators) -> list[str | None]:
-    """The layer of each kernel of a delegate; None for those that no operator stands for.
+    """Return the layer of each kernel of a delegate; None for kernels without an operator.
 
     Kernels run in the order of the operators. Some operators have no kernel, because XNNPACK fuses them into another,
     and some kernels have no operator, because they change how memory is ordered. So as many as possible are matched in
@@ -151,7 +151,7 @@ def aligned(kernels: Sequence[str], operators: Operators) -> list[str | None]:
 
 
 def _likeness(kernel: str, operator: str) -> int:
-    """How well a kernel fits an operator: 0 for not at all."""
+    """Return how well a kernel fits an operator: 0 for not at all."""
     if kernel.startswith(_CONVERT) or any(word in operator for word in _WITHOUT):
         return 0
     for kind, operators in _KINDS:

@@ -1,4 +1,4 @@
-"""Keeping ExecuTorch's messages out of the user's output."""
+"""Keep ExecuTorch's messages out of the user's output."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _LOCK = threading.RLock()
 
 
 class Heard:
-    """What was written to standard error meanwhile: by C++ to the descriptor, by Python bindings to ``sys.stderr``."""
+    """The messages on standard error during a block: by C++ to the descriptor, by Python bindings to ``sys.stderr``."""
 
     def __init__(self, file: IO[bytes], text: io.StringIO) -> None:
         self._file = file
         self._text = text
 
     def text(self) -> str:
-        """The messages in one line; call it inside the block."""
+        """Return the messages in one line; call it inside the block."""
         self._file.seek(0)
         return " ".join((self._text.getvalue() + self._file.read().decode(errors="replace")).split())
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[Heard]:
-    """Inside the block nothing is shown: neither warnings and logs of Python nor messages of C++.
+    """Suppress warnings and logs of Python and messages of C++ during the block.
 
     The package also configures the root logger when it is imported; its handlers and level are put back.
     """
@@ -91,7 +91,7 @@ assert program.load_method("forward") is not None
 
 
 def check_loads(file: Path) -> None:
-    """Raise ``ArtifactError`` when a process that loads the program does not survive it."""
+    """Raise ``ArtifactError`` if a process that loads the program does not survive it."""
     command = [sys.executable, "-P", "-W", "ignore", "-c", _PROGRAM, str(file)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, errors="replace")

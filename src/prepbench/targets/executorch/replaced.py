@@ -1,4 +1,4 @@
-"""Operators that ExecuTorch gets as others, because its kernels compute them differently, or there are none."""
+"""Replacements for operators that ExecuTorch's kernels compute differently, or for which it has none."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _center_batch(x: torch.Tensor, *rest: Any) -> Any:
 
 
 def _remainder(x: torch.Tensor, y: Any) -> Any:
-    """Of integers, which the kernel gives the sign of the dividend."""
+    """Compute the remainder of integers, to which the kernel gives the sign of the dividend."""
     are_integers = not x.is_floating_point() and (isinstance(y, int) or _is_integer(y))
     return x - torch.floor_divide(x, y) * y if are_integers else NotImplemented
 
@@ -46,7 +46,7 @@ def _is_integer(value: Any) -> bool:
 
 
 def _sort(x: torch.Tensor, dim: int = -1, descending: bool = False) -> Any:
-    """The values alone, by a kernel that knows no order of equal ones."""
+    """Sort by the kernel for values alone, because the other one leaves the order of equal values undefined."""
     return (torch.topk(x, x.shape[dim], dim, largest=descending).values, None) if x.ndim else NotImplemented
 
 
@@ -55,7 +55,9 @@ def _stable_sort(x: torch.Tensor, *, stable: bool | None = None, dim: int = -1, 
 
 
 def _gelu(x: torch.Tensor, *, approximate: str = "none") -> Any:
-    """The kernel of the approximation leaves 60 dB where all values are negative."""
+    """Compute the tanh approximation by its formula, because the kernel's leaves 60 dB where all values are
+    negative.
+    """
     if approximate != "tanh":
         return NotImplemented
     inner = math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x))
@@ -63,7 +65,7 @@ def _gelu(x: torch.Tensor, *, approximate: str = "none") -> Any:
 
 
 def _prelu(x: torch.Tensor, weight: torch.Tensor) -> Any:
-    """XNNPACK takes images only, and fails at others."""
+    """Compute PReLU by other operators, because XNNPACK takes images only, and fails at others."""
     if x.ndim == 4:
         return NotImplemented
     slopes = weight.reshape([-1] + [1] * (x.ndim - 2)) if x.ndim > 1 else weight
@@ -71,7 +73,7 @@ def _prelu(x: torch.Tensor, weight: torch.Tensor) -> Any:
 
 
 REPLACED: dict[Any, Callable[..., Any]] = {
-    # its kernels take the difference of two squares for the variance, of which nothing is left where the mean is large
+    # its kernels compute the variance as a difference of squares, which cancels where the mean is large
     aten.layer_norm.default: _center_layer,
     aten.group_norm.default: _center_groups,
     aten.instance_norm.default: _center_instances,

@@ -1,4 +1,4 @@
-"""Quantized weights as the kernels of XNNPACK read them."""
+"""Quantized weights in the layout of XNNPACK's kernels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FUSED = frozenset(f"aten.{name}" for name in ("relu", "relu_", "relu6", "relu6_
 
 
 def fit_to_xnnpack(module: fx.GraphModule) -> None:
-    """Rewrite how quantized weights are stored, in place; what the graph computes stays the same.
+    """Rewrite how quantized weights are stored, in place; the graph's results stay the same.
 
     - A linear layer with activations in float multiplies by 8-bit or 4-bit integers. XNNPACK's kernel has no bias, so
       the bias becomes an addition.
@@ -64,7 +64,7 @@ def _separate_biases(module: fx.GraphModule) -> None:
 
 
 def is_between_quantizers(node: fx.Node) -> bool:
-    """Whether a layer reads quantized values and a quantizer follows, maybe after an activation function."""
+    """Return whether a layer reads quantized values and a quantizer follows, possibly after an activation function."""
     users = list(node.users)
     if len(users) == 1 and operator_name(users[0]) in _FUSED:
         users = list(users[0].users)
@@ -76,7 +76,7 @@ def is_between_quantizers(node: fx.Node) -> bool:
 
 
 def has_dynamic_sizes(node: fx.Node) -> bool:
-    """Whether more than one size of a result is dynamic, which XNNPACK's reshapes do not support."""
+    """Return whether more than one size of a result is dynamic, which XNNPACK's reshapes do not support."""
     return sum(isinstance(size, torch.SymInt) for size in tuple[Any, ...](node.meta["val"].shape)) > 1
 
 

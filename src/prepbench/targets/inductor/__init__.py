@@ -1,4 +1,4 @@
-"""PyTorch's Inductor on the CPU: compiled ahead of time, or just in time where leaves call back into Python."""
+"""PyTorch's Inductor on the CPU: compiled ahead of time, or just in time if leaves call back into Python."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class AheadOfTime(Runtime):
         return self._package([leaf for leaf in leaves if isinstance(leaf, torch.Tensor)])
 
     def kernel_times(self, calls: Sequence[Sequence[Any]], rounds: int) -> KernelTimes:
-        """Compiles once more, with kernels that say when they run."""
+        """Return the time of each kernel; compiles once more, with instrumented kernels."""
         if self._lowering is None:
             raise TargetError(
                 "A loaded package of Inductor does not know the layers of its model. Profile what compile_model "
@@ -107,7 +107,7 @@ class InductorTarget(Target):
             ) from error
 
     def unsupported_nodes(self, program: torch.export.ExportedProgram) -> Sequence[torch.fx.Node]:
-        """Loops of dynamic length: Inductor looks for the sizes of their results in vain (torch 2.13)."""
+        """Return loops of dynamic length: Inductor fails to find the sizes of their results (torch 2.13)."""
         return scans_in(program.graph)
 
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
@@ -119,7 +119,7 @@ class InductorTarget(Target):
                 runtime = JustInTime(lowering.program, lowering.keep_alive)
                 runtime.run(_examples(lowering))  # compiles now, not at the first call
                 return runtime
-            except Exception as error:  # of dynamo and of Inductor's passes, which have no errors of their own
+            except Exception as error:  # of dynamo and of Inductor's passes, which raise untyped errors
                 raise_if_internal(error)
                 raise TargetError(
                     f"Inductor cannot compile a graph around Python code: {type(error).__name__}: {sentence(error)}"
@@ -128,7 +128,7 @@ class InductorTarget(Target):
         file = keep.path / FILE
         try:
             _compile(fit_to_inductor(lowering.program), lowering, file, _options())
-        except Exception as error:  # Inductor's passes have no errors of their own
+        except Exception as error:  # Inductor's passes raise untyped errors
             raise_if_internal(error)
             raise TargetError(
                 f"Inductor cannot compile the graph: {type(error).__name__}: {sentence(error)} Choose another target, "
@@ -158,7 +158,7 @@ class InductorTarget(Target):
 
 
 def _compile(program: torch.export.ExportedProgram, lowering: Lowering, file: Path, options: dict[str, Any]) -> None:
-    # what is true of sizes of at least 2 must not be taken for true of all
+    # a program that was traced exactly for sizes 0 and 1 is compiled without the assumption of at least 2
     exact = exact_zero_one() if is_exact(program.graph) else contextlib.nullcontext()
     with torch.no_grad(), _quiet(), exact:
         compile_package(program, file, options)
@@ -166,7 +166,7 @@ def _compile(program: torch.export.ExportedProgram, lowering: Lowering, file: Pa
 
 
 def _examples(lowering: Lowering) -> Sequence[Any]:
-    """The input leaves with which the program was traced."""
+    """Return the input leaves that the program was traced with."""
     assert lowering.program.example_inputs is not None
     leaves: Sequence[Any] = lowering.program.example_inputs[0]
     return leaves
@@ -183,6 +183,6 @@ def _options() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Inductor warns about its own internals."""
+    """Silence Inductor's warnings about its own internals during the block."""
     with logs_dropped_here(below=logging.ERROR), warnings_ignored_here():
         yield

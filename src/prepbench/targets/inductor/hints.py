@@ -1,4 +1,4 @@
-"""Sizes that Inductor expects where they are dynamic."""
+"""Size hints for Inductor's dynamic sizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from prepbench._torch_compat.inductor_pass import CustomGraphPass
 
 
 class ExpectedSizes(CustomGraphPass):
-    """A pass that lets Inductor pack integer weights for the sizes of the example inputs.
+    """A pass that makes Inductor pack integer weights for the sizes of the example inputs.
 
     Inductor packs weights for the recorded shape of what they are multiplied with. Where a size of it is symbolic, it
     packs them for no shape, and oneDNN reorders them in each call (torch 2.13). This pass records the sizes of the

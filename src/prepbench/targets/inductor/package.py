@@ -1,4 +1,4 @@
-"""Running a package that Inductor compiled ahead of time, with its weights where oneDNN reads them fast."""
+"""Run a package that Inductor compiled ahead of time, with its weights aligned for oneDNN."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from prepbench.storage import KeptFolder
 
 # the entry of a package that says in which order the dims of each input lie in memory
 _ORDERS = "prepbench/dim_orders.json"
-# bytes of a cache line, on which torch's own allocator puts tensors
+# bytes of a cache line, to which torch's own allocator aligns tensors
 _LINE = 64
 
 
@@ -53,7 +53,7 @@ class Package:
 
 
 def write_dim_orders(file: Path, inputs: Sequence[torch.Tensor]) -> None:
-    """Note in a package how its inputs lie in memory, because the machine code reads them in that order unchecked.
+    """Record the memory layout of a package's inputs, because the machine code assumes it unchecked.
 
     Args:
         file: what ``aoti_compile_and_package`` wrote.
@@ -76,13 +76,13 @@ def _read_dim_orders(file: Path) -> list[list[int]]:
 
 
 def _with_order(value: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
-    """The tensor without gaps and with its dims in this order in memory: itself, or a copy."""
+    """Return the tensor dense and with its dims in this memory order: itself, or a copy."""
     laid_out = value.permute(*order).contiguous().resolve_conj().resolve_neg() if order else value
     return laid_out.permute(*sorted(range(len(order)), key=order.__getitem__)) if order else value
 
 
 def _extract(file: Path, folder: Path) -> Path:
-    """Write the library in a package, and what lies beside it there, to ``folder``; returns its path."""
+    """Write the library in a package, and the files beside it, to ``folder``; return its path."""
     with zipfile.ZipFile(file) as archive:
         libraries = [name for name in archive.namelist() if name.endswith(".so")]
         if len(libraries) != 1:

@@ -1,4 +1,4 @@
-"""Passes that rewrite a graph so that Inductor finds its integer kernels and avoids what it gets wrong."""
+"""Rewrite a graph so that Inductor selects its integer kernels and avoids its known bugs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Program = torch.export.ExportedProgram
 
 
 def fit_to_inductor(program: Program) -> Program:
-    """Run all passes on a program, which computes the same afterwards.
+    """Run all passes on a program; its results stay the same.
 
     - Weights quantized in blocks are decomposed into operators that Inductor knows.
     - Weights without an integer kernel are stored in float, because they would be dequantized in each call.
@@ -133,7 +133,7 @@ def _is_dequantized(node: Any) -> bool:
 
 
 def _flatten_linears(module: fx.GraphModule) -> bool:
-    """Let quantized linear layers read a matrix where their input may be transposed, in place."""
+    """Make quantized linear layers read a matrix where their input may be transposed, in place."""
     found = False
     for node in list(module.graph.nodes):
         if node.target is not aten.linear.default or operator_name(node.args[0]) != _DEQUANTIZE:
@@ -161,7 +161,7 @@ def _flatten_linears(module: fx.GraphModule) -> bool:
 
 
 def _subtract_negatives(module: fx.GraphModule) -> bool:
-    """Replace additions to what outlives a call of a quantized graph by subtractions, in place."""
+    """Replace additions of long-lived tensors in a quantized graph by subtractions of their negatives, in place."""
     if not any(operator_name(node) == _DEQUANTIZE for node in module.graph.nodes):
         return False
     lasting = _lasting(module.graph)
@@ -188,7 +188,7 @@ _SUBTRACTIONS = {aten.add.Tensor: aten.sub.Tensor, aten.add_.Tensor: aten.sub_.T
 
 
 def _lasting(graph: fx.Graph) -> set[fx.Node]:
-    """The nodes whose memory outlives a call: inputs, views of them, and what depends on no input."""
+    """Return the nodes whose memory outlives a call: inputs, views of them, and nodes that depend on no input."""
     varying, lasting = set[fx.Node](), set[fx.Node]()
     for node in graph.nodes:
         if node.op == "placeholder" or not varying.isdisjoint(node.all_input_nodes):
@@ -199,7 +199,7 @@ def _lasting(graph: fx.Graph) -> set[fx.Node]:
 
 
 def _viewed(node: fx.Node) -> fx.Node | None:
-    """The node of whose memory this one may be a view."""
+    """Return the node that this one may be a view of."""
     if node.target is operator.getitem:  # one of the tensors that an operator splits another into
         return node.all_input_nodes[0]
     if not isinstance(node.target, OpOverload) or not node.all_input_nodes:
@@ -245,7 +245,7 @@ def _spell_padding(module: fx.GraphModule) -> bool:
 
 
 def replace_node(node: fx.Node, by: fx.Node) -> None:
-    """Let everything that reads ``node`` read another node, which takes over what is known about the first."""
+    """Replace ``node`` by another node, which adopts its metadata."""
     by.meta = dict(node.meta)
     node.replace_all_uses_with(by)
     node.graph.erase_node(node)

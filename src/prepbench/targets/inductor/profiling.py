@@ -1,4 +1,4 @@
-"""The kernels of what Inductor compiled, mapped to layers by its own notes on where each comes from."""
+"""The kernels of an Inductor package, mapped to layers by Inductor's own notes on their origin."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PRODUCTS = ("conv", "linear")  # in the names of kernels, and of operators
 def kernel_times(
     run: Callable[[Sequence[Any]], object], calls: Sequence[Sequence[Any]], rounds: int, file: Path, graph: fx.Graph
 ) -> KernelTimes:
-    """Run a package that was compiled with :data:`OPTIONS` and say what each kernel takes.
+    """Run a package that was compiled with :data:`OPTIONS` and return the time of each kernel.
 
     Args:
         run: runs the package once.
@@ -60,7 +60,7 @@ def _call(
         known = sources.get(name, [])
         nodes = known[met[name] % len(known)] if known else []
         met[name] += 1
-        # nothing is noted of products into which nothing was fused, so the notes of the others are not in step
+        # products without fused nodes have no notes, so the notes of the others cannot be matched by position
         product = places.product(name, nodes) if len(known) == counts[name] else None
         if product in left:
             left.remove(product)
@@ -82,19 +82,19 @@ def _call(
 
 
 def _kind(name: str) -> str:
-    """What a kernel that is no loop of Inductor's own multiplies for; empty for others."""
+    """Return the kind of layer that an external kernel multiplies for; empty for others."""
     return "" if name.startswith(_FUSED) else next((kind for kind in _PRODUCTS if kind in name), "")
 
 
 def _operator(name: str) -> str:
-    """A kernel's name without its number; one that only converts by what it does."""
+    """Return a kernel's name without its number; conversions by what they convert."""
     plain = name.rstrip("0123456789").rstrip("_")
     words = plain.removeprefix(_FUSED)
     return words if plain.startswith(_FUSED) and words.startswith(("quantize_per_", "dequantize_per_")) else plain
 
 
 def _sources(file: Path) -> dict[str, list[list[str]]]:
-    """The nodes from which the kernels of one name come, in the order in which these run."""
+    """Return the nodes from which the kernels of one name come, in execution order."""
     with zipfile.ZipFile(file) as archive:
         path = next((name for name in archive.namelist() if name.endswith(_NOTES)), None)
         notes = json.loads(archive.read(path)) if path else {}
@@ -113,19 +113,20 @@ class _Places:
         self._order = {node: place for place, node in enumerate(graph.nodes)}
 
     def of(self, name: str, nodes: Sequence[str]) -> str | None:
-        """The layer of a kernel that is no product."""
+        """Return the layer of a kernel that is no product."""
         return next((self._layers[each] for each in nodes if self._layers.get(each) is not None), None)
 
     def layer(self, node: fx.Node) -> str | None:
-        """The layer of a node."""
+        """Return the layer of a node."""
         return self._layers.get(node.name)
 
     def products(self) -> list[fx.Node]:
-        """The nodes that multiply by weights, in the order of the graph."""
+        """Return the nodes that multiply by weights, in the order of the graph."""
         return [node for node in self._nodes.values() if node.target in WEIGHTED]
 
     def product(self, name: str, nodes: Sequence[str]) -> fx.Node | None:
-        """The product that a kernel computes, which is noted as what was fused into it, or as the quantizer after it.
+        """Return the product that a kernel computes, from the notes on nodes fused into it, or on the quantizer after
+        it.
 
         Where two products meet in what was fused, it is the later one: the other has been computed before.
         """

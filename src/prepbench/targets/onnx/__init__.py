@@ -1,1 +1,1 @@
-"""What the targets that read ONNX share: writing the file, and saying what cannot be written."""
+"""The shared parts of targets that read ONNX: writing the file, and checks for unsupported operators."""

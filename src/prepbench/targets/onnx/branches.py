@@ -1,4 +1,4 @@
-"""One ONNX graph of several, with an ``If`` on the sizes of its inputs; weights that are alike are in it once."""
+"""Join several ONNX graphs into one, with an ``If`` on the sizes of its inputs and shared weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Constants = Sequence[Mapping[int, Any]]
 
 
 def joined_models(models: Sequence[Any], asked: Sequence[Asked], constants: Constants, outputs: Sequence[str]) -> Any:
-    """A model that runs the first of several whose conditions on sizes hold; the last where none of the others does.
+    """Return a model that runs the first of several whose conditions on sizes hold; the last one if no other's do.
 
     Args:
         models: ONNX models with inputs of the same names.
@@ -70,7 +70,7 @@ def _take_functions(made: Any, models: Sequence[Any]) -> None:
 
 
 class _Shared:
-    """The weights of all graphs, each once, by what they hold."""
+    """The weights of all graphs, deduplicated by their contents."""
 
     def __init__(self) -> None:
         self.tensors: list[Any] = []
@@ -78,7 +78,7 @@ class _Shared:
         self._names: dict[bytes, str] = {}
 
     def name(self, tensor: Any) -> str:
-        """The name under which all graphs find a weight."""
+        """Return the shared name of a weight."""
         import onnx
 
         plain = onnx.TensorProto()
@@ -98,7 +98,7 @@ class _Shared:
 def _branch(
     model: Any, index: int, constants: Mapping[int, Any], inputs: Sequence[str], outputs: Sequence[str], shared: _Shared
 ) -> Any:
-    """The graph of one model without inputs, which sees those of the graph around it."""
+    """Return the graph of one model without inputs, as a subgraph that sees the outer graph's values."""
     import numpy as np
     from onnx import helper, numpy_helper
 
@@ -120,7 +120,7 @@ def _branch(
 
 
 def _renamed(nodes: Sequence[Any], names: dict[str, str], prefix: str) -> list[Any]:
-    """Copies of nodes whose values have a prefix; ``names`` gets the new names."""
+    """Return copies of nodes with a prefix on their values; ``names`` gets the new names."""
     import onnx
 
     made = []
@@ -139,7 +139,7 @@ def _renamed(nodes: Sequence[Any], names: dict[str, str], prefix: str) -> list[A
 
 
 def _rename_inside(graph: Any, names: dict[str, str], prefix: str) -> None:
-    """Rename the values of the body of a loop or a branch, in place."""
+    """Rename the values in the body of a loop or a branch, in place."""
     for value in (*graph.input, *graph.initializer):
         names[value.name] = value.name = prefix + value.name
     nodes = _renamed(graph.node, names, prefix)
@@ -150,7 +150,7 @@ def _rename_inside(graph: Any, names: dict[str, str], prefix: str) -> None:
 
 
 def _joined_type(values: Sequence[Any], name: str) -> Any:
-    """The type of a result of several graphs, with the sizes that all of them have."""
+    """Return the type of a result of several graphs, with the sizes that all of them share."""
     import onnx
 
     kinds = {value.type.tensor_type.elem_type for value in values}
@@ -167,7 +167,7 @@ def _joined_type(values: Sequence[Any], name: str) -> Any:
 
 
 def _joined_dims(shapes: Sequence[Any]) -> list[Any]:
-    """For each dim what all have; nothing where they differ."""
+    """Return, for each dim, the size that all share; nothing where they differ."""
     import onnx
 
     empty = onnx.TensorShapeProto.Dimension()

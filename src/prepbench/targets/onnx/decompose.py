@@ -1,4 +1,4 @@
-"""Operators that are decomposed before the ONNX file is written, because the exporter translates them badly or not."""
+"""Decompose operators that the ONNX exporter translates badly or not at all."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ aten = torch.ops.aten
 
 
 def decompose_for_onnx(program: Program) -> Program:
-    """Write attention as two products and a softmax, reductions over all dims with the dims that they reduce, and
-    complex numbers as two real ones.
+    """Decompose attention into two products and a softmax, reductions over all dims into ones with explicit dims, and
+    complex numbers into pairs of real ones.
 
     The exporter's translation of attention computes the shape of the keys, scales queries and keys separately and
     replaces NaN in all weights, so that no runtime recognizes it. OpenVINO computes the products and the softmax in
@@ -44,7 +44,7 @@ def decompose_for_onnx(program: Program) -> Program:
 
 
 def _average(x: torch.Tensor, *rest: Any) -> Any:
-    """A mean for a window over the whole image; with ``ceil_mode`` it may be larger, which OpenVINO refuses."""
+    """Return a mean for a window over the whole image; with ``ceil_mode`` it may be larger, which OpenVINO refuses."""
     if len(rest) > 3 and rest[3] and is_mean(x.shape[-2:], *rest):
         return x.mean((-2, -1), keepdim=True)
     return average_pool(2)(x, *rest)

@@ -1,4 +1,4 @@
-"""A flat program as an ONNX file with readable names of inputs, outputs and dynamic dims."""
+"""Export a flat program as an ONNX file with readable names of inputs, outputs and dynamic dims."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def export_onnx(lowering: Lowering, folder: Path, changes: Sequence[Change], *, 
     with _quiet():
         onnx_program.save(str(path), external_data=None if one_file else size > _LARGE or None)
     for value in model.graph.initializers.values():
-        value.const_value = None  # at once: the model refers to itself, and would keep its weights for a while
+        value.const_value = None  # at once: the model is cyclic, and would keep its weights until collected
     give_back(size)
     return path
 
@@ -109,7 +109,7 @@ def _convert(lowering: Lowering) -> Any:
         try:
             return _export(lowering)
         except Exception as error:
-            # an earlier trace left sizes behind that depend on data; now they are gone
+            # an earlier trace may have left pending unbacked symbols, which are discarded now
             if "Pending unbacked symbols" not in str(_first_cause(error)):
                 raise
             return _export(lowering)
@@ -139,7 +139,7 @@ def _export(lowering: Lowering) -> Any:
                 optimize=exact,
                 custom_translation_table=translations(),
             )
-    finally:  # it runs operators whose sizes depend on data once more, and whoever traces next would look for these
+    finally:  # it reruns operators with data-dependent sizes, and the next trace would look for their unbacked symbols
         forget_pending_sizes([node.meta.get("val") for node in lowering.program.graph.nodes])
 
 
@@ -150,7 +150,7 @@ def _first_cause(error: BaseException) -> BaseException:
 
 
 def _keep_free(model: Any, names: set[str]) -> None:
-    """Rename values inside the graph that have one of the names which its inputs and outputs are about to get."""
+    """Rename values inside the graph that collide with the new names of inputs and outputs."""
     inside = [
         *model.graph.initializers.values(),
         *(value for node in model.graph.all_nodes() for value in node.outputs),
@@ -163,7 +163,7 @@ def _keep_free(model: Any, names: set[str]) -> None:
 
 
 def _name_inputs(model: Any, lowering: Lowering) -> list[str]:
-    """Name the graph's inputs; returns the name of each input of the program, "" for one that is a constant."""
+    """Name the graph's inputs; return the name of each input of the program, "" for a constant."""
     user_inputs = lowering.program.graph_signature.user_inputs
     tensors = [
         name if isinstance(leaf, str) else "" for name, leaf in zip(lowering.input_names, user_inputs, strict=True)
@@ -216,7 +216,7 @@ def _name_dimensions(model: Any, names: dict[str, str]) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Any:
-    """The exporter prints and warns about its own internals."""
+    """Silence the exporter's prints and warnings about its own internals during the block."""
     with logs_dropped_here(below=logging.ERROR), warnings_ignored_here(), output_here(io.StringIO()):
         yield
 
@@ -225,7 +225,7 @@ def _quiet() -> Any:
 
 
 def merge_tables(model: Any) -> None:
-    """Let one node dequantize a table that several dequantize in the same way, in place."""
+    """Share one DequantizeLinear among all identical ones of a table, in place."""
     import onnx_ir
 
     first: dict[Any, Any] = {}
@@ -278,7 +278,7 @@ _NAMES = ("x", "weights", "recurrent_weights", "biases")
 
 
 class _Integers:
-    """A weight in integers.
+    """A weight in integers, with scales and zero points.
 
     Attributes:
         integers: int8 of any shape.
@@ -291,7 +291,7 @@ class _Integers:
         self.integers, self.scale, self.zero_point, self.block_size = integers, scale, zero_point, block_size
 
     def mapped(self, function: Callable[[Array], Array]) -> _Integers:
-        """The same with all parts moved alike."""
+        """Return the weight with all parts moved in the same way."""
         zero_point = None if self.zero_point is None else function(self.zero_point)
         return _Integers(function(self.integers), function(self.scale), zero_point, self.block_size)
 
@@ -300,7 +300,7 @@ _Weight = Array | _Integers | None
 
 
 def _evaluated(value: Any) -> _Weight:
-    """What constants and operators that move values give; None for what is computed otherwise."""
+    """Return the value of constants moved by operators; None for computed values."""
     if value is None:
         return None
     if (array := constant_of(value)) is not None:
@@ -335,7 +335,7 @@ def _from_quantized(node: Any) -> _Integers | None:
     block = integers.shape[1] // scale.shape[1] if scale.ndim == 2 else integers.shape[1]
 
     def spread(array: Array) -> Array:
-        """One for each integer."""
+        """Return one for each integer."""
         wide = np.repeat(array, block, axis=1) if array.ndim == 2 else array.reshape(-1, 1)
         return np.broadcast_to(wide, integers.shape)
 
@@ -366,7 +366,7 @@ def _concatenated(parts: Sequence[Any], axis: int) -> _Weight:
 
 
 def _compute_in_integers(model: Any, made: dict[bytes, Any], node: Any, weights: Sequence[Any]) -> None:
-    """Make it an operator that takes integers, of shape (directions, inputs, gates), and a scale for each gate."""
+    """Make the operator take integers, of shape (directions, inputs, gates), and a scale for each gate."""
     node.op_type, node.domain = "DynamicQuantizeLSTM", "com.microsoft"
     for name in ("layout", "input_forget"):
         node.attributes.pop(name, None)
@@ -381,7 +381,7 @@ def _compute_in_integers(model: Any, made: dict[bytes, Any], node: Any, weights:
 
 
 def _dequantized(model: Any, made: dict[bytes, Any], node: Any, index: int, weight: _Integers) -> Any:
-    """The weight as the product of its integers and scales."""
+    """Return the weight as the product of its integers and scales."""
     import onnx_ir
 
     name, block = f"{node.name}_{_NAMES[index]}", weight.block_size
@@ -407,7 +407,7 @@ def _dequantized(model: Any, made: dict[bytes, Any], node: Any, index: int, weig
 
 
 def _dequantize_at_load(model: Any, node: Any) -> None:
-    """Write what is left of DequantizeLinear in front of a layer as a product, where more than moving happens to it."""
+    """Rewrite remaining DequantizeLinear nodes of layers as products, if their values are more than moved."""
     rest = [value.producer() for value in node.inputs[1:3] if value is not None and value.producer() is not None]
     while rest:
         before = rest.pop()
@@ -424,7 +424,7 @@ def _dequantize_at_load(model: Any, node: Any) -> None:
 
 
 def _constant(model: Any, made: dict[bytes, Any], name: str, array: Array) -> Any:
-    """An initializer, the same for equal arrays."""
+    """Return an initializer, the same for equal arrays."""
     array = np.ascontiguousarray(array)
     if array.dtype == np.int8 and array.size and array.min() >= -8 and array.max() <= 7 and "integers" in name:
         import ml_dtypes

@@ -1,4 +1,4 @@
-"""Changes of the finished ONNX graph: so that runtimes compute what it says, and removing what is private."""
+"""Edit the finished ONNX graph: enforce exact results in runtimes, and remove private data."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def quantize_biases(model: Any) -> None:
 
 
 def type_by_zero_point(model: Any) -> None:
-    """Let only the zero point of a quantizer say which integers it writes, in place.
+    """Let only the zero point of a quantizer determine its integer type, in place.
 
     ONNX Runtime copies quantizers past operators that move values. It copies the attribute ``output_dtype`` but not
     the zero point, and then refuses its own copy when the integers are signed.
@@ -56,7 +56,7 @@ def type_by_zero_point(model: Any) -> None:
 
 
 def write_dropout_out(model: Any) -> None:
-    """Write each Dropout that is active as the operations that it stands for, in place.
+    """Expand each active Dropout into its operations, in place.
 
     ONNX Runtime (1.31) leaves out those whose mask nobody reads, whatever their training mode, and OpenVINO has none.
     """
@@ -73,7 +73,7 @@ def write_dropout_out(model: Any) -> None:
         factor = add_initializer(model, f"{dropout.name}_factor", np.float32(1 / (1 - ratio) if ratio < 1 else 0))
         zero = add_initializer(model, f"{dropout.name}_zero", np.float32(0))
         kept = node("GreaterOrEqual", node("RandomUniformLike", x, dtype=1), limit)
-        # chosen, not multiplied, because zero times infinity is no zero
+        # selected, not multiplied, because zero times infinity is NaN
         result = node("Where", kept, node("Mul", x, node("CastLike", factor, x)), node("CastLike", zero, x))
         for old, new in zip(dropout.outputs, (result, kept), strict=False):
             new.shape, new.type = old.shape, old.type
@@ -90,7 +90,7 @@ def _number(value: Any, default: float) -> float:
 
 
 def forget_origin(model: Any) -> None:
-    """Remove the exporter's notes on where each node comes from, in place: they are large and hold paths of files."""
+    """Remove the exporter's notes on the origin of nodes, in place: they are large and contain file paths."""
     for graph in (model.graph, *model.functions.values()):
         graph.metadata_props.clear()
         for node in graph.all_nodes():
@@ -103,13 +103,13 @@ def forget_origin(model: Any) -> None:
 
 
 def _has_few_bits(value: Any) -> bool:
-    """Whether a dequantized value has fewer bits than its integers: they were clipped."""
+    """Return whether a dequantized value has fewer bits than its integer type, by clipping."""
     clipped = value.producer().inputs[0].producer()
     return clipped is not None and clipped.op_type == "Clip"
 
 
 def _scale(value: Any) -> Any:
-    """The scale of a value that comes from a DequantizeLinear; None for others."""
+    """Return the scale of a value that comes from a DequantizeLinear; None for others."""
     producer = dequantized_from(value)
     if producer is None or producer.inputs[1].const_value is None:
         return None

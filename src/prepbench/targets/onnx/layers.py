@@ -1,4 +1,4 @@
-"""Which layer of the model each node of an ONNX graph computes, written into the file for profilers."""
+"""Record the layer of each ONNX node in the file, for profilers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ LAYERS = "prepbench.layers"
 _REWRITTEN = "pkg.onnxscript.rewriter.rule_name"
 _SCOPES, _CLASSES = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy"
 _QUANTIZERS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
-# what runtimes compute at the end of the kernel before it, which then has the name of what this gives
+# operators that runtimes fuse into the end of the kernel before, which then has the name of this result
 _FUSED = frozenset(["Add", "BatchNormalization", "Clip", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Tanh"])
 _WITH_WEIGHTS = frozenset(["Conv", "ConvTranspose", "Gemm", "MatMul"])
 
 
 def write_layers(model: Any) -> None:
-    """Note in the metadata of an ``onnx_ir.Model`` of which layer its nodes are, and give each node a name of its own.
+    """Record in the metadata of an ``onnx_ir.Model`` the layer of each node, and give each node a unique name.
 
     Nodes made here rather than by the exporter belong to the layer that reads them, and so do quantizers of weights.
     Quantizers of activations belong to none.
@@ -32,7 +32,7 @@ def write_layers(model: Any) -> None:
         if not node.name or count[node.name] > 1:
             node.name = f"{node.op_type}_node_{index}"
     layers: dict[str, str | None] = {}
-    for node in reversed(nodes):  # readers come after what they read
+    for node in reversed(nodes):  # readers come after their inputs
         layers[node.name] = layer = _layer(node, layers)
         layers.update({value.name: layer for value in node.outputs if value.name and value.is_graph_output()})
     for node in nodes:
@@ -45,7 +45,7 @@ def _layer(node: Any, layers: Mapping[str, str | None]) -> str | None:
     if node.op_type in _QUANTIZERS:
         return _of_readers(node, layers) if all(_is_constant(value) for value in node.inputs) else None
     if _REWRITTEN in node.metadata_props and node.op_type in _WITH_WEIGHTS and _is_constant(node.inputs[1]):
-        return str(node.inputs[1].name).rpartition(".")[0]  # it has the place of the norm that was folded into it
+        return str(node.inputs[1].name).rpartition(".")[0]  # the folded norm's place in the model is this node's
     scopes, classes = (_texts(node.metadata_props.get(key)) for key in (_SCOPES, _CLASSES))
     scopes = [each for each in scopes if each != NO_MODULE]
     if len(scopes) > 1 and not any("<locals>" in each for each in classes):
@@ -54,7 +54,7 @@ def _layer(node: Any, layers: Mapping[str, str | None]) -> str | None:
 
 
 def _fused_into(node: Any) -> Any:
-    """The layer's node at the beginning of what a runtime may compute in one kernel; the node itself for others."""
+    """Return the first node of a chain that a runtime may fuse into one kernel; the node itself for others."""
     first, seen = node, 0
     while first.op_type in _FUSED and seen < len(_FUSED):
         before = [value.producer() for value in first.inputs if value is not None and len(value.uses()) == 1]
@@ -76,7 +76,7 @@ def _is_constant(value: Any) -> bool:
 
 
 def _texts(text: str | None) -> list[str]:
-    """A list of texts as the exporter writes it."""
+    """Return a list of texts in the exporter's format."""
     try:
         found = ast.literal_eval(text or "[]")
     except (ValueError, SyntaxError):

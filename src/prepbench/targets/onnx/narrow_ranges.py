@@ -1,4 +1,4 @@
-"""Activations of fewer bits than their integers have, which QuantizeLinear would fill to the last bit."""
+"""Activations with fewer bits than their integer type, whose whole range QuantizeLinear would use."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _QUANTIZE = "quantized_decomposed.quantize_per_tensor.default"
 
 
 def has_narrow_ranges(program: Program) -> bool:
-    """Whether a quantizer has fewer bits than its type."""
+    """Return whether a quantizer has fewer bits than its type."""
     return any(_limits(node) is not None for node in program.graph.nodes)
 
 
 def clamp_narrow_ranges(program: Program) -> Program:
-    """Clamp the integers of quantizers with fewer bits than their type, because ONNX knows the type's limits only.
+    """Clamp the integers of quantizers with fewer bits than their type, because ONNX clamps to the type's limits only.
 
     The program itself is returned where there are none.
     """
@@ -45,7 +45,7 @@ def clamp_narrow_ranges(program: Program) -> Program:
 
 
 def _limits(node: fx.Node) -> tuple[int, int] | None:
-    """The smallest and the largest integer of a quantizer, if its type has others."""
+    """Return the smallest and the largest integer of a quantizer, if they differ from those of its type."""
     if str(node.target) != _QUANTIZE:
         return None
     low, high, dtype = node.args[3:6]
@@ -57,7 +57,7 @@ def _limits(node: fx.Node) -> tuple[int, int] | None:
 
 
 def clip_before_quantizers(model: Any) -> None:
-    """Clip values in front of quantizers and not their integers, in place; the integers stay the same.
+    """Clip values in front of quantizers instead of their integers, in place; the integers stay the same.
 
     OpenVINO finds its integer kernels where nothing stands between a quantizer and what dequantizes.
 

@@ -1,4 +1,4 @@
-"""What cannot be written as ONNX."""
+"""Checks for values and operators that ONNX cannot express."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from prepbench.targets.onnx.translations import translations
 
 
 def check_no_complex_values(lowering: Lowering) -> None:
-    """Raise ``TargetError`` for a complex input or output, which ONNX files do not have."""
+    """Raise ``TargetError`` for a complex input or output, which ONNX files do not support."""
     signature = lowering.program.graph_signature
     values = {node.name: node for node in lowering.program.graph.nodes}
     for kind, names, nodes in (
@@ -32,7 +32,7 @@ def check_no_complex_values(lowering: Lowering) -> None:
 def unsupported_nodes(
     program: torch.export.ExportedProgram, others: Sequence[torch.fx.Node] = ()
 ) -> list[torch.fx.Node]:
-    """The nodes, after decomposition, whose operator cannot be written as ONNX.
+    """Return the nodes, after decomposition, whose operator cannot be written as ONNX.
 
     If there are any, the nodes that compute with complex numbers are added: complex tensors cannot be passed between
     a partition in PyTorch and one in ONNX.

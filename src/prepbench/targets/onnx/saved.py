@@ -1,4 +1,4 @@
-"""ONNX files that were saved: checks before a runtime reads one from somebody else, and weights that lie beside it."""
+"""Checks of saved ONNX files before a runtime reads them, and weights in files beside them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def check_saved(file: Path) -> None:
 
     try:
         onnx.checker.check_model(str(file))
-    except Exception as error:  # its errors have no common base
+    except Exception as error:  # its errors share no base class
         raise ArtifactError(
             f"{file} is no valid ONNX: {sentence(error)} Copy the folder again, or compile and save the model again."
         ) from error
 
 
 def put_weights_inside(file: Path) -> None:
-    """Make one file of a graph and the weights beside it, in place, where one file can hold them (2 GB)."""
+    """Merge a graph and the weights beside it into one file, in place, up to its limit (2 GB)."""
     import onnx
 
     beside = [path for path in file.parent.glob(f"{file.name}*") if path != file]

@@ -30,7 +30,7 @@ class SizePredicates:
         self._known: dict[Any, str] = {}
 
     def all_of(self, asked: Asked) -> str:
-        """The name of a truth value: whether all formulas hold.
+        """Return the name of a boolean value: whether all formulas hold.
 
         Raises:
             TargetError: a formula has a part that ONNX computes otherwise than Python.
@@ -83,7 +83,7 @@ class SizePredicates:
             )
         if kind != "FloorDiv":
             return self._node(kind, [left, right])
-        # Div rounds to zero
+        # Div truncates toward zero
         return self._node("Div", [self._node("Sub", [left, self._node("Mod", [left, right])]), right])
 
     def _folded(self, kind: str, names: Sequence[str]) -> str:
@@ -103,7 +103,7 @@ class SizePredicates:
         from onnx import helper
 
         key = (kind, *inputs, *(str(value) for value in attributes.values()))
-        if key not in self._known:  # each size is asked for once
+        if key not in self._known:  # each size is read once
             self._known[key] = f"sizes.{len(self.nodes)}"
             self.nodes.append(helper.make_node(kind, inputs, [self._known[key]], self._known[key], **attributes))
         return self._known[key]

@@ -1,4 +1,4 @@
-"""Tables of embeddings in integers: only the rows that are looked up are unpacked."""
+"""Integer embedding tables: only the looked-up rows are unpacked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BLOCKS = (256, 128, 64, 32, 16)
 
 
 def look_up_integers(model: Any) -> None:
-    """Look rows up before they are dequantized, in place.
+    """Look rows up before dequantizing them, in place.
 
     ONNX Runtime would dequantize the whole table in each call. Integers from -8 to 7 are stored as two in a byte, and
     where a product multiplies by the same table, ``MatMulNBits`` reads the same bytes.
@@ -42,7 +42,7 @@ def look_up_integers(model: Any) -> None:
 
 @dataclass(frozen=True)
 class _Table:
-    """A table as it is stored.
+    """A table in its stored form.
 
     Attributes:
         integers: int8 of shape (rows, columns); or uint8 of shape (rows, blocks, bytes of a block), the integers with
@@ -65,7 +65,7 @@ class _Table:
 
 
 def _stored(model: Any, node: Any, table: np.ndarray[Any, Any], *, shared: bool) -> _Table:
-    """The table with its scales as initializers."""
+    """Return the table, if its integers and scales are initializers."""
     name = node.inputs[0].name
     scale = constant_of(node.inputs[1])
     zero = constant_of(node.inputs[2]) if len(node.inputs) > 2 else None
@@ -104,7 +104,7 @@ def _is_lookup(user: Any, index: int) -> bool:
 
 
 def _rows(model: Any, table: _Table, lookup: Any) -> list[Any]:
-    """The nodes that give what a lookup gives, in order."""
+    """Return the nodes that compute the result of a lookup, in order."""
     import onnx_ir
 
     nodes: list[Any] = []
@@ -155,7 +155,7 @@ def _replace(model: Any, lookup: Any, nodes: list[Any]) -> None:
 
 
 def _products(node: Any) -> dict[Any, list[Any]]:
-    """The products that multiply by the transposed table, by the node that transposes it."""
+    """Return the products that multiply by the transposed table, by the node that transposes it."""
     found = {}
     for turn, _ in node.outputs[0].uses():
         users = [user for user, _ in turn.outputs[0].uses()]
@@ -166,7 +166,7 @@ def _products(node: Any) -> dict[Any, list[Any]]:
 
 
 def _share(model: Any, products: Mapping[Any, Sequence[Any]], table: _Table) -> None:
-    """Let products read the bytes that are looked up in."""
+    """Make products read the bytes of the lookup table."""
     import onnx_ir
 
     rows, blocks, _ = table.integers.const_value.shape
@@ -195,7 +195,7 @@ def _packed_zeros(model: Any, table: _Table) -> list[Any]:
 
 
 def stored_bits(file: Path) -> dict[str, int]:
-    """How many bits each constant takes in a file, by name; weights may lie beside it, and are not read.
+    """Return the bits of each constant in a file, by name; weights may lie beside it, and are not read.
 
     Numbers of 4 bits take half a byte each.
     """
@@ -206,7 +206,7 @@ def stored_bits(file: Path) -> dict[str, int]:
 
 
 def _bits(data_type: int) -> int:
-    """Of one number of a type."""
+    """Return the bits of one number of a type."""
     import onnx
 
     name = onnx.TensorProto.DataType.Name(data_type)  # such as INT4
@@ -220,7 +220,7 @@ def _bits(data_type: int) -> int:
 
 
 def rename_ends(file: Path, inputs: Mapping[str, str], outputs: Sequence[str]) -> None:
-    """Rename inputs and outputs of a file, in place; those in bfloat16 become float32, which arrays of NumPy have.
+    """Rename inputs and outputs of a file, in place; those in bfloat16 become float32, for NumPy arrays.
 
     Weights beside the file stay as they are.
 
@@ -260,7 +260,7 @@ def _widen_input(model: Any, value: Any) -> None:
 
 
 def _name_output(model: Any, place: int, name: str) -> None:
-    """Name an output; one that is something else as well, or in bfloat16, is a value of its own."""
+    """Name an output; one that has other roles, or is in bfloat16, becomes a separate value."""
     import onnx_ir
 
     value = model.graph.outputs[place]

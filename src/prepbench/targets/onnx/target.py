@@ -1,4 +1,4 @@
-"""What the targets that read ONNX have in common."""
+"""The base class of targets that read ONNX."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class OnnxTarget(Target):
 
     packages: ClassVar[tuple[str, ...]] = ("onnx", "onnxscript")
     changes: ClassVar[tuple[Change, ...]] = (quantize_biases,)
-    # convolutions of ONNX do not take it, and ONNX Runtime multiplies no matrices of it
+    # convolutions of ONNX do not take it, and ONNX Runtime has no matrix products of it
     types_without_kernels = frozenset({torch.bfloat16})
 
     def types_to_replace(self, program: torch.export.ExportedProgram) -> frozenset[torch.dtype]:
@@ -39,7 +39,7 @@ class OnnxTarget(Target):
         return unsupported_nodes(program)
 
     def check_program(self, lowering: Lowering) -> None:
-        """Raise ``TargetError`` for what no ONNX file can hold: state, and complex inputs or outputs."""
+        """Raise ``TargetError`` for programs that no ONNX file can hold: state, and complex inputs or outputs."""
         check_stateless(lowering.program)
         check_no_complex_values(lowering)
 
@@ -57,6 +57,6 @@ def write_onnx(target: Target, lowering: Lowering, folder: Path) -> Path:
 
 
 def _types_to_replace(program: torch.export.ExportedProgram) -> frozenset[torch.dtype]:
-    """Also float16 where there are recurrent layers or loops, which end the process in ONNX Runtime (1.31)."""
+    """Return the types to replace; also float16 with recurrent layers or loops, which crash ONNX Runtime (1.31)."""
     types = OnnxTarget.types_without_kernels
     return types | {torch.float16} if has_recurrent_layers(program) or scans_in(program.graph) else types

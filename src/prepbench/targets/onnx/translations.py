@@ -20,7 +20,7 @@ OPSET = 21
 
 
 def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
-    """For ``torch.onnx.export(custom_translation_table=...)``."""
+    """Return the table for ``torch.onnx.export(custom_translation_table=...)``."""
     return {
         torch.ops.prepbench.dequantize_blocks.default: _dequantize_blocks,
         torch.ops.prepbench.lstm_layer.default: lstm_layer,
@@ -42,12 +42,12 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
 
 
 def _dequantize_blocks(q: Any, scale: Any, zero_point: Any, block_size: int, bits: int) -> Any:
-    """The last axis of the weight is its inputs; ``pack_weights`` decides how many bits its integers take."""
+    """Dequantize blocks along the last axis, the weight's inputs; ``pack_weights`` decides the bits of its integers."""
     return _operators().DequantizeLinear(q, scale, zero_point, axis=1, block_size=block_size)
 
 
 def _log_sigmoid(x: Any) -> Any:
-    """The logarithm of a sigmoid is infinite where the sigmoid is zero; this is not."""
+    """Compute the log-sigmoid without the logarithm of zero, which is infinite where the sigmoid underflows."""
     onnx = _operators()
     return onnx.Neg(onnx.Softplus(onnx.Neg(x)))
 
@@ -65,7 +65,7 @@ def _logaddexp2(x: Any, y: Any) -> Any:
 
 
 def _log1p(x: Any) -> Any:
-    """Where 1 + x is rounded, by the quotient of what it was rounded to (W. Kahan)."""
+    """Compute log1p by the quotient of 1 + x as it was rounded (W. Kahan)."""
     onnx = _operators()
     one = onnx.CastLike(1.0, x)
     total = onnx.Add(one, x)
@@ -78,7 +78,7 @@ def _log1p(x: Any) -> Any:
 
 
 def _expm1(x: Any) -> Any:
-    """Without a difference, of which little would be left near zero."""
+    """Compute expm1 without the difference that cancels near zero."""
     onnx = _operators()
     half, one = onnx.CastLike(0.5, x), onnx.CastLike(1.0, x)
     return onnx.Mul(onnx.Tanh(onnx.Mul(x, half)), onnx.Add(onnx.Exp(x), one))
@@ -87,7 +87,7 @@ def _expm1(x: Any) -> Any:
 def _group_norm(
     x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, cudnn_enabled: bool = True
 ) -> Any:
-    """By the operator for instances: what ONNX says of groups is the difference of two squares.
+    """Normalise groups by InstanceNormalization, because ONNX defines GroupNormalization by a difference of squares.
 
     For values around 1000 that leaves 25 dB. What equals the first value of its group becomes zero, so that nothing is
     left of a mean that is rounded where all are equal, which a small variance would make large.
@@ -128,12 +128,14 @@ _ACTIVATIONS = {"rnn_tanh": "Tanh", "rnn_relu": "Relu"}
 
 
 def dynamic_lstm_layer(x: Any, h: Any, c: Any, weights: Sequence[Any], lengths: Any = None) -> Any:
-    """``prepbench::dynamic_lstm_layer``, as an LSTM that ``pack_recurrent_weights`` recognises by its activations."""
+    """Translate ``prepbench::dynamic_lstm_layer`` to an LSTM that ``pack_recurrent_weights`` recognises by its
+    activations.
+    """
     return lstm_layer(x, h, c, weights, lengths, dynamic=True)
 
 
 def lstm_layer(x: Any, h: Any, c: Any, weights: Sequence[Any], lengths: Any = None, *, dynamic: bool = False) -> Any:
-    """``prepbench::lstm_layer``."""
+    """Translate ``prepbench::lstm_layer``."""
     size, directions = c.shape[2], h.shape[0]
     if len(weights) // directions in (3, 5):
         return _projected(x, h, c, weights, _integers(lengths))
@@ -146,7 +148,7 @@ def lstm_layer(x: Any, h: Any, c: Any, weights: Sequence[Any], lengths: Any = No
 
 
 def recurrent_layer(x: Any, h: Any, weights: Sequence[Any], kind: str, lengths: Any = None) -> Any:
-    """``prepbench::recurrent_layer``."""
+    """Translate ``prepbench::recurrent_layer``."""
     onnx = _recurrent_operators()
     directions = h.shape[0]
     settings = {"hidden_size": h.shape[2], "direction": _direction(directions)}
@@ -160,7 +162,7 @@ def recurrent_layer(x: Any, h: Any, weights: Sequence[Any], kind: str, lengths: 
 
 
 def _projected(x: Any, h: Any, c: Any, weights: Sequence[Any], lengths: Any) -> Any:
-    """An LSTM whose output is projected, which ONNX does not have.
+    """Compute an LSTM with projected output, which ONNX does not have.
 
     Its states before the projection are those of a plain LSTM whose recurrent weights have the projection inside. What
     the given state adds to the first step comes in as a further input, which is zero at the others.
@@ -185,7 +187,7 @@ def _projected(x: Any, h: Any, c: Any, weights: Sequence[Any], lengths: Any) -> 
 
 
 def _at_first_step(x: Any, h: Any, place: int, lengths: Any) -> Any:
-    """The state of one direction at the step that it comes to first, zeros at all others."""
+    """Return the state of one direction at its first step, zeros at all others."""
     onnx = _recurrent_operators()
     zero, one = onnx.Constant(value_int=0), onnx.Constant(value_int=1)
     count = onnx.Squeeze(onnx.Shape(x, start=0, end=1))
@@ -199,7 +201,7 @@ def _at_first_step(x: Any, h: Any, place: int, lengths: Any) -> Any:
 
 
 def _integers(lengths: Any) -> Any:
-    """Lengths as the operators take them; None for none."""
+    """Return lengths in the operators' integer type; None for none."""
     return None if lengths is None else _recurrent_operators().Cast(lengths, to=6)
 
 
@@ -214,7 +216,9 @@ def _direction(directions: int) -> str:
 
 
 def _weights(weights: Sequence[Any], directions: int, gates: Sequence[int]) -> list[Any]:
-    """The weights of the input, those of the state, and the biases of both or None, each with a dim of directions."""
+    """Return the weights of the input, those of the state, and the biases of both or None, each with a dim of
+    directions.
+    """
     onnx = _recurrent_operators()
     first = onnx.Constant(value_ints=[0])
     each = len(weights) // directions
@@ -238,7 +242,7 @@ def _ordered(weight: Any, gates: Sequence[int]) -> Any:
 
 
 def _steps(y: Any, columns: int) -> Any:
-    """From (length, directions, batch, size) to (length, batch, columns); any of the first may be 0."""
+    """Reshape (length, directions, batch, size) to (length, batch, columns); each leading size may be 0."""
     onnx = _recurrent_operators()
     return onnx.Reshape(onnx.Transpose(y, perm=[0, 2, 1, 3]), onnx.Constant(value_ints=[0, 0, columns]))
 
@@ -251,27 +255,27 @@ _WIDER = {"BOOL": "INT32", "INT8": "INT32", "INT16": "INT32", "UINT8": "INT32", 
 
 
 def sort(x: Any, dim: int = -1, descending: bool = False) -> Any:
-    """``aten::sort``."""
+    """Translate ``aten::sort``."""
     return _sorted(x, dim, descending)
 
 
 def stable_sort(x: Any, *, stable: bool = True, dim: int = -1, descending: bool = False) -> Any:
-    """``aten::sort.stable``."""
+    """Translate ``aten::sort.stable``."""
     return _sorted(x, dim, descending)
 
 
 def stable_argsort(x: Any, *, stable: bool = True, dim: int = -1, descending: bool = False) -> Any:
-    """``aten::argsort.stable``."""
+    """Translate ``aten::argsort.stable``."""
     return _sorted(x, dim, descending)[1]
 
 
 def argsort(x: Any, dim: int = -1, descending: bool = False) -> Any:
-    """``aten::argsort``."""
+    """Translate ``aten::argsort``."""
     return _sorted(x, dim, descending)[1]
 
 
 def _sorted(x: Any, dim: int, descending: bool) -> tuple[Any, Any]:
-    """The sorted values and where they stood."""
+    """Return the sorted values and their indices."""
     import onnx_ir
     from onnxscript import opset21
 
@@ -288,19 +292,19 @@ def _sorted(x: Any, dim: int, descending: bool) -> tuple[Any, Any]:
     return values, indices
 
 
-# Arithmetic of sizes as Python does it, where torch's exporter divides toward zero, rounds to float32, or has nothing.
+# Arithmetic of sizes as in Python, where torch's exporter divides toward zero, rounds to float32, or has no operator.
 #
 # A real number that is computed from sizes is a double, which is cast to float32 for operators on tensors. What is
 # computed from it next takes the double in front of that cast.
 
 
 _FLOAT, _INT64, _DOUBLE = 1, 7, 11
-# operators of ONNX whose results are no less than zero if their operands are, and those that move them
+# operators of ONNX that preserve non-negativity, and those that only move values
 _NO_LESS = ("Add", "Mul", "Div", "Mod", "Max", "Min", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Gather", "Identity")
 
 
 def size_translations() -> Mapping[Callable[..., Any], Callable[..., Any]]:
-    """For ``torch.onnx.export(custom_translation_table=...)``, by the functions that stand in graphs."""
+    """Return the table for ``torch.onnx.export(custom_translation_table=...)``, by Python functions in graphs."""
     return {
         torch.sym_float: lambda x: _narrow(_wide(x)),
         operator.add: _elementwise("Add"),
@@ -353,7 +357,7 @@ def _elementwise(name: str) -> Callable[[Any, Any], Any]:
 
 
 def _with_scalar(name: str) -> Callable[..., Any]:
-    """An operator on a tensor and a number, which the exporter knows for constants only."""
+    """Apply an operator to a tensor and a computed number, which the exporter supports for constants only."""
 
     def compute(x: Any, number: Any, alpha: Any = 1) -> Any:
         import onnx_ir
@@ -394,7 +398,7 @@ def _floor_division(x: Any, y: Any) -> Any:
 
 
 def _remainder(x: Any, y: Any) -> Any:
-    """It has the sign of the divisor, in Python as in ONNX."""
+    """Return the remainder, with the sign of the divisor, in Python as in ONNX."""
     onnx = _onnx()
     if _is_real(x) or _is_real(y):
         x, y = _wide(x), _wide(y)
@@ -413,7 +417,7 @@ def _power_of_two(bits: Any) -> Any:
 
 
 def _rounded(name: str, of_quotient: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
-    """An integer from a real number; that of a quotient of integers is computed from these, exactly."""
+    """Return an integer from a real number; for a quotient of integers it is computed from these, exactly."""
 
     def compute(x: Any) -> Any:
         if not _is_real(x):
@@ -434,7 +438,7 @@ def _truncated(x: Any) -> Any:
 
 
 def _round(x: Any, digits: Any = None) -> Any:
-    """To the nearest integer or decimal, of two that are as near to the even one."""
+    """Round to the nearest integer or decimal, ties to even."""
     onnx = _onnx()
     if not _is_real(x):
         if isinstance(digits, int) and digits < 0:
@@ -449,14 +453,14 @@ def _round(x: Any, digits: Any = None) -> Any:
     a, b = quotient
     two = _integer(2)
     below = _floor_division(a, b)
-    twice = onnx.Mul(onnx.Sub(a, onnx.Mul(below, b)), two)  # two times the rest, which has the sign of b
+    twice = onnx.Mul(onnx.Sub(a, onnx.Mul(below, b)), two)  # twice the remainder, which has the sign of b
     is_more = onnx.Greater(onnx.Abs(twice), onnx.Abs(b))
     is_odd = onnx.And(onnx.Equal(onnx.Abs(twice), onnx.Abs(b)), onnx.Equal(onnx.Mod(below, two), _integer(1)))
     return onnx.Add(below, onnx.Cast(onnx.Or(is_more, is_odd), to=_INT64))
 
 
 def _wide(x: Any) -> Any:
-    """A number as a double, the one that it was computed as if it was."""
+    """Return a number in double precision, from before its cast to float32."""
     import onnx_ir
 
     onnx = _onnx()
@@ -488,7 +492,7 @@ def _integer(x: Any) -> Any:
 
 
 def _quotient(x: Any) -> tuple[Any, Any] | None:
-    """The two integers whose quotient a number is; None for others."""
+    """Return the two integers whose quotient a number is; None for others."""
     producer = None if isinstance(x, int | float) else _wide(x).producer()
     if producer is None or producer.op_type != "Div":
         return None
@@ -497,7 +501,7 @@ def _quotient(x: Any) -> tuple[Any, Any] | None:
 
 
 def _whole(value: Any) -> Any:
-    """The integer that a double is made of; None where it is made of none."""
+    """Return the integer that a double was cast from; None for others."""
     constant = _constant(value)
     if constant is not None:
         return _integer(int(constant)) if float(constant).is_integer() else None
@@ -512,7 +516,7 @@ def _cast_to(value: Any, dtype: int) -> Any:
 
 
 def _constant(value: Any) -> Any:
-    """The number that a value is; None where it is computed."""
+    """Return the value of a constant number; None for a computed one."""
     producer = value.producer()
     if producer is None or producer.op_type != "Constant":
         return None
@@ -521,7 +525,7 @@ def _constant(value: Any) -> Any:
 
 
 def _is_nonnegative(value: Any) -> bool:
-    """Whether a size is known to be no less than zero."""
+    """Return whether a size is known to be non-negative."""
     producer = value.producer()
     if producer is None:
         return False

@@ -1,4 +1,4 @@
-"""Quantized weights of layers in float: packed, and laid out as the kernels that unpack them expect."""
+"""Quantized weights of float layers: packed, and in the layout of the kernels that unpack them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pack_weights(model: Any) -> None:
 
 
 def dequantized_from(value: Any) -> Any:
-    """The DequantizeLinear that a value comes from; None for others."""
+    """Return the DequantizeLinear that a value comes from; None for others."""
     producer = value.producer() if value is not None else None
     return producer if producer is not None and producer.op_type == "DequantizeLinear" else None
 
@@ -44,7 +44,7 @@ def add_initializer(model: Any, name: str, array: Any) -> Any:
 
 
 def _add_four_bits(model: Any, name: str, array: Any) -> Any:
-    """Add an initializer with these numbers from -8 to 7, which takes half a byte for each of them from now on."""
+    """Add an initializer with these numbers from -8 to 7, stored in half a byte each."""
     import onnx_ir
 
     numbers = array.reshape(-1).view(np.uint8)
@@ -65,7 +65,7 @@ def _add(model: Any, name: str, tensor: Callable[[str], Any]) -> Any:
 
 
 def constant_of(value: Any) -> Any:
-    """The array of a value that is constant; None for others."""
+    """Return the array of a constant value; None for others."""
     return None if value is None or value.const_value is None else value.const_value.numpy()
 
 
@@ -84,7 +84,7 @@ def remove_unused_initializers(model: Any) -> None:
 
 
 def _readers(value: Any) -> list[tuple[Any, int]]:
-    """The nodes that read a weight, directly or transposed."""
+    """Return the nodes that read a weight, directly or transposed."""
     result = []
     for node, index in value.uses():
         if node.op_type == "Transpose" and not node.outputs[0].is_graph_output():

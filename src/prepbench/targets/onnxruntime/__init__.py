@@ -1,5 +1,5 @@
-"""ONNX Runtime on the CPU: the program as an ONNX file with QuantizeLinear/DequantizeLinear pairs that it fuses
-into int8 kernels.
+"""ONNX Runtime on the CPU: the program as an ONNX file with QuantizeLinear/DequantizeLinear pairs, which it fuses into
+int8 kernels.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from prepbench.targets.plain_tensors import plain_tensor
 
 
 class OnnxRuntime(Runtime):
-    """A session on an ONNX file, and which input leaves are its inputs.
+    """A session on an ONNX file, and the input leaves that it takes.
 
     Attributes:
         metadata: what the file says about itself.
@@ -54,7 +54,7 @@ class OnnxRuntime(Runtime):
         self._settings, self._fuse = settings, fuse
         try:
             self._session = open_session(file, self._options())
-        except Exception as error:  # its errors have no common base
+        except Exception as error:  # its errors share no base class
             raise_if_internal(error, of_libraries=True)
             raise TargetError(
                 f"ONNX Runtime cannot run the graph: {str(error).strip()} If its number type is the reason, compile "
@@ -75,7 +75,7 @@ class OnnxRuntime(Runtime):
         options = onnxruntime.SessionOptions()
         if self._settings.intra_op_threads is not None:
             options.intra_op_num_threads = self._settings.intra_op_threads
-        options.log_severity_level = 4  # errors are raised, and need not be printed as well
+        options.log_severity_level = 4  # errors are raised, so printing them is redundant
         if not self._fuse:
             options.add_session_config_entry("session.disable_quant_qdq", "1")
         return options
@@ -84,7 +84,7 @@ class OnnxRuntime(Runtime):
         return self._calls.run(list(self._tensors(leaves).values()))
 
     def feeds(self, leaves: Sequence[Any]) -> dict[str, Any]:
-        """The arrays that the file takes, by name."""
+        """Return the input arrays of the file by name."""
         return {name: leaf.numpy() for name, leaf in self._tensors(leaves).items()}
 
     def _tensors(self, leaves: Sequence[Any]) -> dict[str, torch.Tensor]:
@@ -123,7 +123,7 @@ class OnnxRuntimeTarget(OnnxTarget):
     display_name = "ONNX Runtime"
     settings_type = OnnxRuntimeDeployment
     packages = ("onnxruntime", *OnnxTarget.packages)
-    modules = ("onnxruntime",)  # the others write files, which no loaded model needs
+    modules = ("onnxruntime",)  # used for writing files only, which no loaded model needs
     renamed_file = FILE
     placement = Placement(
         conv_outputs=True,

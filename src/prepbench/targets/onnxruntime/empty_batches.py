@@ -1,4 +1,4 @@
-"""Recurrent layers of an empty batch, which end the process in ONNX Runtime."""
+"""Work around recurrent layers of an empty batch, which crash ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 from prepbench.targets.onnx.weights import add_initializer, constant_of, remove_unused_nodes
 
 _LAYERS = ("LSTM", "DynamicQuantizeLSTM", "GRU", "RNN")
-# where these operators have their batch, by index of input or output
+# the batch dims of these operators, by index of input or output
 _STATES, _LENGTHS = (5, 6), 4
 _MOVES = ("Split", "Slice", "Expand", "Identity", "Transpose", "Reshape")
 
 
 def fill_empty_batches(model: Any) -> None:
-    """Let each recurrent layer compute at least one row, and forget that row where there was none, in place.
+    """Pad recurrent layers to at least one row, and drop that row for an empty batch, in place.
 
     Initial states of nothing but zeros are left out, because these operators begin with zeros by themselves.
 
@@ -37,7 +37,7 @@ def _is_static(x: Any) -> bool:
 
 
 def _is_zero(value: Any) -> bool:
-    """Whether a value is made of zeros."""
+    """Return whether a value consists of zeros."""
     while (producer := value.producer()) is not None and producer.op_type in _MOVES:
         value = producer.inputs[0]
     if producer is not None and producer.op_type == "ConstantOfShape":
@@ -64,7 +64,7 @@ def _fill(model: Any, node: Any) -> None:
         return made[name]
 
     def fill(index: int, axis: int) -> None:
-        """Add as many rows as the batch has too few."""
+        """Pad the batch to the minimum."""
         pads = add("Concat", constant([0]), missing, axis=0)
         node.replace_input_with(index, add("Pad", node.inputs[index], pads, None, constant([axis])))
 
@@ -81,7 +81,7 @@ def _fill(model: Any, node: Any) -> None:
             cut = onnx_ir.node("Slice", [output, constant([0]), batch, constant([axis])])
             new = cut.outputs[0]
             new.shape, new.dtype = output.shape, output.dtype
-            output.shape = None  # now another: ONNX Runtime gives values of one shape the same memory
+            output.shape = None  # renamed, because ONNX Runtime shares memory between values of one symbolic shape
             model.graph.insert_after(node, cut)
             for user, index in uses:
                 user.replace_input_with(index, new)

@@ -1,4 +1,4 @@
-"""The kernels of an ONNX Runtime session, from the profile that it writes itself."""
+"""The kernels of an ONNX Runtime session, from its own profile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FUSED = "fused "
 def kernel_times(
     file: Path, options: Any, calls: Sequence[Mapping[str, Any]], rounds: int, layers: Mapping[str, str | None]
 ) -> KernelTimes:
-    """Run an ONNX file and say what each of its kernels takes.
+    """Run an ONNX file and return the time of each of its kernels.
 
     Args:
         file: the ONNX file.
@@ -39,7 +39,7 @@ def kernel_times(
 
 
 def _runs(events: Sequence[Mapping[str, Any]]) -> Iterator[tuple[float, list[tuple[float, Mapping[str, Any]]]]]:
-    """Seconds of each call, and its kernels with the seconds that each takes itself."""
+    """Return the seconds of each call, and its kernels with their own seconds."""
     kernels: list[Mapping[str, Any]] = []
     for event in events:
         if event.get("cat") == _NODE and event["name"].endswith(_KERNEL):
@@ -50,7 +50,7 @@ def _runs(events: Sequence[Mapping[str, Any]]) -> Iterator[tuple[float, list[tup
 
 
 def _own_times(events: list[Mapping[str, Any]]) -> list[tuple[float, Mapping[str, Any]]]:
-    """Kernels without the time of those that lie inside, as the body of a loop does."""
+    """Return kernels without the time of nested ones, as in the body of a loop."""
     own = [event["dur"] for event in events]
     around: list[int] = []
     for index in sorted(range(len(events)), key=lambda i: (events[i]["ts"], -events[i]["dur"])):

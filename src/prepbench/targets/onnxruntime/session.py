@@ -1,17 +1,17 @@
-"""Sessions of ONNX Runtime on files of ours."""
+"""ONNX Runtime sessions on prepbench's own files."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-# It gives convolutions and linear layers that read integers weights of 8 bits with one scale for all channels, also
+# By default it gives convolutions and linear layers on integers 8-bit weights with one scale for all channels, also
 # where these weights are floats because the layer was to stay in float.
 _DISABLED = ("WeightBiasQuantization",)
 
 
 def open_session(file: Path, options: Any) -> Any:
-    """A session on the CPU that leaves layers in float which are in float in the file.
+    """Return a session on the CPU that keeps layers in float which are in float in the file.
 
     Args:
         file: the ONNX file.

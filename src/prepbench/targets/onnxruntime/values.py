@@ -1,4 +1,4 @@
-"""Tensors in and out of ONNX Runtime without copies.
+"""Zero-copy tensors in and out of ONNX Runtime.
 
 ``InferenceSession.run`` copies every result into an array of NumPy, which for a cache of many layers takes as long as
 some of its kernels. ONNX Runtime never lets two results, or a result and an input, share memory, so that its values can
@@ -39,7 +39,7 @@ class Session:
             self._devices = [OrtDevice(OrtDevice.cpu(), OrtDevice.default_memory(), 0)] * len(self._outputs)
 
     def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The results for inputs in the order of their names; several threads may call it at once.
+        """Return the results for inputs in the order of their names; several threads may call it at once.
 
         Args:
             tensors: as :func:`prepbench.targets.plain_tensors.plain_tensor` gives them.
@@ -60,7 +60,7 @@ class Session:
 
 
 def public_value(tensor: torch.Tensor) -> Any:
-    """An ``onnxruntime.OrtValue`` of a tensor, which it keeps alive, for ``run_with_ort_values``."""
+    """Return an ``onnxruntime.OrtValue`` of a tensor, which it keeps alive, for ``run_with_ort_values``."""
     import onnxruntime
 
     return onnxruntime.OrtValue(_shared_value(tensor)) if shares_memory() else _value(tensor)
@@ -68,7 +68,7 @@ def public_value(tensor: torch.Tensor) -> Any:
 
 @cache
 def shares_memory() -> bool:
-    """Whether this ONNX Runtime has the calls that hand tensors over without copies."""
+    """Return whether this ONNX Runtime supports passing tensors without copies."""
     try:
         from onnxruntime import InferenceSession
         from onnxruntime.capi.onnxruntime_pybind11_state import OrtDevice, OrtValue, OrtValueVector
@@ -94,7 +94,7 @@ def _booleans_are_bytes() -> bool:
 def _shared_value(tensor: torch.Tensor) -> Any:
     from onnxruntime.capi.onnxruntime_pybind11_state import OrtValue
 
-    # Tensor.__dlpack__ asks in Python what plain_tensor has asked, which takes five times as long
+    # Tensor.__dlpack__ repeats the checks of plain_tensor in Python, which takes five times as long
     if not _booleans_are_bytes():
         return OrtValue.from_dlpack(to_dlpack(tensor))
     is_bool = tensor.dtype == torch.bool

@@ -1,4 +1,4 @@
-"""OpenVINO on the CPU: the program as OpenVINO IR, whose quantized layers become int8 kernels when it is compiled."""
+"""OpenVINO on the CPU: the program as OpenVINO IR, whose quantized layers become int8 kernels at compilation."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ FILES = ("model.xml", "model.bin")
 _ROUNDED_TOGETHER = 32
 # where the IR keeps, for each input leaf, the name of the model's input, or "" when it is a constant
 _LEAVES = ["prepbench", "inputs"]
-# and whether values are rounded so coarsely that they must be computed in float32 before
+# and whether quantization is so coarse that inference precision must be float32
 _IS_COARSE = ["prepbench", "coarse"]
 
 
 class OpenVino(Runtime):
-    """A model compiled for this CPU, with a request for each call that runs at the same time.
+    """A model compiled for this CPU, with one request per concurrent call.
 
     Activations of layers whose weights alone are quantized stay in float, where OpenVINO would round them to int8 in
     each call. Beside weights of 4 bits that rounding is small, and without it a prompt takes several times as long.
@@ -82,11 +82,11 @@ class OpenVino(Runtime):
     def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
         request = self._requests.take()
         inputs = self._set_inputs(request, leaves)
-        request.infer(share_outputs=True)  # else it also returns copies of the results, which nobody reads
+        request.infer(share_outputs=True)  # else it also returns unused copies of the results
         return self._requests.outputs(request, inputs)
 
     def _set_inputs(self, request: Any, leaves: Sequence[Any]) -> list[torch.Tensor]:
-        """Give a request the inputs of a call; returns what has to be alive until the call is done."""
+        """Set the inputs of a request; return the objects that must live until the call is done."""
         given = []
         for place, leaf in zip(self._inputs, leaves, strict=True):
             if place is not None:
@@ -128,7 +128,7 @@ class OpenVinoTarget(OnnxTarget):
     display_name = "OpenVINO"
     settings_type = OpenVinoDeployment
     packages = ("openvino", *OnnxTarget.packages)
-    modules = ("openvino",)  # the others write files, which no loaded model needs
+    modules = ("openvino",)  # used for writing files only, which no loaded model needs
     extra = "openvino"
     renamed_file = "openvino_model.xml"
     placement = Placement(
@@ -188,7 +188,7 @@ def _configuration(settings: OpenVinoDeployment, model: Any) -> dict[str, Any]:
 
 
 def _text(model: Any, place: list[str]) -> str:
-    """What an IR notes at a place; nothing for one that was written without."""
+    """Return the text at a place of an IR; nothing for an IR written without it."""
     try:
         return str(model.get_rt_info(place).astype(str))
     except RuntimeError:
@@ -196,7 +196,7 @@ def _text(model: Any, place: list[str]) -> str:
 
 
 def _write_ir(lowering: Lowering, folder: Path) -> None:
-    """Write the program as IR, which keeps integers of 4 and 8 bits as they are and loads without ONNX."""
+    """Write the program as IR, which stores 4- and 8-bit integers unchanged and loads without ONNX."""
     import openvino
 
     with temporary_folder("onnx") as onnx_folder:
@@ -213,7 +213,7 @@ def _write_ir(lowering: Lowering, folder: Path) -> None:
 
 
 def _bits_of(constant: Any) -> int:
-    """Of one number of a constant."""
+    """Return the bits of one number of a constant."""
     return int(constant.get_output_element_type(0).bitwidth)
 
 
@@ -224,7 +224,7 @@ def _tensor_names(lowering: Lowering) -> list[str]:
 
 @functools.cache
 def _core() -> Any:
-    """One for the process; it loads plug-ins and may be used from several threads."""
+    """Return the process-wide core; it loads plug-ins and is thread-safe."""
     import openvino
 
     return openvino.Core()

@@ -1,4 +1,4 @@
-"""The largest and the smallest of many values, where integers are made of them."""
+"""Keep OpenVINO exact for maxima, minima, ties and computed indices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _EXTREMES = ("ReduceMax", "ReduceMin")
 
 
 def keep_extremes_in_floats(model: Any) -> None:
-    """Put a change of shape behind each maximum and minimum over dims, in place; the values stay the same.
+    """Insert a reshape behind each maximum and minimum over dims, in place; the values stay the same.
 
     OpenVINO (2026.4) computes what follows in the same kernel, up to a quantizer, and then takes the maximum of values
     that are no integers yet as if they were. It computes nothing in that kernel that follows a change of shape.
@@ -48,7 +48,7 @@ def keep_extremes_in_floats(model: Any) -> None:
 
 
 def _axes(node: Any) -> list[int] | None:
-    """The dims that a node goes over, from 0 on, or None where they are not known or where it goes over none."""
+    """Return the dims that a node reduces, from 0 on; None if they are unknown or empty."""
     value, rank = node.inputs[0], None
     if value is not None and value.shape is not None:
         rank = len(value.shape)
@@ -60,11 +60,11 @@ def _axes(node: Any) -> list[int] | None:
     return sorted(int(axis) % rank for axis in given.const_value.numpy().reshape(-1)) or None
 
 
-# Equal values among those that are sorted or chosen.
+# Ties in sorting and selection.
 
 
 def keep_order_of_equals(model: Any) -> None:
-    """Let the first of equal values come first, in place.
+    """Make the first of equal values come first, in place.
 
     ONNX says so of its TopK; OpenVINO (2026.4) has an attribute for it, which its reader of ONNX does not set. It
     is refused where any order will do, so these are sorted, too.
@@ -87,7 +87,7 @@ _OF_ONE_DIM = ("GatherElements", "ScatterElements")
 
 
 def keep_indices_inside(model: Any) -> None:
-    """Take the nearest index that is there for each computed one that is not, in place.
+    """Clamp computed indices into bounds, in place.
 
     PyTorch raises for such an index, and so does ONNX Runtime. OpenVINO (2026.4) ends the process, or answers with what
     lies beside the table; it has no operator that raises.
@@ -109,7 +109,7 @@ def keep_indices_inside(model: Any) -> None:
 
 
 def _clipped(model: Any, node: Any, first: int, count: int) -> Any:
-    """The indices of a node, between the sizes of ``count`` dims of what it indexes, and these below zero."""
+    """Return the indices of a node clamped to the sizes of ``count`` dims of its data, and negative ones likewise."""
     import onnx_ir
 
     def add(op: str, *inputs: Any, **attributes: Any) -> Any:
@@ -129,7 +129,7 @@ def _clipped(model: Any, node: Any, first: int, count: int) -> Any:
     return inside
 
 
-# Which integers the layers of an OpenVINO model multiply by.
+# The integer types of an OpenVINO model's layers.
 
 
 _MULTIPLY = ("Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData", "MatMul")
@@ -139,7 +139,7 @@ _FEW_BITS = ("i4", "u4")
 
 
 def is_all_integer(model: Any) -> bool:
-    """Whether activations are quantized and no layer has weights in float.
+    """Return whether activations are quantized and no layer has weights in float.
 
     Args:
         model: an ``openvino.Model``.
@@ -153,7 +153,7 @@ def is_all_integer(model: Any) -> bool:
 
 
 def multiplies_few_bits(model: Any) -> bool:
-    """Whether a layer multiplies by integers of 4 bits; a table that is only looked up in counts for nothing.
+    """Return whether a layer multiplies by 4-bit integers; lookup tables do not count.
 
     Args:
         model: an ``openvino.Model``.
@@ -174,7 +174,7 @@ def _is_float_constant(operation: Any) -> bool:
 
 
 def _constant_behind(operation: Any, passed: Collection[str]) -> Any:
-    """What an operation is made from by operations of these kinds: a constant, or what else stops the search."""
+    """Return the constant behind an operation, through operations of these kinds, or the node that ends the search."""
     while operation.get_type_name() in passed:
         operation = operation.input_value(0).get_node()
     return operation

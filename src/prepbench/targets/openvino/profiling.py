@@ -9,13 +9,13 @@ from typing import Any
 from prepbench.targets.kernel_times import KernelTimes, layer_of, mean_call, placed
 
 _CHAIN = 8
-"""How many operations an unnamed one may lie before a named one: as many as a normalisation is made of."""
+"""The largest distance of an unnamed operation from a named one after it: the operations of a normalisation."""
 
 
 def kernel_times(
     compiled: Any, calls: Sequence[Callable[[Any], object]], rounds: int, layers: Mapping[str, str | None]
 ) -> KernelTimes:
-    """Run a model that was compiled with ``PERF_COUNT`` and say what each of its kernels takes.
+    """Run a model that was compiled with ``PERF_COUNT`` and return the time of each kernel.
 
     Args:
         compiled: the compiled model.
@@ -40,7 +40,7 @@ def kernel_times(
 
 
 def named_operations(model: Any, layers: Mapping[str, str | None]) -> dict[str, str | None]:
-    """FQNs by names of a model's operations: of those that the file names, and of what reading made of one of them.
+    """Return FQNs by names of a model's operations: those that the file names, and those that reading expanded them to.
 
     Args:
         model: as it was read.

@@ -1,4 +1,4 @@
-"""Passes over the ONNX graph that OpenVINO reads: where quantizers are, and which integers they write."""
+"""Passes over the ONNX graph for OpenVINO: the places of quantizers, and their integer types."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOVES = ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "MaxPool", "ReduceMax", 
 
 
 def hoist_quantizers(model: Any) -> None:
-    """Move quantizers in front of changes of shape and of maxima, in place; the values stay the same.
+    """Move quantizers in front of reshapes and maxima, in place; the values stay the same.
 
     A kernel of OpenVINO writes integers only where a quantizer follows directly. OpenVINO moves dequantizers forward
     through these, but does not move quantizers back.
@@ -64,7 +64,7 @@ def use_signed_integers(model: Any) -> None:
 
 
 def add_biases(model: Any) -> None:
-    """Give each convolution of integers without a bias whose result has several readers one, in place.
+    """Add a bias to each integer convolution without one whose result has several readers, in place.
 
     Where one of the readers is a quantizer, OpenVINO (2026.4) mistakes the scale of what that receives, unless a bias
     is added in between. A bias of 0 would be removed first, so this one is tiny: it changes no number that is not
@@ -87,7 +87,7 @@ def add_biases(model: Any) -> None:
 
 
 def multiply_rows(model: Any) -> None:
-    """Compute products of a vector of integers with a matrix as those of a row, in place.
+    """Compute products of an integer vector with a matrix as those of a row, in place.
 
     OpenVINO (2026.4) moves the scales of the weights behind the step that makes a vector of the row again, and keeps
     their two dims, so the result is a row. It does not move them past a limit, here that of all numbers.
@@ -126,7 +126,7 @@ def _has_middle_zero_point(quantize: Any) -> bool:
 
 
 def _first_move(value: Any) -> Any:
-    """The first of the changes of shape that end in ``value`` and that nothing else reads."""
+    """Return the first of the reshapes that end in ``value`` and have no other reader."""
     first = None
     while value is not None and len(value.uses()) == 1 and not value.is_graph_output():
         producer = value.producer()

@@ -1,4 +1,4 @@
-"""Requests of OpenVINO, whose memory results share instead of being copied out of it.
+"""Requests of OpenVINO whose results share their memory instead of being copied.
 
 To copy a cache of many layers takes half as long as a small model takes to make a token. So a request runs again once
 nobody has its earlier results any more.
@@ -20,14 +20,14 @@ from prepbench.targets.openvino.tensors import from_openvino
 
 # requests that are kept for later calls; results keep their memory alive without the request that wrote it
 _KEPT = 16
-# how many of them a call looks at before it makes a new one, which takes a fiftieth of a millisecond
+# the number of requests that a call tries before it makes a new one, which takes 0.02 ms
 _LOOKED_AT = 4
 
 Span = tuple[int, int]
 
 
 class Requests:
-    """The requests of one compiled model. Several threads may take and return them at once.
+    """The requests of one compiled model. Thread-safe.
 
     Args:
         compiled: an ``openvino.CompiledModel``.
@@ -41,7 +41,7 @@ class Requests:
         self._returned: deque[tuple[Any, list[weakref.ref[Any]]]] = deque()
 
     def take(self) -> Any:
-        """A request of which nobody has results, or a new one."""
+        """Return a request whose results are no longer in use, or a new one."""
         for _ in range(_LOOKED_AT):
             try:
                 request, results = self._returned.pop()
@@ -53,7 +53,7 @@ class Requests:
         return self._compiled.create_infer_request()
 
     def outputs(self, request: Any, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The results of a request that has run, in its own memory where nothing else lies there.
+        """Return the results of a finished request, in its own memory if nothing else uses it.
 
         A result that OpenVINO left in the memory of an input or of another result is copied, so that writing to one
         does not change the other. After this, the request may be taken again.
@@ -91,7 +91,7 @@ def _span(tensor: torch.Tensor) -> Span:
 
 
 def rename_ends(source: Path, place: Path, inputs: Mapping[str, str], outputs: Sequence[str]) -> None:
-    """Write IR with other names; inputs and outputs in bfloat16 become float32, which arrays of NumPy have.
+    """Write IR with other names; inputs and outputs in bfloat16 become float32, for NumPy arrays.
 
     Args:
         source: the IR, a file that ends in ``.xml``.

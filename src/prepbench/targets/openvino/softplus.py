@@ -1,4 +1,4 @@
-"""The logarithm of one and an exponential, where little is added to one."""
+"""Exact Softplus for OpenVINO where the exponential is small beside one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TYPES = {"FLOAT": np.float32, "FLOAT16": np.float16, "DOUBLE": np.float64}
 
 
 def keep_small_exponentials(model: Any) -> None:
-    """Compute Softplus without adding to one what would be lost there, in place.
+    """Compute Softplus without adding a small exponential to one, in place.
 
     OpenVINO (2026.4) adds, so that nothing is left of values below -17, and at -10 one digit in a hundred is wrong. It
     also takes ``(1 + e) - 1`` for ``e``, so a sum is not corrected. ``log(1 + e)`` is twice the inverse hyperbolic

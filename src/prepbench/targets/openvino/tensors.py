@@ -31,7 +31,7 @@ def check_dtypes(lowering: Lowering) -> None:
 
 
 def to_openvino(leaf: torch.Tensor, name: str) -> tuple[Any, torch.Tensor]:
-    """The tensor in OpenVINO's terms, and the one whose memory it reads but does not keep alive.
+    """Return the tensor as OpenVINO's, and the torch tensor whose memory it reads without owning it.
 
     That memory is the leaf's own where it is contiguous and on the CPU, and a copy otherwise.
 
@@ -55,7 +55,7 @@ def to_openvino(leaf: torch.Tensor, name: str) -> tuple[Any, torch.Tensor]:
 
 
 def from_openvino(tensor: Any, *, is_bfloat16: bool) -> tuple[torch.Tensor, Any]:
-    """Its memory as a torch tensor, and the array that lives as long as anything of that tensor does."""
+    """Return its memory as a torch tensor, and the array that lives as long as any view of that tensor."""
     array = tensor.data
     if is_bfloat16:
         array = array.view("int16")

@@ -22,7 +22,7 @@ _FOURIER = ("aten::fft_", "aten::_fft_", "aten::stft", "aten::istft")
 
 
 def wrong_nodes(program: Program) -> list[torch.fx.Node]:
-    """The nodes that :func:`check_right` would refuse."""
+    """Return the nodes that :func:`check_right` would refuse."""
     return [node for node in program.graph.nodes if _what_is_wrong(node)]
 
 
@@ -46,7 +46,7 @@ def check_right(program: Program) -> None:
 
 
 def _what_is_wrong(node: torch.fx.Node) -> str:
-    """What OpenVINO (2026.4) does wrong with an operator; "" for nothing."""
+    """Return the bug of OpenVINO (2026.4) with an operator; "" for none."""
     if not isinstance(node.target, OpOverload):
         return ""
     if node.target.name().startswith(_FOURIER) and node.target not in computed_from_sizes():
@@ -77,7 +77,7 @@ _ARITHMETIC: dict[Any, Any] = {
 
 
 def _rounded_otherwise(node: torch.fx.Node) -> int:
-    """The first size at which a rounded number is another one in float32; 0 for none.
+    """Return the first size at which a rounded number differs in float32; 0 for none.
 
     Quotients of whole numbers are rounded by whole numbers, so they are right.
     """
@@ -100,7 +100,7 @@ def _is_real(value: Any) -> bool:
 
 
 def _numbers(node: Any, dtype: Any) -> Any:
-    """What a number is for sizes from 1 on, all equal; None where that is not known."""
+    """Return the value of a number for sizes from 1 on, all equal; None if unknown."""
     if isinstance(node, int | float):
         return dtype(node)
     if not isinstance(node, torch.fx.Node):

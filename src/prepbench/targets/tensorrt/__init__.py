@@ -63,12 +63,12 @@ class TensorRtTarget(OnnxTarget):
 
 
 def check_file(file: Path) -> None:
-    """Raise ``TargetError`` unless the file is valid ONNX and quantized in the way that TensorRT reads."""
+    """Raise ``TargetError`` unless the file is valid ONNX with the explicit quantization that TensorRT reads."""
     import onnx
 
     try:
         onnx.checker.check_model(str(file), full_check=True)
-    except Exception as error:  # its errors have no common base
+    except Exception as error:  # its errors share no base class
         raise_if_internal(error, of_libraries=True)
         raise TargetError(
             f"The graph is not valid ONNX: {sentence(error)} Choose another target for this model."

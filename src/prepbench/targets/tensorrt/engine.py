@@ -1,4 +1,4 @@
-"""Engines of TensorRT 10 and later, written after the documentation of its Python interface.
+"""TensorRT engines (10 and later), written against the documentation of its Python interface.
 
 They need a GPU of NVIDIA: no test has run this file. Everything else of the target is tested without one.
 """
@@ -33,7 +33,7 @@ _DTYPES = {
 
 
 def has_tensorrt() -> bool:
-    """Whether engines can be built here."""
+    """Return whether engines can be built here."""
     return importlib.util.find_spec("tensorrt") is not None and torch.cuda.is_available()
 
 
@@ -64,7 +64,9 @@ class Engine(Runtime):
         return self._reference.run(leaves) if results is None else results
 
     def _call(self, context: Any, feeds: Mapping[str, Any]) -> list[torch.Tensor] | None:
-        """The results, or None when the engine was not built for these sizes or cannot tell those of its results."""
+        """Return the results, or None if the engine was not built for these sizes or cannot tell those of its
+        results.
+        """
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
             tensors = {name: torch.from_numpy(array).cuda().contiguous() for name, array in feeds.items()}
@@ -89,7 +91,7 @@ class Engine(Runtime):
 
 
 def _build(file: Path, examples: Mapping[str, Sequence[int]]) -> Any:
-    """An engine for sizes from small ones to some multiples of the examples'.
+    """Return an engine for sizes from small ones to a multiple of the examples'.
 
     Args:
         file: the ONNX file.
@@ -124,7 +126,7 @@ def _build(file: Path, examples: Mapping[str, Sequence[int]]) -> Any:
 
 
 def _range(dim: int, example: int, size: int) -> tuple[int, int, int]:
-    """Smallest, usual and largest size of a dim; the first one of a dynamic shape usually counts samples."""
+    """Return the smallest, usual and largest size of a dim; the first one of a dynamic shape is usually the batch."""
     if size >= 0:
         return size, size, size
     return (1, example, max(32, 4 * example)) if dim == 0 else (max(1, example // 2), example, 4 * example)
@@ -137,7 +139,7 @@ _QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
 
 
 def check_explicit(model: Any) -> None:
-    """Raise ``TargetError`` naming the first quantizer that TensorRT would refuse or read otherwise.
+    """Raise ``TargetError`` naming the first quantizer that TensorRT would refuse or misread.
 
     Args:
         model: an ``onnx.ModelProto``.
