@@ -1,4 +1,4 @@
-"""The arguments of ``compile_model``: which of them need each other, and options as further keywords."""
+"""Check the arguments of ``compile_model``: which of them require each other, and options as further keywords."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def check_arguments(
     layers: Mapping[str, LayerQuantizationSettings] | None,
     options: Any,
 ) -> None:
-    """Raise ``SettingsError`` for arguments of the wrong type, or without another one that they need."""
+    """Raise ``SettingsError`` for arguments of the wrong type, or without another one that they require."""
     for name, value, kind in (
         ("deployment_settings", deployment, DeploymentSettings),
         ("quantization_settings", quantization, QuantizationSettings),
@@ -64,7 +64,7 @@ def check_arguments(
 
 
 def check_pruning(pruning: Any, layers: Any, calibration: Any) -> None:
-    """Raise ``SettingsError`` for settings of pruning of the wrong type, or without something that they need."""
+    """Raise ``SettingsError`` for pruning settings of the wrong type, or without an argument that they require."""
     check_pruning_settings(pruning, layers)
     rules = [rule for rule in (layers or {}).values() if isinstance(rule, LayerPruningSettings)]
     if calibration is None and pruning is not None and any(each.needs_samples for each in (pruning, *rules)):
@@ -75,7 +75,7 @@ def check_pruning(pruning: Any, layers: Any, calibration: Any) -> None:
 
 
 def check_weights(model: Any) -> None:
-    """Raise ``InputError`` for a model without data, whose program could only be planned."""
+    """Raise ``InputError`` for a model without data, which allows a dry run only."""
     if isinstance(model, nn.Module) and any(parameter.is_meta for parameter in model.parameters()):
         raise InputError(
             "module_or_func has weights on meta, which have no data, so the compiled model could not run. Load the "
@@ -86,7 +86,8 @@ def check_weights(model: Any) -> None:
 def with_extra_options(
     deployment: DeploymentSettings, options: CompileOptions, extra: Mapping[str, Any], arguments: Iterable[str]
 ) -> tuple[DeploymentSettings, CompileOptions]:
-    """Both settings with further keyword arguments, each a field of one of them; ``arguments`` are other known names.
+    """Return both settings with further keyword arguments, each a field of one of them; ``arguments`` are other known
+    names.
 
     Raises:
         SettingsError: neither has such a field (with the nearest names), or the value is not allowed.

@@ -1,4 +1,4 @@
-"""A compiled model as a folder: a manifest, and the files of its target. No pickle; written whole or not at all."""
+"""A compiled model as a folder: a manifest and the target's files. No pickle; written whole or not at all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MANIFEST = "manifest.json"
 FORMAT = "prepbench compiled model"
 VERSION = "2.3"
 MANIFEST_LIMIT = 64 * 2**20
-"""Bytes of the largest manifest that is read: that of a model of 100,000 layers is smaller."""
+"""The limit on the bytes of a manifest; that of a model of 100,000 layers is smaller."""
 
 _AGAIN = "Save the model again."
 
@@ -45,7 +45,7 @@ def write_folder(folder: Path, manifest: dict[str, Any], write_files: Callable[[
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Check the folder and return its manifest: it holds the files that the manifest lists, unchanged, and no others.
+    """Check the folder and return its manifest: the folder has exactly the files in the manifest, unchanged.
 
     Raises:
         ArtifactError: no manifest, another major version, a missing, changed or further file, or one that is no
@@ -96,7 +96,7 @@ def _parsed(path: Path, folder: Path) -> dict[str, Any]:
 
 
 def _listed(manifest: dict[str, Any], path: Path) -> dict[str, tuple[int, str]]:
-    """Size and digest of each file that the manifest lists."""
+    """Return size and digest of each file in the manifest."""
     files = manifest.get("files")
     if not isinstance(files, dict) or not files:
         raise ArtifactError(f"{path}: `files` must list the files of the model. {_AGAIN}")
@@ -111,7 +111,7 @@ def _listed(manifest: dict[str, Any], path: Path) -> dict[str, tuple[int, str]]:
 
 
 def _entries(folder: Path, inside: str = "") -> Iterator[tuple[str, int]]:
-    """Relative name and size of each file; anything but regular files and folders is an error."""
+    """Yield relative name and size of each file; raise for anything but regular files and folders."""
     with os.scandir(folder / inside) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
             name = f"{inside}/{entry.name}" if inside else entry.name

@@ -1,4 +1,4 @@
-"""A compiled model in the place of a model's forward for a time, so that the model's own methods run on it."""
+"""Replace a model's forward by a compiled model for a time, so that the model's own methods run on it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Forward = Callable[..., Any]
 
 
 _LIBRARIES = frozenset({"prepbench", "torch", "transformers", "peft"})
-"""A warning is of the line that called them."""
+"""Libraries whose frames warnings skip, to point to the line that called them."""
 
 
 class Notices:
-    """Says once for each reason that a call inside a block does not run compiled.
+    """Warns once for each reason that a call inside a block runs in PyTorch.
 
     Args:
         strict: raises in place of a warning.
@@ -40,7 +40,7 @@ class Notices:
         self._said: set[str] = set()
 
     def __call__(self, reason: str, remedy: str) -> None:
-        """Say that the model's own forward runs.
+        """Warn that the model's own forward runs.
 
         Args:
             reason: a sentence.
@@ -58,7 +58,7 @@ class Notices:
 
 
 def _caller() -> int:
-    """How many frames lie between :meth:`Notices.__call__` and the code that uses the libraries."""
+    """Return the number of frames between :meth:`Notices.__call__` and the caller of the libraries."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] in _LIBRARIES:
         level, frame = level + 1, frame.f_back
@@ -67,7 +67,7 @@ def _caller() -> int:
 
 @dataclass(frozen=True, eq=False)
 class _Attachment:
-    """One block: its forward, the thread that began it, and the threads that ran already and go on without it."""
+    """One block: its forward, the thread that entered it, and older threads, which are not affected."""
 
     forward: Forward
     thread: threading.Thread
@@ -76,14 +76,14 @@ class _Attachment:
 
 
 _attached: weakref.WeakKeyDictionary[nn.Module, list[_Attachment]] = weakref.WeakKeyDictionary()
-"""By model. A twin of a model is not in it, so that a model that is compiled inside of a block is the original."""
+"""Blocks by model. Twins have no entry, so compiling inside of a block compiles the original forward."""
 _lock = threading.Lock()
 _BEFORE = "__prepbench_forward_before__"
 
 
 @contextmanager
 def attached_forward(model: nn.Module, forward: Forward, notices: Notices) -> Iterator[None]:
-    """Inside the block, ``model(...)`` runs ``forward`` in this thread, and in threads that begin inside the block.
+    """Run ``forward`` for ``model(...)`` in this thread, and in threads started inside the block, during the block.
 
     Threads that ran before go on with the model's own forward, which ``notices`` says. Blocks may overlap, in one
     thread and in several.
@@ -99,7 +99,7 @@ def attached_forward(model: nn.Module, forward: Forward, notices: Notices) -> It
 
 
 def own_forward(model: nn.Module) -> Forward:
-    """The model's forward as it is outside of all blocks."""
+    """Return the model's forward outside of all blocks."""
     now = model.forward
     if not hasattr(now, _BEFORE):
         return now
@@ -108,7 +108,7 @@ def own_forward(model: nn.Module) -> Forward:
 
 
 def check_model(model: Any, parameters: tuple[str, ...]) -> None:
-    """Raise ``InputError`` if ``model`` is not called like the model that was compiled."""
+    """Raise ``InputError`` unless ``model`` has the signature of the compiled model."""
     if not isinstance(model, nn.Module):
         raise InputError(f"model must be the model that was compiled, a torch.nn.Module, got {described(model)}.")
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -121,7 +121,7 @@ def check_model(model: Any, parameters: tuple[str, ...]) -> None:
 
 
 def model_to_attach(model: Any, parameters: tuple[str, ...]) -> nn.Module:
-    """The module whose forward a block replaces: of a wrapper of PEFT the model inside, which generation calls.
+    """Return the module whose forward a block replaces: for a PEFT wrapper the model inside, which generation calls.
 
     Args:
         model: what was compiled, or the model inside of it, or a wrapper around it.
@@ -143,8 +143,8 @@ def model_to_attach(model: Any, parameters: tuple[str, ...]) -> nn.Module:
 
 
 def _inside_wrapper(model: Any) -> nn.Module | None:
-    """The model with adapters in a wrapper of PEFT; None for other models."""
-    peft = sys.modules.get("peft")  # who has such a wrapper has imported it
+    """Return the model with adapters inside a PEFT wrapper; None for other models."""
+    peft = sys.modules.get("peft")  # a wrapper can exist only if PEFT is imported
     inside = model.get_base_model() if peft is not None and isinstance(model, peft.PeftModel) else None
     return inside if isinstance(inside, nn.Module) else None
 
@@ -172,7 +172,7 @@ def _remove(model: nn.Module, attachment: _Attachment) -> None:
         if not blocks:
             _attached.pop(model, None)
             now = vars(model).get("forward")
-            if not hasattr(now, _BEFORE):  # somebody else has replaced it meanwhile
+            if not hasattr(now, _BEFORE):  # other code has replaced it meanwhile
                 return
             before = getattr(now, _BEFORE)
             if before is None:
@@ -182,7 +182,7 @@ def _remove(model: nn.Module, attachment: _Attachment) -> None:
 
 
 def _dispatching(model: nn.Module, before: Forward | None) -> Forward:
-    """A forward that asks in each call which one is meant."""
+    """Return a forward that dispatches each call to the innermost block of its thread."""
     original = model.forward
 
     @functools.wraps(original)

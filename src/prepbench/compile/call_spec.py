@@ -1,4 +1,4 @@
-"""How a compiled model is called: like the original, with arguments by position or by keyword."""
+"""The signature of a compiled model: like the original's, with arguments by position or by keyword."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _FORMS = 16
 
 @dataclass(frozen=True)
 class CallSpec:
-    """The call that was captured, as plain data.
+    """The captured call as plain data.
 
     Attributes:
         parameters: names of the parameters of ``forward`` that can be given by position.
@@ -93,7 +93,7 @@ class CallSpec:
     def of(
         cls, module_or_function: Callable[..., Any], sample: Sample, program: torch.export.ExportedProgram
     ) -> CallSpec:
-        """Describe the call ``sample`` for which ``program`` was captured.
+        """Return the specification of the call ``sample`` for which ``program`` was captured.
 
         Raises:
             InputError: nothing of its result is computed.
@@ -142,7 +142,7 @@ class CallSpec:
         return dict(zip((name for name in names if name not in known), self.assertions, strict=False))
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The input leaves of a call, in the order of the program.
+        """Return the input leaves of a call, in the order of the program.
 
         Raises:
             InputError: an argument is missing or was not captured, or the nesting or a constant differs.
@@ -173,7 +173,7 @@ class CallSpec:
         if self.object_numbers:
             found = fixed_numbers(self.parameters, *arranged)
             for path, expected in self.object_numbers.items():
-                # what holds nothing yet has other flags, and is not known as an object that holds tensors
+                # an empty object has other flags, and is not registered as one that holds tensors
                 is_flag = type(expected) is bool and not is_mark(path, expected)
                 if filled is None or (type(found.get(path)) is type(expected) and not is_flag):
                     _check_constant(path, expected, found.get(path))
@@ -183,7 +183,7 @@ class CallSpec:
         return leaves
 
     def _as_before(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any] | None:
-        """The leaves of a call of a form that was accepted before; None for any other."""
+        """Return the leaves of a call of a known form; None for any other."""
         for form in self._known_forms:
             if (leaves := form.leaves(args, kwargs)) is not None:
                 for index, expected in self.input_constants.items():
@@ -193,7 +193,7 @@ class CallSpec:
         return None
 
     def _remember(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Note the form of a call that was accepted."""
+        """Record the form of an accepted call."""
         if len(self._known_forms) < _FORMS:
             counted = {number.steps for number in self.counted}
             form = CallForm.of(self._argument_names(len(args)), args, kwargs, counted)
@@ -201,27 +201,27 @@ class CallSpec:
                 self._known_forms.append(form)
 
     def _argument_names(self, count: int) -> list[str]:
-        """Names of arguments given by position, as far as they have any."""
+        """Return the names of positional arguments, as far as they have any."""
         known = self.parameters[: min(self.positional, count)]
         return [*known, *(f"args[{index}]" for index in range(len(known), count))]
 
     @functools.cached_property
     def _known_forms(self) -> list[CallForm]:
-        """Forms of calls that were accepted."""
+        """The forms of accepted calls."""
         return []
 
     @functools.cached_property
     def _nesting(self) -> Tree:
-        """The nesting of the inputs, whatever else objects among them hold."""
+        """The pytree structure of the inputs, ignoring non-tensor contents of objects."""
         return without_fixed(self.inputs)
 
     def _check_counted(self, arranged: Any) -> None:
-        """Raise ``InputError`` for a number that the sizes of the call contradict."""
+        """Raise ``InputError`` for a number that contradicts the sizes of the call."""
         named = self._named(arranged) if self.counted else {}
         for number in self.counted:
             try:
                 given, expected = part_at(named, number.steps), number.value(named)
-            except (LookupError, AttributeError):  # a cache that holds nothing yet
+            except (LookupError, AttributeError):  # an empty cache
                 continue
             if given != expected:
                 raise InputError(
@@ -235,7 +235,7 @@ class CallSpec:
         return {**dict(zip(names, arranged[0], strict=False)), **arranged[1]}
 
     def _with_empty_caches(self, arranged: Any) -> list[Any] | None:
-        """The leaves of a call whose caches hold nothing yet; None if it lacks something else."""
+        """Return the leaves of a call with empty caches; None if other leaves are missing."""
         found = leaves_along(arranged, self._nesting)
         if found is None:
             return None
@@ -245,14 +245,14 @@ class CallSpec:
         return with_empty_tensors(found, missing, self.tensors, self._noted_sizes(arranged))
 
     def _noted_sizes(self, arranged: Any) -> dict[str, int]:
-        """Sizes that are numbers in objects of the call, such as the length of a static cache, by their symbol."""
+        """Return sizes that are numbers in objects of the call, such as the length of a static cache, by symbol."""
         specs = {path: spec for path, spec in zip(self.paths, self.tensors, strict=True) if spec is not None}
         named = self._named(arranged)
         found: dict[str, int] = {}
         for number in self.counted:
             owner = path_text(number.steps[:-1])
             with contextlib.suppress(LookupError, AttributeError):
-                # what it was for the call that was captured tells the dims that it is the size of
+                # its value in the captured call determines the dims that it is the size of
                 sizes = [((specs[path_text(steps)]["example"] or ())[dim], sign) for steps, dim, sign in number.terms]
                 given, then = part_at(named, number.steps), sum(size * sign for size, sign in sizes)
                 for path, spec in specs.items():
@@ -263,12 +263,12 @@ class CallSpec:
 
     @functools.cached_property
     def _takes_tensors(self) -> bool:
-        """Whether it is called with tensors by position and nothing else, which needs no arranging."""
+        """Whether the call takes positional tensors only, which need no rearranging."""
         arguments = self.inputs["items"][0]["items"]
         return not self.keywords and all(self.tensors) and all(item["kind"] == "leaf" for item in arguments)
 
     def dummy(self, seed: int) -> Sample:
-        """A call like the captured one, with made-up tensors."""
+        """Return a call like the captured one, with made-up tensors."""
         generator = torch.Generator().manual_seed(seed)
         leaves = [
             dummy_tensor(spec, generator) if spec is not None else self.input_constants.get(index)
@@ -278,7 +278,7 @@ class CallSpec:
         return Sample(tuple(args), dict(kwargs))
 
     def checked(self, leaves: Sequence[Any], *, allow_unproven: bool = False) -> list[Any]:
-        """The input leaves of a call as targets take them.
+        """Return the input leaves of a call in the form that targets take.
 
         Args:
             leaves: of the call.
@@ -296,7 +296,7 @@ class CallSpec:
         return found
 
     def checked_outputs(self, outputs: Sequence[Any], *, allow_unproven: bool = False) -> Sequence[Any]:
-        """The output leaves that are results, of what a lowered program returned.
+        """Return the output leaves that are results, from the outputs of a lowered program.
 
         Args:
             outputs: of the lowered program.
@@ -325,7 +325,7 @@ class CallSpec:
         return TensorChecks(self.tensors, self.paths)
 
     def result(self, outputs: Sequence[Any], spec: pytree.TreeSpec | None = None) -> Any:
-        """The result of a call from its computed output leaves."""
+        """Return the result of a call from its computed output leaves."""
         rest, count = iter(outputs), len(self.output_constants) + len(outputs)
         values = [self.output_constants[i] if i in self.output_constants else next(rest) for i in range(count)]
         for i in self.output_numbers:
@@ -340,7 +340,7 @@ class CallSpec:
         return rebuilder(self.outputs)
 
     def _arrange(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The same call with its arguments given as in the captured call.
+        """Return the call with its arguments passed as in the captured call.
 
         Arguments that are None and were not captured are left out.
         """
@@ -372,7 +372,7 @@ class CallSpec:
         return value is None or (isinstance(value, bool | int | float | str) and self.defaults.get(name) == value)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready data; constants that JSON cannot hold become text."""
+        """Return JSON-ready data; constants that JSON cannot hold become text."""
         return {
             "parameters": list(self.parameters),
             "positional": self.positional,
@@ -395,7 +395,7 @@ class CallSpec:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> CallSpec:
-        """Read what :meth:`to_dict` wrote."""
+        """Read the data that :meth:`to_dict` wrote."""
         return cls(
             tuple(data["parameters"]),
             data["positional"],
@@ -422,7 +422,9 @@ def _is_flat_nothing(leaf: Any) -> bool:
 
 
 def _check_constant(path: str, expected: Any, given: Any) -> None:
-    if not is_same(expected, given) and _plain(given) != expected:  # a loaded model has texts of what is not plain
+    if (
+        not is_same(expected, given) and _plain(given) != expected
+    ):  # a loaded model has text in place of values that are not plain
         raise InputError(
             f"{path} was {expected!r} when the model was compiled, and its value is part of the graph; got "
             f"{described(given)}. Compile again with this value in the tracing inputs."
@@ -433,15 +435,15 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
-# The leaves of a call whose caches hold nothing yet, found along the nesting that was captured.
+# The leaves of a call with empty caches, found along the captured pytree structure.
 
 
 MISSING = object()
-"""Stands for a tensor that an object does not hold yet."""
+"""The placeholder of a tensor that an object does not hold yet."""
 
 
 def leaves_along(value: Any, tree: Tree, *, is_inside: bool = False) -> list[Any] | None:
-    """The leaves of ``value`` in the order of ``tree``, with :data:`MISSING` for those that objects in it lack.
+    """Return the leaves of ``value`` in the order of ``tree``, with :data:`MISSING` for missing tensors in objects.
 
     Args:
         value: nested like ``tree``, except that objects may hold None, no entries or flat tensors without entries.
@@ -501,7 +503,7 @@ class SizeChecks:
         self._hold = check_function((condition.formula, condition.places) for condition in self._conditions)
 
     def __call__(self, leaves: Sequence[Any]) -> None:
-        """Look at the leaves of one call.
+        """Check the leaves of one call.
 
         Raises:
             ConditionError: a condition is broken.
@@ -534,7 +536,7 @@ class SizeChecks:
         )
 
     def _allowed(self, place: tuple[int, int], leaves: Sequence[Any]) -> str:
-        """The nearest sizes of one dim that fulfil all conditions on it, the others being as they are."""
+        """Return the nearest sizes of one dim that meet all conditions on it, with the others fixed."""
         about = [condition for condition in self._conditions if place in condition.places]
         now = int(leaves[place[0]].shape[place[1]])
 

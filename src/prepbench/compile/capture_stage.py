@@ -1,4 +1,4 @@
-"""The first stage of a compile: the model as a graph, captured now or by an earlier compile."""
+"""The first stage of a compile: capture the model, or reuse an earlier capture."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from prepbench.running.twin import Twin
 
 @dataclass(frozen=True)
 class Wanted:
-    """A model, and how it is to be captured.
+    """A model, and the options of its capture.
 
     Attributes:
         called: the user's model or function, and the ``forward_fn`` around it.
@@ -55,13 +55,13 @@ class Wanted:
 
     @property
     def one_graph(self) -> bool:
-        """Whether leaves that nobody chose are an error."""
+        """Whether leaves that the user did not choose are an error."""
         return self.fullgraph and not self.is_plan
 
 
 @dataclass(frozen=True)
 class CaptureStage:
-    """What the stage found.
+    """The result of the stage.
 
     Attributes:
         task: the capture, to compile in float; or why the whole model would be one leaf module.
@@ -79,7 +79,7 @@ class CaptureStage:
 def captured_or_reused(
     wanted: Wanted, captures: Captures | None, first_task: Callable[..., CompileTask]
 ) -> CaptureStage:
-    """Capture a model, or take the capture of an earlier compile, if all that it depends on is the same.
+    """Capture a model, or reuse the capture of an earlier compile with the same dependencies.
 
     Args:
         wanted: the model, and how it is to be captured.
@@ -114,7 +114,7 @@ def _key(wanted: Wanted) -> CaptureKey | None:
 
 
 def _captured(wanted: Wanted) -> Captured | Failure:
-    """The graph; or why the whole model would be one leaf module, where leaves are allowed."""
+    """Return the graph; or the reason why the whole model would be one leaf module, if leaves are allowed."""
     variants = wanted.variants if wanted.fullgraph and not wanted.leaves else 1
     capture_it = partial(capture, wanted.twin.model, wanted.samples, dynamic_axes=wanted.axes)
     try:
@@ -122,7 +122,7 @@ def _captured(wanted: Wanted) -> Captured | Failure:
             leaf_modules=wanted.leaves, fullgraph=wanted.one_graph, variants=variants if wanted.one_graph else 1
         )
         if variants > 1 and not wanted.one_graph and sizes_may_decide(captured.leaves):
-            with contextlib.suppress(FullGraphError):  # the plan of what several graphs would be
+            with contextlib.suppress(FullGraphError):  # the plan for several graphs
                 captured = capture_it(variants=variants)
     except NoGraphError as error:
         if wanted.fullgraph or wanted.is_plan:

@@ -1,6 +1,4 @@
-"""Running a lowered program and PyTorch on the same inputs, so that a compiler bug is not mistaken for quantization
-noise.
-"""
+"""Compare a lowered program with PyTorch on the same inputs, to tell compiler bugs from quantization noise."""
 
 from __future__ import annotations
 
@@ -24,22 +22,22 @@ from prepbench.targets.programs import is_repeatable, outputs_computed_from_floa
 
 aten = torch.ops.aten
 
-# of quantized programs: 8 bits that are rounded in another order leave 40 dB (measured), and turn only near ties
+# of quantized programs: 8-bit rounding in another order leaves 40 dB (measured), and flips only near ties
 LOWERED = Closeness(sqnr=30.0, integers=0.05)
 
 # dB that a runtime may be further from float than the quantized graph
 _MORE_NOISE = 3.0
 
-# in float, by the coarsest type of the program: what kernels that add in another order leave of it
+# in float, by the coarsest type of the program: the precision left by summation in another order
 _FLOAT_SQNR = {torch.float64: 70.0, torch.float32: 70.0, torch.float16: 35.0, torch.bfloat16: 22.0}
 _PRECISIONS = {"f16": torch.float16, "bf16": torch.bfloat16}
 
-# how often as far as PyTorch's own rounding moves a result may a runtime be from it
+# the tolerance as a multiple of the effect of PyTorch's own rounding
 _TIMES = 32.0
 
 
 class LoweredCheck:
-    """Checks that a lowered program computes what the program computes.
+    """Checks a lowered program against its exported program.
 
     Number and order of the outputs, shapes, dtypes, and the places of NaN and infinities must be the same, and integers
     too, unless they are computed from floating-point numbers: of those 5 % may differ.
@@ -97,7 +95,7 @@ class LoweredCheck:
 
     @torch.no_grad()
     def check_samples(self, samples: Sequence[Sample]) -> None:
-        """Compare calls of the flat program, of different sizes, because a graph may be right at one size only.
+        """Compare calls of different sizes, because a program may be right at one size only.
 
         Raises:
             TargetError: an output differs, or is too far away, at the first call or at a second one; or an input is
@@ -111,7 +109,7 @@ class LoweredCheck:
 
     @torch.no_grad()
     def check_others(self, samples: Sequence[Sample]) -> None:
-        """Compare calls with sizes that no sample has; those that the program itself refuses are left out.
+        """Compare calls of sizes that no sample has; those that the program itself refuses are skipped.
 
         Raises:
             TargetError: an output differs.
@@ -122,7 +120,7 @@ class LoweredCheck:
 
     @torch.no_grad()
     def check_edges(self, samples: Sequence[Sample]) -> None:
-        """Compare calls of the smallest sizes among some samples, with values that samples seldom hold.
+        """Compare calls of the smallest sizes among some samples, with values that are rare in samples.
 
         Raises:
             TargetError: an output differs.
@@ -136,7 +134,7 @@ class LoweredCheck:
 
     @torch.no_grad()
     def is_right(self, sample: Sample) -> bool:
-        """Whether one call gives what the program gives."""
+        """Return whether the results of one call agree."""
         try:
             if self._is_checked:
                 self.call(sample, "a call")
@@ -145,7 +143,7 @@ class LoweredCheck:
         return True
 
     def call(self, sample: Sample, name: str) -> list[Any]:
-        """Compare one call; returns the outputs that are right."""
+        """Compare one call; return the right outputs."""
         given = _clones(sample.args)  # a model may change its inputs in place
         try:
             expected = list(self._module(*given))
@@ -166,10 +164,10 @@ class LoweredCheck:
         return expected
 
     def made_call(self, sample: Sample, name: str, *, is_edge: bool = False) -> None:
-        """Compare a call that nobody made, where the program takes it, and gives the same twice."""
+        """Compare a made-up call, if the program takes it and is deterministic on it."""
         try:
             expected = list(self._module(*_clones(sample.args)))
-        except Exception:  # whatever the operators raise for sizes or values that do not belong together
+        except Exception:  # operators raise various types for inconsistent sizes or values
             return
         if not all(map(bool, expected[len(expected) - self._asserted :])):
             return
@@ -184,7 +182,7 @@ class LoweredCheck:
     def outputs(
         self, expected: Sequence[Any], sample: Sample, name: str, *, is_made: bool = False, is_edge: bool = False
     ) -> list[Any]:
-        """Compare what comes out of one call; returns the inputs as the call leaves them."""
+        """Compare the outputs of one call; return the inputs as the call leaves them."""
         given = _clones(sample.args)
         got = list(self._runtime.run(given))
         if len(got) == len(expected):
@@ -197,7 +195,7 @@ class LoweredCheck:
                 found = difference(right, value, EXACT, f"output[{place}]")
         if found.equal:
             return given
-        # what is rounded on the way is as large as what comes in, also where little of it is left
+        # intermediate values that are rounded are as large as the inputs, even where the result is small
         largest = max(map(_largest, sample.args), default=0.0) if is_made else 0.0
         is_near = self._is_as_near if self._original is not None else self._is_rounded_otherwise
         if not is_near(expected, got, sample, largest):
@@ -210,7 +208,9 @@ class LoweredCheck:
         return given
 
     def _is_small(self, expected: Sequence[Any], got: Sequence[Any]) -> bool:
-        """Whether a quantized result differs by no more than what may differ on the samples, where little comes out."""
+        """Return whether a quantized result with a small signal differs by no more than the tolerance on the
+        samples.
+        """
         if self._original is None or len(expected) != len(got):
             return False
         share = 10 ** (-(LOWERED.sqnr or 0.0) / 20)
@@ -225,7 +225,7 @@ class LoweredCheck:
         )
 
     def _is_right_at_edge(self, expected: Sequence[Any], got: Sequence[Any], sample: Sample, largest: float) -> bool:
-        """Whether nothing but rounding, on the way too, or the order of equal values tells a result from the right one.
+        """Return whether results differ by rounding, including intermediate rounding, or the order of ties only.
 
         Of equal values, a norm divides the rounding of their mean by nearly nothing.
         """
@@ -247,7 +247,7 @@ class LoweredCheck:
     def _is_rounded_otherwise(
         self, expected: Sequence[Any], got: Sequence[Any], sample: Sample, largest: float
     ) -> bool:
-        """Whether PyTorch's own result moves as much where nothing but rounding changes."""
+        """Return whether PyTorch's own result moves as much under different rounding."""
         if len(expected) != len(got):
             return False
         moved = list(rounded_otherwise(self._program, self._module, sample, self._unit))
@@ -264,7 +264,7 @@ class LoweredCheck:
         wide, found = right.double(), value.double()
         results = [result.double() for result in moved if result.shape == right.shape]
         is_finite = wide.isfinite()
-        # where rounding decides whether a number is finite, nothing can be said
+        # inconclusive if rounding decides whether a number is finite
         decided = torch.ones_like(is_finite)
         for result in results:
             decided &= result.isfinite() == is_finite
@@ -291,14 +291,14 @@ class LoweredCheck:
         return UNKNOWN if self._blame is None else self._blame(sample, self._is_value_right)
 
     def _is_value_right(self, right: Any, value: Any) -> bool:
-        """Whether a value inside the graph is that of PyTorch, but for rounding."""
+        """Return whether an intermediate value agrees with PyTorch's up to rounding."""
         if difference(right, value, self._closeness).equal:
             return True
         is_small = isinstance(right, torch.Tensor) and right.is_floating_point() and right.shape == value.shape
         return is_small and bool(((right - value).abs() <= _TIMES * self._unit * _largest(right)).all())
 
     def _is_as_near(self, expected: Sequence[Any], got: Sequence[Any], sample: Sample, _: float) -> bool:
-        """Whether the runtime's result is as near to float as the graph's own, which quantization made noisy."""
+        """Return whether the runtime's result is as near to float as the quantized graph's own."""
         if self._original is None or len(expected) != len(got):
             return False
         in_float = list(self._original.module(check_guards=False)(*_clones(sample.args)))
@@ -310,13 +310,13 @@ class LoweredCheck:
 
 
 def coarsest_type(program: torch.export.ExportedProgram) -> torch.dtype:
-    """The floating type of a program with the fewest digits."""
+    """Return the floating type of a program with the fewest digits."""
     types = {getattr(node.meta.get("val"), "dtype", None) for node in program.graph.nodes}
     return max((each for each in _FLOAT_SQNR if each in types), key=lambda each: torch.finfo(each).eps, default=_SINGLE)
 
 
 def with_edge_values(sample: Sample, *, is_quantized: bool) -> Iterator[tuple[str, Sample]]:
-    """Calls with values that samples seldom hold, by what they hold.
+    """Yield calls with values that are rare in samples, by description.
 
     Args:
         sample: what is changed.
@@ -334,7 +334,7 @@ def with_edge_values(sample: Sample, *, is_quantized: bool) -> Iterator[tuple[st
 
 
 def is_float_of_same_form(right: Any, value: Any) -> bool:
-    """Whether both are floating-point tensors of one shape and type."""
+    """Return whether both are floating-point tensors of one shape and type."""
     if not isinstance(right, torch.Tensor) or not isinstance(value, torch.Tensor):
         return False
     return right.is_floating_point() and (right.shape, right.dtype) == (value.shape, value.dtype)
@@ -343,7 +343,7 @@ def is_float_of_same_form(right: Any, value: Any) -> bool:
 def rounded_otherwise(
     program: torch.export.ExportedProgram, module: Callable[..., Any], sample: Sample, unit: float
 ) -> Iterator[list[Any]]:
-    """Results of a call that differ by rounding alone.
+    """Yield results of a call that differ by rounding alone.
 
     Of inputs that are moved by a few units in the last place, and of the program in double precision where its
     operators take that.
@@ -364,7 +364,7 @@ def rounded_otherwise(
 
 
 class _InDoubles(fx.Interpreter):
-    """Runs a program whose single precision is double."""
+    """Runs a program in double instead of single precision."""
 
     def run_node(self, n: fx.Node) -> Any:
         if n.op == "call_function":
@@ -374,7 +374,7 @@ class _InDoubles(fx.Interpreter):
 
 
 class _WithNoise(fx.Interpreter):
-    """Runs a program of which each value is moved by units in the last place, as rounding otherwise may."""
+    """Runs a program with noise of a few ulps on each value, as other rounding may cause."""
 
     def __init__(self, program: torch.export.ExportedProgram, unit: float, seed: int) -> None:
         super().__init__(program.module(check_guards=False))
@@ -397,7 +397,7 @@ def _doubled(value: Any) -> Any:
 
 
 def _is_choice(node: fx.Node) -> bool:
-    """Whether it chooses among values, or rounds to whole numbers: of equal values each choice is right."""
+    """Return whether an operator selects among values, or rounds to integers: with ties, each choice is right."""
     return str(getattr(node.target, "overloadpacket", "")).removeprefix("aten.") in _CHOOSE
 
 
@@ -412,7 +412,7 @@ def _largest(value: Any) -> float:
 
 
 _SINGLE = torch.float32
-# values that are smaller than this share of what a sample gives are compared as if they were as large
+# smaller values are compared relative to this share of a sample's result
 _SMALL = 1e-3
 _EDGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "zeros": torch.zeros_like,
@@ -431,7 +431,7 @@ _CHOOSE = frozenset(
 
 
 def _noise(exact: Any, right: Any) -> Closeness:
-    """What may differ from float where ``right`` is the result that quantization leaves of it."""
+    """Return the tolerance relative to float, where ``right`` is the quantized result."""
     if not isinstance(right, torch.Tensor) or right.shape != exact.shape:
         return LOWERED
     if right.is_floating_point():
@@ -440,7 +440,7 @@ def _noise(exact: Any, right: Any) -> Closeness:
 
 
 def _like(value: Any, right: Any) -> Any:
-    """A number that a target gives as a tensor, as a number where the program gives one."""
+    """Return a target's tensor as a number where the program returns one."""
     is_number = isinstance(right, int | float) and isinstance(value, torch.Tensor) and value.numel() == 1
     return value.item() if is_number else value
 
@@ -457,7 +457,7 @@ _VALUES = 2**22
 
 
 def light_module(program: torch.export.ExportedProgram) -> Callable[..., Any]:
-    """The program as a module that gives the same results, and never has a large matrix in float.
+    """Return the program as a module with the same results that never holds a large matrix in float.
 
     Of a table, the rows that are looked up are made floats, and of the weight of a linear layer, some outputs after the
     other. PyTorch's own operator would go through integers of 64 bits, twelve bytes for each weight.
@@ -471,7 +471,7 @@ def light_module(program: torch.export.ExportedProgram) -> Callable[..., Any]:
 
 
 def _is_large_matrix(node: fx.Node) -> bool:
-    """Whether it makes floats of one, whose rows have scales of their own."""
+    """Return whether a node dequantizes a large matrix with per-row scales."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or node.kwargs or value.ndim != 2:
         return False
@@ -517,18 +517,18 @@ def _linear(
     return joined if bias is None else joined.add_(bias)
 
 
-# Choices among equal values, of which PyTorch and a target may each take another, so that both are right.
+# Ties, of which PyTorch and a target may choose different ones, so that both are right.
 
 
 _TOPK, _SORT, _ARGSORT = aten.topk.default, aten.sort.default, aten.argsort.default
-# of a value: another rounding may turn the order of two that are no further apart
+# relative: other rounding may swap two values that are no further apart
 _NEAR = 1e-5
 
 
 def with_ties_broken(
     program: torch.export.ExportedProgram, sample: Sample, *, last_first: bool
 ) -> tuple[list[Any], list[str]]:
-    """What a call gives where the first, or the last, of equal values is taken, and where there are such values.
+    """Return the results of a call with ties broken toward the first, or the last, and whether there are ties.
 
     PyTorch promises an order of equal values for ``argmax``, ``max`` and stable sorting, but not for ``topk`` and other
     sorting. Values that only rounding tells apart count as equal.
@@ -566,7 +566,7 @@ class _Run(fx.Interpreter):
 
 
 def _chosen(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, last_first: bool) -> torch.Tensor:
-    """The indices that an operator gives, in an order in which equal values lie as they are asked for."""
+    """Return the indices of an operator in the requested order of ties."""
     values: torch.Tensor = args[0]
     dim = _dim(target, args, kwargs)
     is_topk = target is _TOPK
@@ -584,7 +584,7 @@ def _chosen(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, last_
 
 
 def _preferring_the_first(keys: torch.Tensor, dim: int, sign: int) -> torch.Tensor:
-    """Of keys that are nearly equal, those that come first are moved to the front."""
+    """Return keys with nearly equal ones shifted so that the first ones come first."""
     ramp = torch.linspace(1.0, 0.0, keys.shape[dim], dtype=keys.dtype)
     moved = keys.transpose(dim, -1) * (1 + sign * keys.transpose(dim, -1).sign() * _NEAR * ramp)
     return torch.where(keys.isfinite(), moved.transpose(dim, -1), keys)

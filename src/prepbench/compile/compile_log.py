@@ -1,4 +1,4 @@
-"""Logs of a compile in a folder: a text for people and JSON lines for programs."""
+"""Logs of a compile in a folder: text for people and JSON lines for programs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVENTS = "events.jsonl"
 
 
 class CompileLog:
-    """Writes what happens to ``compile.log`` and ``events.jsonl``; without a folder it writes nothing.
+    """Writes events to ``compile.log`` and ``events.jsonl``; without a folder it writes nothing.
 
     Each compile appends to both files. An event is ``{"time": seconds since 1970, "event": name, ...}``.
 
@@ -60,7 +60,7 @@ class CompileLog:
         quantization: QuantizationSettings | None,
         options: CompileOptions,
     ) -> None:
-        """Write that a compile begins, and with which settings."""
+        """Log the start of a compile, with its settings."""
         self.write(
             "start",
             f"compiling for {target}, {'float' if quantization is None else 'int'}",
@@ -71,21 +71,21 @@ class CompileLog:
         )
 
     def done(self, report: CompileReport) -> None:
-        """Write that the compile is done, and its report."""
+        """Log the end of the compile, with its report."""
         self.write("done", repr(report), report=report.to_dict())
 
     @contextlib.contextmanager
     def failures(self) -> Iterator[None]:
-        """Inside the block, an exception is logged before it goes on."""
+        """Log an exception of the block before it propagates."""
         try:
             yield
         except BaseException as error:
-            with contextlib.suppress(Exception):  # what went wrong matters more than that it cannot be logged
+            with contextlib.suppress(Exception):  # the original error matters more than a failure to log it
                 self.write("failed", f"failed: {type(error).__name__}: {error}", error=type(error).__name__)
             raise
 
     def logged(self, progress: ProgressCallback) -> ProgressCallback:
-        """``progress``, with each step logged, too."""
+        """Return ``progress`` with logging of each step."""
 
         def step(value: Progress) -> None:
             self.write("progress", stage=value.stage, done=value.done, total=value.total)

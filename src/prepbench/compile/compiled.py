@@ -46,7 +46,7 @@ from prepbench.targets import Lowering, Runtime, target_named
 
 @dataclass(frozen=True)
 class Origin:
-    """How a model was made; only a model that was compiled in this process has it.
+    """The origin of a compiled model; only a model that was compiled in this process has it.
 
     Attributes:
         lowering: the program and its names, as the target got it.
@@ -145,7 +145,7 @@ class CompiledModel(nn.Module):
 
     @property
     def target(self) -> str:
-        """Name of the target that runs it, e.g. ``"onnxruntime"``."""
+        """The name of its target, e.g. ``"onnxruntime"``."""
         return self.report.target
 
     @property
@@ -164,7 +164,7 @@ class CompiledModel(nn.Module):
 
     @property
     def size_bytes(self) -> int | None:
-        """Bytes on disk when saved; None when it cannot be saved."""
+        """The bytes on disk when saved; None if it cannot be saved."""
         return self.report.size_bytes
 
     @property
@@ -173,8 +173,8 @@ class CompiledModel(nn.Module):
         return () if self._leaves is None else self._leaves.needs
 
     def document(self) -> GraphCollectionDocument:
-        """The quantized ATen graph before it was lowered, as plain data: what ``pb.diagram(captured, compiled,
-        compare=True)`` puts beside the one in float.
+        """Return the quantized ATen graph before lowering as plain data, to show beside the float one:
+        ``pb.diagram(captured, compiled, compare=True)``.
 
         Returns:
             The document of the graph.
@@ -190,7 +190,7 @@ class CompiledModel(nn.Module):
         return self._document
 
     def diagram(self, *others: Any) -> Any:
-        """The live diagram of :meth:`document`, and of further graphs to switch to.
+        """Return the live diagram of :meth:`document`, and of further graphs to switch to.
 
         Args:
             others: as of :meth:`prepbench.Captured.diagram`.
@@ -201,7 +201,8 @@ class CompiledModel(nn.Module):
         return view("views.diagrams", "diagram", self, *others)
 
     def attached(self, model: nn.Module, *, strict: bool = False) -> AbstractContextManager[None]:
-        """Inside the block, calls of ``model`` run compiled, and so do its methods, such as ``model.generate(...)``.
+        """Run calls of ``model`` on the compiled model during the block, and so its methods, such as
+        ``model.generate(...)``.
 
         Generation of ``transformers`` goes on as it does in PyTorch: greedy, sampling, beams, streamers. Each step
         runs here, and new keys and values are written into the cache that it hands in. Compile with the cache that
@@ -330,8 +331,8 @@ class CompiledModel(nn.Module):
         return self
 
     def generate_dummy_inputs(self, seed: int = 0) -> Sample:
-        """Made-up inputs with the sizes of a tracing input: noise for floating-point tensors, zeros for integers, True
-        for booleans, and the captured values for everything else.
+        """Return made-up inputs with the sizes of a tracing input: noise for floating-point tensors, zeros for
+        integers, True for booleans, and the captured values for everything else.
 
         Args:
             seed: of the noise.
@@ -419,7 +420,8 @@ class CompiledModel(nn.Module):
 
 
 def outputs_of(compiled: CompiledModel, leaves: Sequence[Any]) -> Sequence[Any]:
-    """The output leaves for the input leaves of a call, which must meet the conditions unless the model allows others.
+    """Return the output leaves for the input leaves of a call, which must meet the conditions unless the model allows
+    others.
 
     Raises:
         InputError: the compiled graph cannot take a leaf.
@@ -432,17 +434,19 @@ def outputs_of(compiled: CompiledModel, leaves: Sequence[Any]) -> Sequence[Any]:
 
 
 def runtime_and_calls(compiled: CompiledModel) -> tuple[Runtime, CallSpec]:
-    """What runs a compiled model, and how it is called: for callers that hold the leaves of a call."""
+    """Return the runtime of a compiled model, and its call specification: for callers that hold the leaves of a
+    call.
+    """
     return compiled._runtime, compiled._call_spec
 
 
 def lowering_of_compiled(compiled: CompiledModel) -> Lowering | None:
-    """The program as the target got it, with its names; None for a model that was loaded."""
+    """Return the program that the target received, with its names; None for a loaded model."""
     return None if compiled._origin is None else compiled._origin.lowering
 
 
 def program_of(compiled: CompiledModel) -> torch.export.ExportedProgram | None:
-    """The program as the target got it; None for a model that was loaded, or of which nothing is compiled."""
+    """Return the program that the target received; None for a loaded model, or if nothing is compiled."""
     lowering = lowering_of_compiled(compiled)
     return None if lowering is None else lowering.program
 
@@ -451,14 +455,14 @@ def program_of(compiled: CompiledModel) -> torch.export.ExportedProgram | None:
 
 
 def write_parts(runtime: Runtime, leaves: ModelLeaves | None, folder: Path) -> None:
-    """Write a runtime, and the leaves that are programs of their own."""
+    """Write a runtime, and the leaves that are programs themselves."""
     runtime.save(folder)
     if leaves is not None:
         leaves.save(folder)
 
 
 def measured_size(runtime: Runtime, leaves: ModelLeaves | None = None) -> int | None:
-    """Bytes that a runtime and its leaves take on disk; None when they cannot be saved."""
+    """Return the bytes of a runtime and its leaves on disk; None if they cannot be saved."""
     with temporary_space(), temporary_folder("size") as folder:
         try:
             write_parts(runtime, leaves, folder)

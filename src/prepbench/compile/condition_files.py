@@ -1,4 +1,4 @@
-"""Conditions in files that others run: metadata of ONNX, ``rt_info`` of IR, and a line of JSON beside them.
+"""Conditions in files for other tools: metadata of ONNX, ``rt_info`` of IR, and a line of JSON beside them.
 
 No other runtime checks them, but who reads the file can: sizes beforehand, and values by an output of the file.
 """
@@ -42,7 +42,7 @@ class FileConditions:
 
 
 def conditions_text(conditions: FileConditions) -> str:
-    """The conditions as one line of JSON.
+    """Return the conditions as one line of JSON.
 
     Each has its words (``text``), the line that asked (``source``: file, number, code; null where there is none), and a
     formula over ``s0``, ``s1``, ..., which are the listed ``sizes`` in order, each a dim of an input of the file.
@@ -64,7 +64,7 @@ def _row(condition: SizeCondition, inputs: Sequence[str]) -> dict[str, Any]:
 
 
 def write_conditions(file: Path, conditions: FileConditions) -> None:
-    """Note conditions in an ONNX or IR file, in place.
+    """Write conditions into an ONNX or IR file, in place.
 
     Args:
         file: ends in ``.onnx`` or ``.xml``.
@@ -89,7 +89,7 @@ def write_beside(file: Path, conditions: FileConditions) -> None:
 
 
 def _into_onnx(file: Path, text: str) -> None:
-    """Append the entry: of protobuf messages that follow each other, lists are joined, so nothing has to be read."""
+    """Append the entry: protobuf merges lists of concatenated messages, so the file need not be parsed."""
     import onnx
 
     entry = onnx.ModelProto()
@@ -98,12 +98,12 @@ def _into_onnx(file: Path, text: str) -> None:
     with file.open("r+b") as opened:
         size = opened.seek(0, 2)
         opened.seek(max(0, size - len(added)))
-        if opened.read() != added:  # a model that was loaded has it
+        if opened.read() != added:  # the file of a loaded model has the entry already
             opened.write(added)
 
 
 def _into_ir(file: Path, text: str) -> None:
-    """Put the entry at the end of what the IR says of the model as a whole."""
+    """Put the entry at the end of the IR's ``rt_info`` for the whole model."""
     content = file.read_text(encoding="utf-8")
     before, end, after = content.rpartition("</rt_info>")
     entry = f"<prepbench_conditions value={quoteattr(text)} />"

@@ -1,4 +1,4 @@
-"""The configuration of a model of ``transformers`` as the files that go with a checkpoint."""
+"""The configuration files of a ``transformers`` model that belong to a checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_CONFIGURATION: Configuration = MappingProxyType({})
 
 
 def configuration_of(model: Any) -> Configuration:
-    """The files that ``save_pretrained`` would write beside the weights of a model, without its weights.
+    """Return the files that ``save_pretrained`` would write, apart from the weights.
 
     Args:
         model: any module; one whose ``config`` can be written as JSON has a configuration.
@@ -33,12 +33,14 @@ def configuration_of(model: Any) -> Configuration:
 
 
 def with_cache(configuration: Configuration, *, has_cache: bool) -> Configuration:
-    """The same files, saying whether the graph takes and gives a cache, which generation asks for by default."""
+    """Return the files with a flag for whether the graph takes and returns a cache, which generation requests by
+    default.
+    """
     return {name: _text({**json.loads(text), "use_cache": has_cache}) for name, text in configuration.items()}
 
 
 def check_configuration(files: Any) -> None:
-    """Raise ``ValueError`` unless this is what :func:`configuration_of` returns."""
+    """Raise ``ValueError`` unless this is a result of :func:`configuration_of`."""
     if not isinstance(files, dict) or not files.keys() <= {CONFIG, GENERATION}:
         raise ValueError(f"{SECTION} may hold {CONFIG} and {GENERATION}")
     if not all(isinstance(text, str) and isinstance(json.loads(text), dict) for text in files.values()):
@@ -46,13 +48,13 @@ def check_configuration(files: Any) -> None:
 
 
 def _table(config: Any) -> dict[str, Any] | None:
-    """What a configuration writes of itself; None for anything else that a model calls so."""
+    """Return a configuration as JSON data; None for other objects of that attribute name."""
     write = getattr(config, "to_json_string", None)
     if not callable(write):
         return None
     try:
         table = json.loads(write())
-    except Exception:  # of somebody else's class, which need not be one of transformers
+    except Exception:  # a third-party class, not necessarily of transformers
         return None
     return table if isinstance(table, dict) else None
 

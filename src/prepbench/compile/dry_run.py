@@ -23,7 +23,7 @@ from prepbench.running.tracing import tracing
 
 
 def planned(task: CompileTask, timer: StageTimer) -> CompileReport:
-    """The plan as a report: how each layer is quantized, which operators the target does not support, estimated size.
+    """Return the plan as a report: how each layer is quantized, unsupported operators, estimated size.
 
     Where a layer has several candidates, the plan says so and counts the smallest one, because only calibration can
     choose. A layer that falls below the floor when it is measured is still shown as quantized.
@@ -73,7 +73,7 @@ def planned(task: CompileTask, timer: StageTimer) -> CompileReport:
 
 
 def _with_candidates(row: LayerReport, task: CompileTask) -> LayerReport:
-    """The row with the bits among which measuring the layer would decide."""
+    """Return the row with the candidate bits among which measurement would decide."""
     settings = next(layer.settings for layer in task.layer_settings or () if layer.fqn == row.fqn)
     if settings is None or not row.quantized or not task.is_pretrained:
         return row
@@ -83,7 +83,7 @@ def _with_candidates(row: LayerReport, task: CompileTask) -> LayerReport:
 
 
 def _bytes(program: torch.export.ExportedProgram, *, in_float32: bool = False) -> int:
-    """Bytes of the program's tensors, those in half precision as they are or as float32."""
+    """Return the bytes of the program's tensors, those in half precision as they are or as float32."""
     tensors = {id(tensor): tensor for tensor in program.state_dict.values()}
     return sum(
         tensor.numel() * (4 if in_float32 and tensor.dtype in HALF_TYPES else tensor.element_size())
@@ -92,5 +92,5 @@ def _bytes(program: torch.export.ExportedProgram, *, in_float32: bool = False) -
 
 
 def _saved(row: LayerReport) -> int:
-    """Bytes that quantizing a layer in float32 saves, without its scales."""
+    """Return the bytes saved by quantizing a float32 layer, without its scales."""
     return row.parameters * (32 - row.weights_bits) // 8 if row.quantized else 0

@@ -1,4 +1,4 @@
-"""A captured model in float, as plain values and a program: what a simulation needs, in this process or another."""
+"""A captured float model as plain values and a program, for simulation in this process or another."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from prepbench.targets import target_for
 
 @dataclass(frozen=True)
 class LayerFacts:
-    """What a layer is.
+    """The facts on a layer that a simulation needs.
 
     Attributes:
         type: its class name.
@@ -74,7 +74,7 @@ class FloatProgram:
 
     @classmethod
     def of_task(cls, task: CompileTask) -> FloatProgram:
-        """The program of a captured model, which shares the model's weights."""
+        """Return the program of a captured model, which shares the model's weights."""
         task = replace(task, layer_settings=())  # quantization computes in float32
         model = task.captured.model
         facts = {}
@@ -102,10 +102,10 @@ def captured_in_float(
     reuse: KeptStages | None = None,
     progress: ProgressCallback = report_nothing,
 ) -> FloatProgram:
-    """Capture a model as ``compile_model`` does, or take the capture that it kept; arguments and errors as there."""
+    """Capture a model as ``compile_model`` does, or reuse a kept capture; arguments and errors as there."""
     called = model if forward_fn is None else with_forward_fn(model, forward_fn)
     state = None if reuse is None else fingerprint(model, forward_fn)
-    twin = Twin(called)  # for other threads the model stays in its mode
+    twin = Twin(called)  # on a twin, because other threads see the model's mode
     function = twin.model
     samples, calibration = read_samples(function, tracing_inputs, calibration_inputs, data_transform_fn)
     check_calibration(function, calibration)

@@ -1,4 +1,4 @@
-"""Caches of generation: what is in them, empty ones as models make them, and results written back into them."""
+"""Caches of generation: their contents, empty ones as models create them, and writing results back into them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def _trees(spec: CallSpec, names: tuple[str, ...]) -> dict[str, Tree]:
 
 
 def classes_of_caches(spec: CallSpec, names: tuple[str, ...], caches: Mapping[str, Tree]) -> dict[str, type]:
-    """The classes of the caches, as far as they are known here."""
+    """Return the known classes of the caches."""
     trees = _trees(spec, names)
     found = {name: class_named(trees[name]["type"]) for name in caches if trees[name]["kind"] == "object"}
     return {name: kind for name, kind in found.items() if kind is not None}
 
 
 def caches_of(spec: CallSpec, names: tuple[str, ...]) -> dict[str, Tree]:
-    """The arguments that the result holds again under the same name, and their nesting there."""
+    """Return the arguments that the result contains under the same name, and their structure there."""
     nested = {name for name, tree in _trees(spec, names).items() if tree["kind"] != "leaf"}
     if spec.outputs["kind"] not in ("object", "dict"):
         return {}
@@ -37,12 +37,12 @@ def caches_of(spec: CallSpec, names: tuple[str, ...]) -> dict[str, Tree]:
 
 
 def is_cache(value: Any) -> bool:
-    """Whether a value is a cache of ``transformers``."""
+    """Return whether a value is a cache of ``transformers``."""
     return callable(getattr(value, "get_seq_length", None))
 
 
 def empty_cache(kind: type | None, config: Any) -> Any:
-    """A cache as models make it that get none, if they make one of this class; None otherwise.
+    """Return an empty cache as the model creates it by default, if it is of this class; None otherwise.
 
     Only classes of ``transformers`` are made, because a folder may name any. One that needs to know more than the
     configuration, such as a length, is none that a model makes for itself.
@@ -57,24 +57,26 @@ def empty_cache(kind: type | None, config: Any) -> Any:
 
 
 def past_length(given: Mapping[str, Any], caches: Mapping[str, Any]) -> int:
-    """How many tokens the caches of a call have seen."""
+    """Return the number of tokens in the caches of a call."""
     for name in caches:
         if is_cache(given[name]):
             try:
                 return int(given[name].get_seq_length())
-            except ValueError:  # it holds states, and no keys that could be counted
+            except ValueError:  # it holds states, but no keys to count
                 return 0
     return 0
 
 
 def kinds_of_layers(config: Any) -> list[str]:
-    """What configurations call the attention of each layer, such as "sliding_attention", where they tell it."""
+    """Return the attention kind of each layer in the configuration, such as "sliding_attention", if it is given."""
     text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
     return list(getattr(text, "layer_types", None) or [])
 
 
 def windows_of(given: Mapping[str, Any], caches: Mapping[str, Any], kinds: Sequence[str]) -> dict[str, int]:
-    """How many entries the windows of caches of a fixed length have, by kind of layer; "" where all layers have one."""
+    """Return the number of entries in the windows of fixed-length caches, by kind of layer; "" if all layers have
+    one.
+    """
     found: dict[str, int] = {}
     for name in caches:
         layers = getattr(given[name], "layers", [])
@@ -86,7 +88,7 @@ def windows_of(given: Mapping[str, Any], caches: Mapping[str, Any], kinds: Seque
 
 
 def room_of(given: Mapping[str, Any], caches: Mapping[str, Any]) -> int:
-    """How many entries caches of a fixed length have; less than one for those that grow."""
+    """Return the capacity of fixed-length caches; less than one for growing ones."""
     for name in caches:
         if callable(getattr(given[name], "get_max_length", None)):
             try:
@@ -97,7 +99,7 @@ def room_of(given: Mapping[str, Any], caches: Mapping[str, Any]) -> int:
 
 
 def write_back(old: Any, new: Any, tree: Tree) -> Any:
-    """Write what ``new`` holds into the objects and lists of ``old``; what has no place there is given back.
+    """Write the contents of ``new`` into the objects and lists of ``old``; return those without a place there.
 
     Args:
         old: the caller's cache, or a part of it.
@@ -120,7 +122,7 @@ def write_back(old: Any, new: Any, tree: Tree) -> Any:
     held = new if type(new) is dict else attributes(new)
     mine = attributes(old) if old is not None else {}
     parts = {name: write_back(mine.get(name), held[name], item) for name, item in inner.items()}
-    # what counts or marks what is there; settings of the caller's cache stay
+    # counters and marks are updated; settings of the caller's cache stay
     parts |= {name: value for name, value in held.items() if name not in inner and _is_state(value, mine.get(name))}
     if old is None:
         return new if type(new) is not dict else _made(tree, parts)

@@ -1,4 +1,4 @@
-"""Calls as generation makes them, in the form that was compiled: caches that are updated in place, masks left out."""
+"""Convert the calls of generation to the compiled form: caches that are updated in place, omitted masks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TOKENS = ("input_ids", "decoder_input_ids", "inputs_embeds", "decoder_inputs_em
 _MASKS = ("attention_mask", "decoder_attention_mask")
 _POSITIONS = ("position_ids", "decoder_position_ids")
 _WHOLE = (*_TOKENS[:2], *_MASKS, *_POSITIONS)
-"""What models take as integers of any size, and masks as truth values, too; those of generation have 64 bits."""
+"""Arguments that models take as integers of any size, masks also as booleans; those of generation are int64."""
 
 
 _ASKS = "output_"
@@ -42,7 +42,7 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 class _OwnCall(Exception):
-    """A call that the model's own forward has to run: why, what to do about it, and whether it makes the cache."""
+    """A call that the model's own forward has to run: the reason, the remedy, and whether it creates the cache."""
 
     def __init__(self, reason: str, remedy: str, *, makes_cache: bool = False) -> None:
         super().__init__(reason)
@@ -50,7 +50,7 @@ class _OwnCall(Exception):
 
 
 class GenerationCalls:
-    """A forward for generation loops: takes their calls, and writes new keys and values into the caches given.
+    """A forward for generation loops: converts their calls, and writes new keys and values into the given caches.
 
     Generation leaves out masks that are all ones, adds flags, and expects its own cache back. Evaluation gives no cache
     and may give labels: it gets an empty cache, and the loss of the compiled logits.
@@ -126,13 +126,13 @@ class GenerationCalls:
         return result if keeps_cache else _with_parts(result, **dict.fromkeys(caches))
 
     def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The arguments by name, without those that no forward computes with."""
+        """Return the arguments by name, without those that no forward uses."""
         given = {**dict(zip(self._spec.parameters, args, strict=False)), **kwargs}
         given |= {name: value.long() for name, value in given.items() if name in _WHOLE and _is_narrow(value)}
         known = {*self._spec.parameters, *self._names}
         for name, value in list(given.items()):
             if name not in known and not isinstance(value, _PLAIN) and not collect(value):
-                del given[name]  # generation hands on what its own settings need, such as a tokenizer
+                del given[name]  # generation passes on arguments for its own settings, such as a tokenizer
             if name in _TOKENS and isinstance(value, Mapping):
                 raise InputError(
                     f"{name}: expected a tensor of token numbers, got a {type(value).__name__} of "
@@ -143,7 +143,7 @@ class GenerationCalls:
     def _in_pytorch(
         self, own: _OwnCall, given: Mapping[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """The call by the model's own forward."""
+        """Run the call on the model's own forward."""
         self._notices(own.reason, own.remedy)
         if not self._has_weights:
             if self._spec.identity.has_other_weights(self._model):
@@ -159,7 +159,7 @@ class GenerationCalls:
         return result
 
     def _check_adapters(self) -> None:
-        """The adapters that were in use at the compile are in the graph."""
+        """Check that the adapters of the compile are in use."""
         then = self._spec.identity.adapters
         if self._adapter_layers and self._spec.identity.weights:
             now, then = adapters_in_use(self._adapter_layers), then or ("none",)
@@ -170,7 +170,9 @@ class GenerationCalls:
                 )
 
     def _labels(self, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """What only the loss takes, which is computed from logits afterwards, unless the graph has it."""
+        """Return the labels, which only the loss takes; it is computed from logits afterwards, unless the graph has
+        it.
+        """
         if given.get("labels") is None or "labels" in self._names:
             return None, {}
         if self._model.training and torch.is_grad_enabled():
@@ -182,7 +184,9 @@ class GenerationCalls:
         return given.pop("labels"), options
 
     def _wants_cache(self, given: dict[str, Any]) -> bool:
-        """Whether the result holds the caches; without, each call computes all its tokens, with an empty cache."""
+        """Return whether the result includes the caches; otherwise each call computes all its tokens, with an empty
+        cache.
+        """
         wanted = given.get("use_cache")
         wanted = getattr(self._config, "use_cache", True) if wanted is None else wanted
         if not self._caches or wanted is not False:
@@ -191,7 +195,7 @@ class GenerationCalls:
         return False
 
     def _add_caches(self, given: dict[str, Any]) -> list[str]:
-        """Empty caches, as the model makes them, for those that were not given; returns their names."""
+        """Add empty caches, as the model creates them, for missing ones; return their names."""
         missing = [name for name in self._caches if given.get(name) is None]
         for name in missing:
             cache = empty_cache(self._kinds.get(name), self._config)
@@ -205,7 +209,7 @@ class GenerationCalls:
         return missing
 
     def _fills_cache(self, given: dict[str, Any], new: torch.Tensor | None) -> bool:
-        """Whether a first step fills a cache in a way that the graph, made for later ones, does not have."""
+        """Return whether a first step fills a cache differently than the graph, which was captured for later steps."""
         caches = {name: value for name, value in given.items() if name in self._caches}
         if self._takes_one and new is not None and new.shape[1] > 1 and past_length(given, caches) == 0:
             return True
@@ -233,7 +237,7 @@ class GenerationCalls:
                 )
 
     def _check_made(self, result: Any, names: list[str]) -> None:
-        """The model's own first step makes the caches that it is not given."""
+        """Raise if caches are missing that the model's own first step has to create."""
         made = result if isinstance(result, Mapping) else getattr(result, "__dict__", {})
         missing = [name for name in names if made.get(name) is None]
         if missing:
@@ -244,7 +248,7 @@ class GenerationCalls:
             )
 
     def _complete(self, given: dict[str, Any], new: torch.Tensor, past: int) -> None:
-        """Masks and positions as the graph has them; what generation left out means no padding."""
+        """Complete masks and positions for the graph; if generation omits them there is no padding."""
         batch, count = int(new.shape[0]), int(new.shape[1])
         counted = past + torch.arange(count).expand(batch, count)
         for name, positions in zip(_MASKS, _POSITIONS, strict=True):
@@ -276,7 +280,7 @@ class GenerationCalls:
                 del given[name]
 
     def _is_square(self, name: str) -> bool:
-        """Whether the graph takes a row of the mask for each new token, or such a mask for each kind of layer."""
+        """Return whether the graph takes a mask row for each new token, or such a mask for each kind of layer."""
         mask = self._tensors.get(name)
         return len(mask["shape"]) == 4 if mask else any(path.startswith(f"{name}[") for path in self._tensors)
 
@@ -289,7 +293,7 @@ class GenerationCalls:
             )
 
     def _skips_padding(self, mask: str, positions: str) -> bool:
-        """Whether the model counts positions without padding where it is given none; some do, found by trying."""
+        """Return whether the model skips padding when it computes positions, found by trying."""
         if self._counts_padding is None:
             self._counts_padding = False
             if mask == _MASKS[0]:
@@ -300,7 +304,7 @@ class GenerationCalls:
         return not self._counts_padding
 
     def _last_only(self, given: dict[str, Any], new: torch.Tensor | None, *, is_own_cache: bool) -> int:
-        """How many of the last logits are wanted, where the graph gives all; 0 for all."""
+        """Return the number of requested last logits, if the graph returns all; 0 for all."""
         made = self._constants.get("logits_to_keep")
         keep = given.get("logits_to_keep", 0 if type(made) is int else None)
         if type(keep) is not int:
@@ -326,7 +330,7 @@ class GenerationCalls:
         return keep
 
     def _without_defaults(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The arguments that the graph takes, and those that it lacks and that would change the result."""
+        """Return the arguments that the graph takes, and the missing ones that would change the result."""
         kept = {}
         for name, value in given.items():
             if name in self._names or not (isinstance(value, bool) and value is self._flag(name)):
@@ -339,7 +343,7 @@ class GenerationCalls:
         return {**self._constants, **kept}
 
     def _flag(self, name: str) -> bool | None:
-        """What a flag is for the graph, as far as that is known."""
+        """Return the graph's value of a flag, if it is known."""
         if name == "use_cache":
             return bool(self._caches)
         if name == "return_dict":
@@ -355,7 +359,7 @@ def _is_narrow(value: Any) -> bool:
 
 
 def _tokens(given: Mapping[str, Any]) -> torch.Tensor | None:
-    """The new tokens, or their embeddings; those of the decoder where there are two."""
+    """Return the new tokens, or their embeddings; those of the decoder where there are two."""
     found = [given[name] for name in _TOKENS if isinstance(given.get(name), torch.Tensor)]
     decoder = given.get("decoder_input_ids")
     value = decoder if isinstance(decoder, torch.Tensor) else (found[0] if found else None)
@@ -363,7 +367,7 @@ def _tokens(given: Mapping[str, Any]) -> torch.Tensor | None:
 
 
 def _encoded(given: Mapping[str, Any]) -> int | None:
-    """The length of the encoder's states; None without an encoder."""
+    """Return the length of the encoder's states; None without an encoder."""
     states = given.get("encoder_outputs")
     if states is None:
         return None
@@ -372,7 +376,7 @@ def _encoded(given: Mapping[str, Any]) -> int | None:
 
 
 def _positions(mask: torch.Tensor) -> torch.Tensor:
-    """Positions that do not count what the mask leaves out, as ``transformers`` has them."""
+    """Return positions that skip masked tokens, as ``transformers`` computes them."""
     return (mask.long().cumsum(-1) - 1).masked_fill(mask == 0, 0)
 
 
@@ -388,7 +392,7 @@ def _set_part(result: Any, name: str, value: Any) -> None:
 
 
 def _with_parts(result: Any, **parts: Any) -> Any:
-    """The result with other parts; None takes one away."""
+    """Return the result with replaced parts; None removes one."""
     if dataclasses.is_dataclass(result) and not isinstance(result, type):
         return dataclasses.replace(result, **parts)
     found = {**parts, **result, **parts}
@@ -407,17 +411,17 @@ def _logits(result: Any) -> torch.Tensor:
 
 
 def is_square(mask: Any) -> bool:
-    """Whether it is a mask of (batch, heads or 1, new tokens, entries of the cache)."""
+    """Return whether it is a mask of (batch, heads or 1, new tokens, entries of the cache)."""
     return isinstance(mask, torch.Tensor) and mask.dim() == 4
 
 
 def has_squares(mask: Any) -> bool:
-    """Whether it is such a mask, or one for each kind of layer."""
+    """Return whether it is such a mask, or a dict of one for each kind of layer."""
     return any(map(is_square, mask.values())) if isinstance(mask, Mapping) else is_square(mask)
 
 
 def flat_masks(name: str, masks: Any, past: int, new: int, windows: Mapping[str, int]) -> torch.Tensor | None:
-    """:func:`flat_mask` of a mask, or of one for each kind of layer; None where all of them are left out.
+    """Return :func:`flat_mask` of a mask, or of one for each kind of layer; None if all are omitted.
 
     Args:
         name: of the argument.
@@ -436,7 +440,7 @@ def flat_masks(name: str, masks: Any, past: int, new: int, windows: Mapping[str,
 
 
 def flat_mask(name: str, mask: torch.Tensor, past: int, new: int, window: int = 0) -> torch.Tensor:
-    """The mask of (batch, past + new) that says the same: each token sees those before it, but for padding.
+    """Return the equivalent mask of (batch, past + new): causal apart from padding.
 
     Args:
         name: of the argument.
@@ -459,7 +463,7 @@ def flat_mask(name: str, mask: torch.Tensor, past: int, new: int, window: int = 
     flat = seen[:, 0, :, :count].any(1) if window else seen[:, 0, -1, :count]
     expected = _causal(past - first, new, seen.shape[-1])[None, None].repeat(len(flat), 1, 1, 1)
     expected[..., :count] &= flat[:, None, None]
-    # of what lies before its own window, a later token sees nothing
+    # a later token attends to nothing before its own window
     is_right = not bool((seen & ~expected).any()) if window else torch.equal(seen, expected.expand_as(seen))
     if flat.shape[-1] != count or not is_right:
         raise InputError(
@@ -471,7 +475,7 @@ def flat_mask(name: str, mask: torch.Tensor, past: int, new: int, window: int = 
 
 
 def square_mask(spec: Mapping[str, Any], batch: int, past: int, new: int, room: int) -> torch.Tensor:
-    """The mask of (batch, 1, new, entries) for tokens without padding that see those before them.
+    """Return the causal mask of (batch, 1, new, entries) for tokens without padding.
 
     Args:
         spec: of the mask that the graph takes.
@@ -498,7 +502,7 @@ _FROM_THE_MODEL = frozenset({"logits", "labels", "vocab_size"})
 
 
 class LossOfLogits:
-    """Computes a model's loss from logits, as far as the model does so itself, which is found by trying.
+    """Computes a model's loss from logits, if the model does so itself, which is found by trying.
 
     Args:
         model: has ``loss_function``, if any.
@@ -517,7 +521,7 @@ class LossOfLogits:
         self.options = tuple(sorted(named - _FROM_THE_MODEL))
 
     def __call__(self, logits: torch.Tensor, labels: torch.Tensor, options: Mapping[str, Any]) -> torch.Tensor:
-        """The loss."""
+        """Return the loss."""
         assert self._function is not None
         config: Any = self._config
         text = config.get_text_config() if hasattr(config, "get_text_config") else config
@@ -527,7 +531,7 @@ class LossOfLogits:
 
     @torch.no_grad()
     def is_known(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
-        """Whether the model's own logits and loss of a call belong together; asked once for each set of options.
+        """Return whether the model's own logits and loss of a call are consistent; tested once for each set of options.
 
         The model's weights do not matter for that. One whose loss needs more, such as that of its experts, or is
         computed in another way, has another value.
@@ -551,6 +555,6 @@ class LossOfLogits:
 def _loss_function(model: nn.Module) -> Callable[..., torch.Tensor] | None:
     try:
         function = getattr(model, "loss_function", None)
-    except Exception:  # a property of somebody else's class
+    except Exception:  # a property of a third-party class may raise anything
         return None
     return function if callable(function) else None

@@ -1,4 +1,4 @@
-"""Greedy generation without a library: on the leaves of a compiled model, or on a model that takes and gives a cache.
+"""Greedy generation without a library: on the leaves of a compiled model, or on a model with a cache argument.
 
 It makes a fixed number of tokens, so that times can be compared, and notes when each of them was there.
 """
@@ -25,7 +25,7 @@ _MASK, _POSITIONS = "attention_mask", "position_ids"
 
 @dataclass(frozen=True)
 class Generated:
-    """What was generated.
+    """The generated tokens and the time of each step.
 
     Attributes:
         tokens: the new ones, of shape (batch, new tokens).
@@ -75,7 +75,7 @@ class CompiledSteps:
 
     @property
     def takes(self) -> frozenset[str]:
-        """Names of the arguments."""
+        """The names of the arguments."""
         return frozenset(self._spec.paths)
 
     def generate(self, ids: torch.Tensor, mask: torch.Tensor, new_tokens: int) -> Generated:
@@ -108,7 +108,7 @@ class CompiledSteps:
         return _generate(step, ids, mask, new_tokens, has_cache=self.has_cache)
 
     def _fixed_lengths(self, tokens: int) -> dict[str, int]:
-        """The length of caches that have room for all tokens from the beginning, by its symbol.
+        """Return the length of caches with room for all tokens from the start, by symbol.
 
         Such a cache counts its tokens in a tensor without dims. Sliding windows have a second count, because the first
         one stops when they are full, and need no room for more.
@@ -132,7 +132,7 @@ class CompiledSteps:
 
 
 class ModelSteps:
-    """The steps of generation on a model of PyTorch, which is called as generation of ``transformers`` calls it."""
+    """The steps of generation on a PyTorch model, called as ``transformers`` generation calls it."""
 
     has_cache = True
 
@@ -141,7 +141,7 @@ class ModelSteps:
         self.takes = frozenset(inspect.signature(getattr(model, "forward", model)).parameters)
 
     def generate(self, ids: torch.Tensor, mask: torch.Tensor, new_tokens: int) -> Generated:
-        """As of :class:`CompiledSteps`.
+        """Generate as :class:`CompiledSteps` does.
 
         Raises:
             InputError: the model does not return logits and a cache.
@@ -185,7 +185,7 @@ def _generate(step: Step, ids: torch.Tensor, mask: torch.Tensor, new_tokens: int
 
 
 def _token_leaf(spec: CallSpec) -> int:
-    """The leaf that holds tokens: ``input_ids``, or the one that indexes a table."""
+    """Return the leaf that holds tokens: ``input_ids``, or the one that indexes a table."""
     if "input_ids" in spec.paths:
         return spec.paths.index("input_ids")
     found = [i for i, one in enumerate(spec.tensors) if _indexes(one) and spec.paths[i] != _POSITIONS]

@@ -1,4 +1,4 @@
-"""What is said of a compiled model as a whole, where it has several variants: its call, and its report."""
+"""The call specification and the report of a compiled model with several variants."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from prepbench.running.compare_samples import is_same
 
 
 def joined_spec(specs: Sequence[CallSpec]) -> CallSpec:
-    """The call of a model whose variants have these.
+    """Return the joined specification of these variants' calls.
 
     Raises:
         TargetError: they return other structures.
@@ -49,7 +49,7 @@ def joined_spec(specs: Sequence[CallSpec]) -> CallSpec:
 
 
 def _in_all(specs: Sequence[CallSpec]) -> tuple[SizeCondition, ...]:
-    """The conditions that all variants have."""
+    """Return the conditions that all variants share."""
     formulas = [{(one.formula, one.places) for one in spec.conditions} for spec in specs]
     return tuple(one for one in specs[0].conditions if all((one.formula, one.places) in known for known in formulas))
 
@@ -61,7 +61,7 @@ def _variant_call(spec: CallSpec, constants: Mapping[int, Any]) -> VariantCall:
 
 
 def joined_report(reports: Sequence[CompileReport], texts: Sequence[str], **changes: Any) -> CompileReport:
-    """One report of a model whose variants have these.
+    """Return the joined report of these variants.
 
     Args:
         reports: of the variants.
@@ -96,7 +96,7 @@ def _each_once(texts: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def _joined_layers(reports: Sequence[CompileReport]) -> Iterator[LayerReport]:
-    """A row for each layer: that of the first variant in which it is quantized, with a note where others differ."""
+    """Yield a row for each layer: that of the first variant that quantizes it, with a note where others differ."""
     rows: dict[str, list[tuple[int, LayerReport]]] = {}
     for index, report in enumerate(reports):
         for row in report.layers:
@@ -109,7 +109,9 @@ def _joined_layers(reports: Sequence[CompileReport]) -> Iterator[LayerReport]:
 
 
 def _joined_tensors(reports: Sequence[CompileReport]) -> Iterator[TensorReport]:
-    """A row for each tensor: quantized where it is so in one variant, and not reached where no variant reaches it."""
+    """Yield a row for each tensor: quantized where it is so in one variant, and not reached where no variant reaches
+    it.
+    """
     rows: dict[tuple[str, str], list[TensorReport]] = {}
     for report in reports:
         for row in report.tensors:

@@ -1,4 +1,4 @@
-"""What compiles of the same model have in common, kept from one to the next."""
+"""Results of compile stages, shared between compiles of the same model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _QUANTIZED = 2
 
 @dataclass(frozen=True)
 class CaptureKey:
-    """What a capture depends on.
+    """The dependencies of a capture.
 
     Attributes:
         model: the model, and what calls it.
@@ -39,7 +39,7 @@ class CaptureKey:
 
 
 class KeptCapture:
-    """A captured model, and what was made of it.
+    """A captured model, and later results derived from it.
 
     Attributes:
         task: the capture, to compile in float.
@@ -54,7 +54,7 @@ class KeptCapture:
         self._lock = threading.Lock()
 
     def statistics(self, task: CompileTask, scaled: frozenset[str]) -> Statistics:
-        """What was learned from the graph of this task on its calibration samples, with the weights that it has.
+        """Return the calibration statistics of this task's graph, with its current weights.
 
         Args:
             task: the capture, with the settings of its layers.
@@ -65,7 +65,7 @@ class KeptCapture:
         equalizes = options.cross_layer_equalization or any(
             row.settings is not None and row.settings.cross_layer_equalization for row in rows
         )
-        if options.smooth_quant or equalizes:  # they change weights of what is quantized
+        if options.smooth_quant or equalizes:  # they change the weights of quantized layers
             layers = repr(rows)
             changed = (layers, options.cross_layer_equalization, options.smooth_quant, options.smooth_quant_strength)
         elif scaled:  # unasked, which depends on no settings of layers
@@ -73,7 +73,7 @@ class KeptCapture:
         return self._known(task, changed)
 
     def statistics_in_float(self, task: CompileTask) -> Statistics:
-        """The same of the graph before algorithms change weights."""
+        """Return the statistics of the graph before algorithms change weights."""
         return self._known(task, ())
 
     def _known(self, task: CompileTask, changed: tuple[Any, ...]) -> Statistics:
@@ -84,7 +84,9 @@ class KeptCapture:
             return found
 
     def quantized(self, task: CompileTask) -> Any:
-        """The quantized program of a task of which only the target's own options differ; None if there is none."""
+        """Return the quantized program of a task that differs in the target's own options only; None if there is
+        none.
+        """
         with self._lock:
             return self._quantized.get(_quantized_key(task))
 
@@ -102,19 +104,19 @@ def _quantized_key(task: CompileTask) -> tuple[Any, ...]:
 
 
 def _use(table: OrderedDict[Any, Any], key: Any, limit: int) -> None:
-    """Note that an entry was used, and drop those that were not used for longest."""
+    """Mark an entry as used, and drop the least recently used ones."""
     table.move_to_end(key)
     while len(table) > limit:
         table.popitem(last=False)
 
 
 def samples_digest(samples: Sequence[Sample]) -> Fingerprint:
-    """What the samples hold."""
+    """Return a digest of the samples."""
     return fingerprint([(sample.args, sample.kwargs) for sample in samples], by_value=True)
 
 
 def capture_key(model: Fingerprint, samples: Sequence[Sample], *choices: Any) -> CaptureKey:
-    """What the capture of a model depends on.
+    """Return the dependencies of a model's capture.
 
     Args:
         model: the model or function, and ``forward_fn``.
@@ -132,7 +134,7 @@ def capture_key(model: Fingerprint, samples: Sequence[Sample], *choices: Any) ->
 
 
 class Captures:
-    """The captures that were used last, for several threads.
+    """A thread-safe cache of the most recently used captures.
 
     Args:
         limit: how many there are at most.
@@ -147,12 +149,12 @@ class Captures:
         return len(self._captures)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Drop all."""
         with self._lock:
             self._captures.clear()
 
     def find(self, key: CaptureKey) -> KeptCapture | None:
-        """What was kept for a capture."""
+        """Return the kept results of a capture."""
         with self._lock:
             found = self._captures.get(key)
             if found is not None:
@@ -160,7 +162,7 @@ class Captures:
             return found
 
     def keep(self, key: CaptureKey, task: CompileTask) -> KeptCapture | None:
-        """Keep a capture; None where the next compile must capture again."""
+        """Keep a capture; None if the next compile must capture again."""
         if task.captured.leaves or task.variants or not is_repeatable(task.program):
             return None
         with self._lock:
@@ -170,7 +172,7 @@ class Captures:
 
     @contextmanager
     def checked(self, key: CaptureKey, roots: Sequence[Any], samples: Sequence[Sample]) -> Iterator[None]:
-        """Around the stages behind the capture: forget it if the model or a sample was changed meanwhile.
+        """Drop the capture if the model or a sample changes during the stages after it.
 
         Other threads may train the model while it is compiled.
         """
@@ -184,7 +186,7 @@ class Captures:
 
 
 class KeptStages:
-    """What was captured, calibrated, measured and exported, for the next ``compile_model(..., reuse=kept)``.
+    """A captured, calibrated, measured and exported model, for the next ``compile_model(..., reuse=kept)``.
 
     A stage is done again if anything that it depends on has changed; so results are those of a compile that reuses
     nothing. The model is read as a whole at the beginning and the end of each compile: the values of its tensors,

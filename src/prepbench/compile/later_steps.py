@@ -1,4 +1,4 @@
-"""The steps of generation after the first one, on the leaves of a compiled model.
+"""The later steps of generation, on the leaves of a compiled model.
 
 Models with an encoder, with states in place of keys and values, or with images compute other things in the first step.
 It is the model's own then; what the compiled steps after it begin with are plain tensors, for another process as well.
@@ -23,7 +23,7 @@ from prepbench.errors import InputError
 from prepbench.running.object_nodes import is_mark
 
 TOKENS, CACHE, SAME, NEXT, LONGER = "tokens", "cache", "same", "next", "longer"
-"""What becomes of a leaf from step to step: the new tokens, what the step returned, itself, itself plus 1, or itself
+"""The update of a leaf from step to step: the new tokens, what the step returned, itself, itself plus 1, or itself
 with a column of ones behind it."""
 _OTHER_FIRST_STEP = ("encoder_outputs", "decoder_input_ids")
 
@@ -42,7 +42,7 @@ class Begun:
 
 
 def attached_quietly(compiled: CompiledModel, model: nn.Module) -> AbstractContextManager[None]:
-    """``compiled.attached(model)`` for results that say themselves what runs in PyTorch."""
+    """Attach ``compiled.attached(model)`` without warnings, for results that report themselves what runs in PyTorch."""
     return _attached(compiled, runtime_and_calls(compiled)[1], model)
 
 
@@ -53,7 +53,7 @@ def _attached(run: Callable[..., Any], spec: CallSpec, model: nn.Module) -> Abst
 
 
 class LaterSteps:
-    """The steps after the first one on a compiled model: greedy, of a fixed number.
+    """The later steps of generation on a compiled model: greedy, a fixed number.
 
     Args:
         compiled: takes the calls of later steps.
@@ -75,14 +75,15 @@ class LaterSteps:
 
     @staticmethod
     def are_all_of(compiled: CompiledModel) -> bool:
-        """Whether a compiled model takes no first steps, because they are another graph."""
+        """Return whether a compiled model takes no first steps, because they are another graph."""
         spec = runtime_and_calls(compiled)[1]
         names = {*spec.parameters[: spec.positional], *spec.keywords}
         marks = [value for path, value in spec.object_numbers.items() if is_mark(path, value)]
         return any(marks) or not names.isdisjoint(_OTHER_FIRST_STEP)
 
     def begun(self, model: nn.Module, prompt: Mapping[str, torch.Tensor]) -> Begun:
-        """Generate three tokens with ``model.generate``, and read off its calls what each leaf is in the steps.
+        """Generate three tokens with ``model.generate``, and infer from its calls the update of each leaf between
+        steps.
 
         Args:
             model: runs the first step; it is called like the compiled one.

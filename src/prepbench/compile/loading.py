@@ -1,4 +1,4 @@
-"""``load_compiled``: reading what ``CompiledModel.save`` wrote."""
+"""``load_compiled``: read the files of ``CompiledModel.save``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a program to a target's runtime, with a fallback to PyTorch for what the target does not support."""
+"""Lower a program to a target's runtime, with a fallback to PyTorch for unsupported nodes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def lowering_of(
     progress: ProgressCallback,
     programs: KeptPrograms | None = None,
 ) -> Lowering:
-    """What the target is given: the program, and readable names for its inputs, outputs and dynamic sizes."""
+    """Return the input of the target: the program, and readable names for its inputs, outputs and dynamic sizes."""
     return Lowering(
         program,
         call_spec.input_names,
@@ -71,7 +71,7 @@ def lower(task: CompileTask, lowering: Lowering) -> tuple[Runtime, tuple[str, ..
 
 
 def _unsupported(target: Target, program: Program) -> list[fx.Node]:
-    """The nodes of ``program`` that the target does not support; it may have looked at a decomposed program."""
+    """Return the nodes of ``program`` that the target does not support; it may have examined a decomposed program."""
     unsupported = list(target.unsupported_nodes(program))
     names = {name for node in unsupported for name in _origins(node)}
     operators = {node.target for node in unsupported}
@@ -84,7 +84,7 @@ def _unsupported(target: Target, program: Program) -> list[fx.Node]:
 
 
 def _origins(node: fx.Node) -> set[str]:
-    """The names of a node and of those that it was decomposed from."""
+    """Return the names of a node and of those that it was decomposed from."""
     names, rest = {node.name}, list(node.meta.get("from_node") or ())
     while rest:
         source = rest.pop()
@@ -94,7 +94,7 @@ def _origins(node: fx.Node) -> set[str]:
 
 
 def operator_places(nodes: Sequence[fx.Node]) -> list[str]:
-    """Operators with the modules that call them, and how often."""
+    """Return operators with the modules that call them, and counts."""
     places: Counter[tuple[str, str]] = Counter()
     for node in nodes:
         stack = list((node.meta.get("nn_module_stack") or {}).values())
@@ -106,7 +106,9 @@ def operator_places(nodes: Sequence[fx.Node]) -> list[str]:
 
 
 def _size_names(program: Program, captured: Captured) -> dict[str, str]:
-    """The names of the dynamic sizes by the symbols of ``program``, which may differ from those of the capture."""
+    """Return the names of the dynamic sizes by the symbols of ``program``, which may differ from those of the
+    capture.
+    """
     symbols = [_sizes(p) for p in (captured.program, program)]
     return {
         str(now): captured.size_names[str(then)]
@@ -116,7 +118,7 @@ def _size_names(program: Program, captured: Captured) -> dict[str, str]:
 
 
 def _sizes(program: Program) -> list[Any]:
-    """All sizes of all input tensors, in order."""
+    """Return all sizes of all input tensors, in order."""
     values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
     inputs = [values.get(name) for name in program.graph_signature.user_inputs if isinstance(name, str)]
     return [size for value in inputs if isinstance(value, torch.Tensor) for size in value.shape]

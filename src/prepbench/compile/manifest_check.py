@@ -1,4 +1,4 @@
-"""What a manifest says about calls and the report is checked before it is used: anybody may have written it."""
+"""Check a manifest's calls and report before use, because a manifest is untrusted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PLAIN = (type(None), bool, int, float, str)
 
 
 def check_calls(data: Any) -> None:
-    """Raise ``ValueError`` unless ``data`` is what :meth:`CallSpec.to_dict` writes; the message names the place."""
+    """Raise ``ValueError`` unless ``data`` has the form of :meth:`CallSpec.to_dict`; the message names the place."""
     _check_table(data, "calls", "inputs", "outputs", "input_constants", "output_constants", "tensors", "defaults")
     for name in ("parameters", "keywords", "paths"):
         _check_list(data, name, str)
@@ -50,7 +50,7 @@ def check_calls(data: Any) -> None:
 
 
 def check_variants(data: Any, count: int) -> None:
-    """Raise ``ValueError`` unless ``data`` has the samples and the report of as many variants."""
+    """Raise ``ValueError`` unless ``data`` has the samples and the report of that many variants."""
     if not isinstance(data, list) or len(data) != count:
         raise ValueError("variants must be a list with a row for each variant of calls")
     for index, row in enumerate(data):
@@ -60,7 +60,7 @@ def check_variants(data: Any, count: int) -> None:
 
 
 def check_report(data: Any) -> None:
-    """Raise ``ValueError`` unless ``data`` is what :meth:`CompileReport.to_dict` writes."""
+    """Raise ``ValueError`` unless ``data`` has the form of :meth:`CompileReport.to_dict`."""
     _check_table(data, "report", "target", "seconds", "layers")
     seconds = data["seconds"]
     if not isinstance(seconds, dict) or not all(_is_number(value) for value in seconds.values()):
@@ -80,7 +80,7 @@ def check_report(data: Any) -> None:
 
 
 def _check_variants(data: Mapping[str, Any], outputs: int) -> None:
-    """Each has conditions, a row for each input, and plain values for some of the results."""
+    """Check that each variant has conditions, a row for each input, and plain values for some of the results."""
     if not isinstance(data.get("variants", []), list):
         raise ValueError("calls.variants must be a list")
     for index, variant in enumerate(data.get("variants", [])):
@@ -114,7 +114,7 @@ def _check_table(data: Any, where: str, *needed: str) -> None:
 
 
 def _check_counted(rows: Any) -> None:
-    """Each row is the steps to a number, and the steps to each tensor with a dim and a sign."""
+    """Check that each row has the steps to a number, and the steps to each tensor with a dim and a sign."""
     try:
         steps = [row[0] for row in rows] + [term[0] for row in rows for term in row[1]]
         numbers = [number for row in rows for term in row[1] for number in term[1:]]
@@ -135,7 +135,7 @@ def _check_list(data: Mapping[str, Any], name: str, kind: type, where: str = "ca
 
 
 def _check_arguments(data: Mapping[str, Any]) -> None:
-    """The nesting of the inputs is that of positional arguments and keywords."""
+    """Check that the inputs' structure is that of positional arguments and keywords."""
     tree, positional = data["inputs"], data["positional"]
     if type(positional) is not int or not 0 <= positional <= len(data["paths"]):
         raise ValueError("calls.positional must count arguments")
@@ -148,7 +148,7 @@ def _check_arguments(data: Mapping[str, Any]) -> None:
 
 
 def _check_tree(tree: Any, where: str, depth: int) -> int:
-    """Check a nesting; returns how many leaves it has."""
+    """Check a pytree; return its number of leaves."""
     if depth > MAX_DEPTH or not isinstance(tree, dict) or tree.get("kind") not in _KINDS:
         raise ValueError(f"calls.{where} is no nesting of values")
     if tree["kind"] == "leaf":
@@ -210,7 +210,7 @@ def _check_tensor(row: Any, where: str) -> None:
 
 
 def _check_condition(row: Any, where: str, tensors: Sequence[Any]) -> None:
-    """A condition has words, a formula in the grammar of sizes, and a dim of a tensor for each size in it."""
+    """Check that a condition has words, a formula in the grammar of sizes, and a tensor dim for each size in it."""
     _check_table(row, f"calls.{where}", "text", "sizes", "source", "formula", "places")
     _check_list(row, "sizes", str, f"calls.{where}")
     _check_words(row, where)
@@ -229,7 +229,7 @@ def _check_condition(row: Any, where: str, tensors: Sequence[Any]) -> None:
 
 
 def _check_words(row: Any, where: str) -> None:
-    """A condition says what it is about, and which line asks."""
+    """Check that a condition names its subject and its source line."""
     _check_table(row, f"calls.{where}", "text", "source")
     source = row["source"]
     if not isinstance(row["text"], str):

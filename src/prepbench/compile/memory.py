@@ -1,4 +1,4 @@
-"""How much memory compiling takes, estimated before any weight is touched."""
+"""Estimate the memory of a compile before any weight is touched."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SCALE = 4
 
 
 def memory_needed(task: CompileTask) -> int:
-    """Bytes that a compile holds at the same time at least, beyond the model and what is loaded already.
+    """Return a lower bound on the bytes that a compile holds at a time, beyond the model and loaded libraries.
 
     Activations and what the target's own compiler takes come on top.
 
@@ -54,7 +54,7 @@ def memory_needed(task: CompileTask) -> int:
 
 
 def check_memory(task: CompileTask) -> None:
-    """Refuse a compile that cannot fit.
+    """Raise for a compile that cannot fit.
 
     Raises:
         SettingsError: it holds more at the same time than there is; says how much, and what would fit.
@@ -71,7 +71,7 @@ def check_memory(task: CompileTask) -> None:
 
 
 def _other_ways(task: CompileTask) -> Mapping[str, int]:
-    """Changes of the arguments that take less memory, and how much they take."""
+    """Return changes of the arguments that take less memory, with their need."""
     if task.layer_settings is None:
         return {}
     options = replace(task.options, smooth_quant=False, cross_layer_equalization=False)
@@ -87,13 +87,13 @@ def _other_ways(task: CompileTask) -> Mapping[str, int]:
 
 
 def available_memory() -> int:
-    """Bytes that this process can still take, of the machine and of the container that it runs in."""
+    """Return the bytes available to this process, in the machine and in its container."""
     free = int(psutil.virtual_memory().available)
     try:
         limit, used = ((_GROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
         lines = (line.split() for line in (_GROUP / "memory.stat").read_text().splitlines())
         told = {name: int(count) for name, count in lines}
-        # copies of files in memory are given up for whoever needs it
+        # the page cache is reclaimable
         kept = int(used) - (told["file"] - told["shmem"])
         return free if limit == "max" else min(free, int(limit) - kept)
     except (OSError, ValueError, KeyError):
@@ -101,7 +101,7 @@ def available_memory() -> int:
 
 
 def _schemes(task: CompileTask) -> dict[str, WeightScheme]:
-    """The first scheme of each layer that is quantized, by the name of its weight."""
+    """Return the first scheme of each quantized layer, by the name of its weight."""
     rows = [row for row in task.layer_settings or () if row.settings is not None]
     return {
         f"{row.fqn}.weight": WeightScheme.of(next(row.settings.candidates()))

@@ -1,4 +1,4 @@
-"""Which weights and which adapters a model had when it was compiled, for calls that run in the model itself later."""
+"""The identity of a model's weights and adapters at the compile, for later calls that run in the model itself."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import nn
 
 _TENSORS, _VALUES = 16, 8
 _OTHER = 0.5
-"""How far values may be from those of then, of their own size: rounding and training move them less, chance more."""
+"""The relative tolerance for sampled values: rounding and training move them less, another initialisation more."""
 
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """A few values of a model's weights, and its adapters of PEFT that were in use, as plain data.
+    """Sampled values of a model's weights, and its active PEFT adapters, as plain data.
 
     Attributes:
         weights: a few values of some matrices, by their names.
@@ -29,16 +29,18 @@ class ModelIdentity:
 
     @classmethod
     def of(cls, model: Any) -> ModelIdentity:
-        """What a model is now; nothing is known of what has no method ``generate``."""
+        """Return a model's current identity; unknown for models without a method ``generate``."""
         if not isinstance(model, nn.Module) or not callable(getattr(model, "generate", None)):
             return cls()
-        # what is set to a constant at first, such as the weights of a normalization, tells nothing
+        # constant initial values, such as normalization weights, are inconclusive
         matrices = [(name, tensor) for name, tensor in model.named_parameters() if _is_telling(tensor)]
         some = matrices[:: -(-len(matrices) // _TENSORS) or 1]
         return cls({name: _some_values(tensor) for name, tensor in some}, adapters_in_use(adapter_layers(model)))
 
     def has_other_weights(self, model: nn.Module) -> bool:
-        """Whether a model of the same names has entirely other values, as one that was never loaded has."""
+        """Return whether a model of the same names has entirely other values, such as one whose checkpoint was not
+        loaded.
+        """
         now = {name: tensor for name, tensor in model.named_parameters() if name in self.weights}
         if any(tensor.is_meta for tensor in now.values()):
             return True
@@ -48,12 +50,12 @@ class ModelIdentity:
         return moved > _OTHER * size
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready data."""
+        """Return JSON-ready data."""
         return {"weights": dict(self.weights), "adapters": None if self.adapters is None else list(self.adapters)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ModelIdentity:
-        """Read what :meth:`to_dict` wrote.
+        """Read the data that :meth:`to_dict` wrote.
 
         Raises:
             ValueError: it is something else.
@@ -72,14 +74,14 @@ NO_IDENTITY = ModelIdentity()
 
 
 def adapter_layers(model: nn.Module) -> list[Any]:
-    """The layers of a model that hold adapters of PEFT."""
-    tuners = sys.modules.get("peft.tuners.tuners_utils")  # who has such layers has imported it
+    """Return the layers of a model with PEFT adapters."""
+    tuners = sys.modules.get("peft.tuners.tuners_utils")  # such layers can exist only if PEFT is imported
     kind = getattr(tuners, "BaseTunerLayer", None)
     return [] if kind is None else [layer for layer in model.modules() if isinstance(layer, kind)]
 
 
 def adapters_in_use(layers: list[Any]) -> tuple[str, ...] | None:
-    """The sets of adapters that layers compute with, each once; None where there are no such layers."""
+    """Return the distinct sets of active adapters of the layers; None without such layers."""
     if not layers:
         return None
     return tuple(sorted({" and ".join(_in_use(layer)) or "none" for layer in layers}))
@@ -97,7 +99,7 @@ def _is_telling(tensor: torch.Tensor) -> bool:
 
 @torch.no_grad()
 def _some_values(tensor: torch.Tensor) -> list[float]:
-    """A few values along the tensor, looked up one by one, because to flatten a transposed tensor copies it."""
+    """Return a few values along the tensor by indexing, because flattening a transposed tensor copies it."""
     found, count = [], min(_VALUES, tensor.numel())
     for number in range(count):
         place = torch.unravel_index(torch.tensor(number * tensor.numel() // count), tensor.shape)

@@ -1,4 +1,4 @@
-"""A compiled model as one ONNX file, with names that the user chooses."""
+"""Export a compiled model as one ONNX file, with names chosen by the user."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from prepbench.targets.onnx.target import write_onnx
 
 @dataclass(frozen=True)
 class ExportNames:
-    """The names that the user chose; see :meth:`prepbench.CompiledModel.export`."""
+    """The names chosen by the user; see :meth:`prepbench.CompiledModel.export`."""
 
     inputs: Sequence[str] | None = None
     outputs: Sequence[str] | None = None
@@ -35,7 +35,7 @@ class ExportNames:
 
     @property
     def given(self) -> bool:
-        """Whether anything was asked for."""
+        """Whether any name was given."""
         return any(value is not None for value in (self.inputs, self.outputs, self.axes, self.kept_outputs))
 
 
@@ -93,7 +93,7 @@ def copy_saved(folder: Path, names: ExportNames, runtime: Runtime, target: str) 
 
 
 def renamed(source: Lowering, names: ExportNames, assertions: Sequence[str] = ()) -> Lowering:
-    """What a target gets, with the names and the outputs that the user chose.
+    """Return the lowering input with the user's names and outputs.
 
     Those that tell whether assertions hold stay, and keep their names.
 
@@ -133,7 +133,7 @@ def renamed(source: Lowering, names: ExportNames, assertions: Sequence[str] = ()
 
 
 def checked_names(given: Sequence[str], old: Sequence[str], argument: str) -> list[str]:
-    """Names that are given in place of old ones; raise ``SettingsError`` unless they are as many, and different."""
+    """Return new names by old ones; raise ``SettingsError`` unless there are as many, all different."""
     if not isinstance(given, Iterable):
         raise SettingsError(
             f"{argument} must be a list of names, got {described(given)}. Write {argument}=[{old[0]!r}]."
@@ -159,7 +159,7 @@ def checked_names(given: Sequence[str], old: Sequence[str], argument: str) -> li
 def axis_names(
     sizes: Mapping[str, Sequence[Any]], axes: Mapping[str, Mapping[int, str] | Sequence[int]]
 ) -> Iterator[tuple[str, int, str]]:
-    """The tensor, the dim and the name of each dynamic dim that is to be named.
+    """Yield the tensor, the dim and the name of each dynamic dim that is to be named.
 
     Args:
         sizes: of the tensors by name; those that are no number are dynamic.
@@ -190,7 +190,7 @@ def axis_names(
 
 
 def _dimension_names(lowering: Lowering, axes: Mapping[str, Mapping[int, str] | Sequence[int]]) -> dict[str, str]:
-    """Names for the symbols of dynamic sizes."""
+    """Return names for the symbols of dynamic sizes."""
     sizes = _symbolic_sizes(lowering)
     result: dict[str, str] = {}
     for tensor, dim, name in axis_names(sizes, axes):
@@ -205,7 +205,7 @@ def _dimension_names(lowering: Lowering, axes: Mapping[str, Mapping[int, str] | 
 
 
 def _symbolic_sizes(lowering: Lowering) -> dict[str, tuple[Any, ...]]:
-    """The sizes of inputs and outputs by their names."""
+    """Return the sizes of inputs and outputs by their names."""
     values = {node.name: node.meta.get("val") for node in lowering.program.graph.nodes}
     signature = lowering.program.graph_signature
     named = [

@@ -1,4 +1,6 @@
-"""The nesting of inputs and outputs as JSON: enough to check a call and to rebuild a result in another process."""
+"""The pytree structure of inputs and outputs as JSON: enough to check a call and rebuild a result in another
+process.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ _PLAIN = (type(None), bool, int, float, str)
 
 
 def tree_of(spec: pytree.TreeSpec, *, with_fixed: bool = False) -> Tree:
-    """A pytree spec as JSON; ``with_fixed``, also the attributes of objects that hold no tensors, such as None."""
+    """Return a pytree spec as JSON; ``with_fixed``, also the attributes of objects that hold no tensors, such as
+    None.
+    """
     if spec.is_leaf():
         return {"kind": "leaf"}
     children = [tree_of(child, with_fixed=with_fixed) for child in spec.children()]
@@ -38,7 +42,7 @@ def tree_of(spec: pytree.TreeSpec, *, with_fixed: bool = False) -> Tree:
 
 
 def number_leaves(spec: pytree.TreeSpec) -> tuple[int, ...]:
-    """The places of the leaves that are tensors in graphs only, and numbers in the objects that hold them."""
+    """Return the positions of leaves that are tensors in graphs only, and numbers in their objects."""
     found: list[int] = []
     count = 0
     names = spec.context.names if isinstance(spec.context, Layout) else [""] * spec.num_children
@@ -50,7 +54,7 @@ def number_leaves(spec: pytree.TreeSpec) -> tuple[int, ...]:
 
 
 def without_fixed(tree: Tree) -> Tree:
-    """The tree without what ``with_fixed`` added."""
+    """Return the tree without the parts that ``with_fixed`` added."""
     rest = {key: value for key, value in tree.items() if key != "fixed"}
     return {**rest, "items": [without_fixed(item) for item in tree["items"]]} if "items" in tree else rest
 
@@ -60,7 +64,7 @@ def _name(kind: Any) -> str:
 
 
 def _attributes(context: Any, count: int) -> tuple[list[str], dict[str, Any]]:
-    """Names of an object's parts, those its registration keeps, else numbers; and what else it holds that is plain."""
+    """Return the names of an object's parts from its registration, else numbers; and its other plain attributes."""
     fixed: dict[str, Any] = getattr(context, "fixed", {})
     names = getattr(context, "names", context)
     if isinstance(names, list) and len(names) == 2 and all(isinstance(part, list) for part in names):
@@ -74,7 +78,7 @@ Build = Callable[[Iterator[Any]], Any]
 
 
 def rebuild(tree: Tree, leaves: Iterator[Any]) -> Any:
-    """Put leaves back into the nesting that ``tree`` describes.
+    """Rebuild the structure of ``tree`` from leaves.
 
     Dataclasses and named tuples are those of this process, see :mod:`prepbench.compile.result_classes`. Other objects
     become dicts of their parts.
@@ -83,7 +87,7 @@ def rebuild(tree: Tree, leaves: Iterator[Any]) -> Any:
 
 
 def rebuilder(tree: Tree) -> Build:
-    """:func:`rebuild` for one tree, which is looked through once: a cache has many parts."""
+    """Return :func:`rebuild` for one tree, which is analysed once, because a cache has many parts."""
     kind = tree["kind"]
     if kind == "leaf":
         return next
@@ -117,7 +121,7 @@ def _named_tuple(tree: Tree, items: Sequence[Build]) -> Build:
 
 
 def leaf_names(tree: Tree, name: str = "output") -> list[str]:
-    """A name for each leaf from the keys and positions that lead to it, e.g. ``"logits"`` or ``"output_1"``."""
+    """Return a name for each leaf from the keys and positions that lead to it, e.g. ``"logits"`` or ``"output_1"``."""
     if tree["kind"] == "leaf":
         return [name]
     keys: Sequence[Any] = tree.get("keys") or range(len(tree["items"]))
@@ -129,7 +133,7 @@ def leaf_names(tree: Tree, name: str = "output") -> list[str]:
 
 
 def identifiers(names: Sequence[str]) -> tuple[str, ...]:
-    """Valid identifiers for names, numbered where one occurs again.
+    """Return valid identifiers for names, numbered on repetition.
 
     Example:
         >>> identifiers(["x[0]", "x.0", "1"])

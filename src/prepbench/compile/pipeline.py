@@ -1,4 +1,4 @@
-"""``compile_model``: the only place that joins capture, settings, quantization and targets."""
+"""``compile_model``: joins capture, settings, quantization and targets."""
 
 from __future__ import annotations
 
@@ -247,12 +247,12 @@ def compile_model(
         target.check_available()
         check_weights(module_or_func)
     called = module_or_func if forward_fn is None else with_forward_fn(module_or_func, forward_fn)
-    # names, because module objects are the user's and what is captured is a twin
+    # names, because module objects are the user's, and the captured model is a twin
     leaves = chosen_leaves(as_module(called), leaf_modules)
     if fullgraph and not is_dry_run:
         target.check_leaves(tuple(leaves.values()))
     state = None if reuse is None else fingerprint(module_or_func, forward_fn)
-    twin = Twin(called)  # for other threads the model stays in its mode
+    twin = Twin(called)  # on a twin, because other threads see the model's mode
     function, model = twin.model, as_module(twin.model)
     layers = settings_of_layers(model, target, settings, quantization_settings, layer_quantization_settings)
     pruned = () if pruning_settings is None else prunable_layers(model, pruning_settings, layer_pruning_settings)
@@ -304,7 +304,7 @@ def compile_model(
             )
             with stage.checked([*wanted.samples, *calibration]):
                 task = pruned_task(task, pruned, timer, is_plan=is_dry_run) if pruned else task
-                kept = None if pruned else stage.kept  # what is learned belongs to the model as it was captured
+                kept = None if pruned else stage.kept  # learned values belong to the captured state of the model
                 result = planned(task, timer) if is_dry_run else compile_task(task, timer, kept)
     log.done(result if is_dry_run else result.report)
     return result
@@ -318,7 +318,8 @@ def _axes(function: Callable[..., Any], samples: list[Sample], axes: DynamicAxes
     return axes
 
 
-# ``compile_model`` with adapters: they learn on the calibration samples what quantization and pruning cost.
+# ``compile_model`` with adapters: they are trained on the calibration samples to recover the loss of quantization and
+# pruning.
 
 
 STEPS = 200
@@ -335,7 +336,7 @@ def adapted_task(
     dynamic: bool,
     is_dry_run: bool,
 ) -> CompileTask:
-    """How to compile a model with adapters that have learned; in a dry run, that are to learn.
+    """Return how to compile a model with trained adapters; in a dry run, with adapters to be trained.
 
     Args:
         model: the user's.
@@ -411,13 +412,13 @@ def _check(model: Any, given: TrainingArguments, refused: Mapping[str, bool]) ->
         )
 
 
-# Compiling a model that was trained with quantizers: what they have learned is taken as it is.
+# Compile a model that was trained with quantizers: their learned parameters are used unchanged.
 
 
 def task_of_trained(
     model: TrainableModel, deployment: DeploymentSettings | None, given: dict[str, Any], extra: dict[str, Any]
 ) -> CompileTask:
-    """How to compile a trained model, with the weights that it has now.
+    """Return how to compile a trained model, with its current weights.
 
     Args:
         model: trained or not.
@@ -458,7 +459,9 @@ def task_of_trained(
 
 
 def _with_weights_of(model: TrainableModel, task: CompileTask) -> torch.export.ExportedProgram:
-    """The program of evaluation mode with copies of what the model holds, so that training on changes nothing."""
+    """Return the program of evaluation mode with copies of the model's tensors, so that further training has no
+    effect.
+    """
     own = model.parts.model
     tensors = {**dict(own.named_parameters(remove_duplicate=False)), **dict(own.named_buffers(remove_duplicate=False))}
     copies: dict[int, torch.Tensor] = {}

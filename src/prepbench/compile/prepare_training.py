@@ -86,7 +86,7 @@ def trainable(
     is_model_pretrained: bool = True,
     progress: ProgressCallback = report_nothing,
 ) -> TrainableModel:
-    """A copy of a model that is trained as it will be quantized. The model itself is not changed.
+    """Return a copy of a model that is trained as it will be quantized. The model itself is not changed.
 
     The same layers and values are rounded as by :func:`prepbench.compile_model` with the same arguments, and gradients
     pass the rounding. Train the result as any ``torch.nn.Module`` (or by :func:`prepbench.recover`), then give it to
@@ -159,7 +159,7 @@ def trainable(
 
 
 def prepare_training(model: nn.Module, given: TrainingArguments, progress: ProgressCallback) -> TrainableModel:
-    """What :func:`trainable` does."""
+    """Prepare a model for training; see :func:`trainable`."""
     check_progress(progress)
     given.check(model)
     options = _options(given.compile_options)
@@ -263,7 +263,7 @@ def _mode_graph(
     zeros: Mapping[int, torch.Tensor],
     evaluated: CompileTask | None,
 ) -> ModeGraph | None:
-    """The graph of one mode; None where training does not have what is quantized in evaluation."""
+    """Return the graph of one mode; None if training lacks layers that are quantized in evaluation."""
     unfolded = replace(task.options, fold_batch_norm=False)
 
     def graph_of(one: CompileTask) -> fx.GraphModule:
@@ -302,7 +302,7 @@ def _captured(
     *,
     is_training: bool,
 ) -> CompileTask:
-    """The graph of a mode, on the tensors of ``own``."""
+    """Return the graph of a mode, on the tensors of ``own``."""
     progress(Progress("capture", int(is_training), 2))
     twin = Twin(own)
     twin.model.train(is_training)
@@ -328,7 +328,7 @@ def _captured(
 
 
 def _quantizers(observed: Observed, schemes: Mapping[str, WeightScheme]) -> dict[str, nn.Module]:
-    """What stands for each observer, by its name."""
+    """Return the replacement of each observer, by its name."""
     owners = {edge: layer.fqn for edge, layer in observed.plan.weights.items()}
     found: dict[str, nn.Module] = {}
     for node in observed.graph.graph.nodes:
@@ -345,7 +345,7 @@ def _quantizers(observed: Observed, schemes: Mapping[str, WeightScheme]) -> dict
 
 
 def _for_training(row: ExplainedLayer, own: nn.Module, lora: LoraSettings | None) -> ExplainedLayer:
-    """The settings of a layer, rounded to nearest, by its name where it has adapters."""
+    """Return the settings of a layer, rounded to nearest, by its name where it has adapters."""
     if row.settings is not None and row.settings.cross_layer_equalization:
         raise _changes_weights("QuantizationSettings.cross_layer_equalization")
     settings = None if row.settings is None else replace(row.settings, weights_algorithm="nearest")
@@ -365,7 +365,7 @@ def _changes_weights(name: str) -> SettingsError:
 def _own_copy(model: nn.Module) -> nn.Module:
     try:
         return copy.deepcopy(model)
-    except Exception as error:  # whatever a class of the user's raises
+    except Exception as error:  # the user's class may raise anything
         raise InputError(
             f"model cannot be copied, and training must not change it: {sentence(error)} Give a module that "
             "copy.deepcopy takes, without results of a call in its attributes."
@@ -384,7 +384,7 @@ def _options(given: CompileOptions | None) -> CompileOptions:
 
 
 def observed_for_training(task: CompileTask, own: nn.Module, progress: ProgressCallback) -> Observed:
-    """The float graph with observers, calibrated if ranges are to be learned from samples."""
+    """Return the float graph with observers, calibrated if ranges are learned from samples."""
     assert task.layer_settings is not None
     samples = flat_samples(task.calibration, task.call_spec)
     program = task.in_types_of_target().program
@@ -402,7 +402,7 @@ def observed_for_training(task: CompileTask, own: nn.Module, progress: ProgressC
 
 
 def with_choices(task: CompileTask, own: nn.Module, progress: ProgressCallback) -> CompileTask:
-    """The task with one number of bits and one size of blocks for each layer, where its settings name several."""
+    """Return the task with one choice of bits and block size per layer, where its settings name several."""
     rows = task.layer_settings
     if rows is None or not any(_is_open(row.settings) for row in rows):
         return task
@@ -439,12 +439,12 @@ def _decided(row: ExplainedLayer, report: LayerReport) -> ExplainedLayer:
     return replace(row, settings=single)
 
 
-# Pruning what is to be trained: a smaller model, and where its weights stay zero.
+# Prune a model before training: a smaller model, and masks for weights that stay zero.
 
 
 @dataclass(frozen=True)
 class SmallerModel:
-    """A model whose graph was pruned, because its own code does not take fewer channels.
+    """A model whose graph was pruned, because its own code does not support fewer channels.
 
     Attributes:
         task: with the pruned program.
@@ -485,7 +485,7 @@ class Unprepared:
         calibration: Sequence[Sample],
         progress: ProgressCallback,
     ) -> Unprepared:
-        """Prune a model, unless that is done."""
+        """Prune a model, unless that is done already."""
         if isinstance(model, PrunedGraph):
             origin = model.origin
             return cls(origin.model, origin.rows, origin.pruned, origin.calibration, model)
@@ -497,7 +497,7 @@ class Unprepared:
 
 @torch.no_grad()
 def _take_weights(own: nn.Module, graph: PrunedGraph) -> None:
-    """Give a pruned model the weights that its graph has now."""
+    """Copy the current weights of its graph into a pruned model."""
     held = {**dict(own.named_parameters(remove_duplicate=False)), **dict(own.named_buffers(remove_duplicate=False))}
     for name, value in graph.graph.state_dict(keep_vars=True).items():
         if name in held:
@@ -505,7 +505,7 @@ def _take_weights(own: nn.Module, graph: PrunedGraph) -> None:
 
 
 def zeros_of(own: nn.Module, masks: Mapping[str, torch.Tensor]) -> dict[int, torch.Tensor]:
-    """Where weights are zero, by the parameter (layers may share it, and adapters give it another name)."""
+    """Return the masks of zero weights by parameter (layers may share one, and adapters give it another name)."""
     parameters = dict(own.named_parameters(remove_duplicate=False))
     return {id(parameters[name]): mask == 0 for name, mask in masks.items()}
 
@@ -543,7 +543,7 @@ def pruned_as_graph(task: CompileTask, own: nn.Module, before: Unprepared) -> Sm
 
 
 def why_no_code(found: PrunedModel) -> str:
-    """Why training runs the graph; empty where the model's own code takes what is left."""
+    """Return why training runs the graph; empty if the model's own code supports the remaining channels."""
     return (
         f"channels that the model's own code counts are gone, so its graph is trained: {found.why_graph}"
         if (found.why_graph)

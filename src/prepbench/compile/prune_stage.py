@@ -1,4 +1,4 @@
-"""The stage of a compile that prunes, between capture and quantization."""
+"""The pruning stage of a compile, between capture and quantization."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from prepbench.settings import PrunableLayer
 
 
 def pruned_task(task: CompileTask, layers: Sequence[PrunableLayer], timer: StageTimer, *, is_plan: bool) -> CompileTask:
-    """The task with a pruned program; arguments and errors as for :func:`pruned_program`."""
+    """Return the task with a pruned program; arguments and errors as for :func:`pruned_program`."""
     return with_pruned(task, pruned_program(task, layers, timer, is_plan=is_plan))
 
 
 def pruned_program(task: CompileTask, layers: Sequence[PrunableLayer], timer: StageTimer, *, is_plan: bool) -> Pruned:
-    """The program of a task, pruned.
+    """Return the program of a task, pruned.
 
     Args:
         task: what was captured.
@@ -50,7 +50,7 @@ def pruned_program(task: CompileTask, layers: Sequence[PrunableLayer], timer: St
 
 
 def with_pruned(task: CompileTask, pruned: Pruned) -> CompileTask:
-    """The task with another program, and a model that counts what is left."""
+    """Return the task with another program, and a model that counts the remaining parameters."""
     return replace(
         task,
         program=pruned.program,
@@ -61,13 +61,13 @@ def with_pruned(task: CompileTask, pruned: Pruned) -> CompileTask:
 
 
 def _checked(task: CompileTask) -> list[Sample]:
-    """Samples, and calls of sizes that no sample had, as far as the model takes them."""
+    """Return samples, and calls of sizes that no sample has, as far as the model takes them."""
     captured = task.captured
     found = list(captured.samples[:2])
     for sample in varied(captured.model, captured.samples, captured.axes):
         try:
             run(captured.model, sample, captured.model)
-        except Exception as error:  # of the user's model: a size that it does not take proves nothing
+        except Exception as error:  # of the user's model: a size that it rejects proves nothing
             raise_if_internal(error)
             continue
         found.append(sample)
@@ -75,7 +75,7 @@ def _checked(task: CompileTask) -> list[Sample]:
 
 
 def size_remarks(task: CompileTask, rows: Sequence[LayerReport]) -> tuple[str, ...]:
-    """What masks are good for: the size once zeros are left out."""
+    """Return remarks on the size that masks allow once zeros are left out."""
     masked = [row for row in task.pruned if row.zeros]
     if not masked:
         return ()

@@ -1,4 +1,4 @@
-"""``pb.prune``: a smaller model in PyTorch, to look at, train on or compile."""
+"""``pb.prune``: a smaller model in PyTorch, to inspect, train or compile."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class PrunedModel:
 
     @property
     def sparsity(self) -> dict[str, float]:
-        """The share of the parameters of each layer that is gone or zero."""
+        """The share of each layer's parameters that is removed or zero."""
         return {row.fqn: row.sparsity for row in self.layers}
 
     def __repr__(self) -> str:
@@ -71,7 +71,7 @@ class PrunedModel:
 
 @dataclass(frozen=True)
 class Origin:
-    """What a pruned graph was made of, from which it is prepared for training.
+    """The origin of a pruned graph, from which it is prepared for training.
 
     Attributes:
         model: a copy of the model, before it was pruned.
@@ -87,7 +87,7 @@ class Origin:
 
 
 class PrunedGraph(nn.Module):
-    """Runs a pruned program, called like the model that it was captured from; with the names of its parameters.
+    """Runs a pruned program with the call and the parameter names of the captured model.
 
     It computes what the model does in evaluation mode, in training mode as well.
 
@@ -105,7 +105,7 @@ class PrunedGraph(nn.Module):
         self._call_spec, self._out_spec = call_spec, out_spec
 
     def train(self, mode: bool = True) -> PrunedGraph:
-        """Note the mode, which changes nothing.
+        """Set the mode, which has no effect.
 
         Args:
             mode: True for training, False for evaluation.
@@ -175,7 +175,7 @@ def pruned_model(
     calibration: Sequence[Sample],
     progress: ProgressCallback,
 ) -> PrunedModel:
-    """:func:`prune` once its arguments are checked and read."""
+    """Return :func:`prune` for checked arguments."""
     twin = Twin(model)
     twin.model.eval()
     with tracing(progress):
@@ -197,7 +197,7 @@ def pruned_model(
 
 
 def _own_form(model: nn.Module, task: CompileTask, graph: PrunedGraph) -> tuple[nn.Module | None, str]:
-    """The model in its own class, if that computes what the pruned graph computes; else why not."""
+    """Return the model in its own class, if that equals the pruned graph; else the reason why not."""
     try:
         made = in_own_classes(model, task.program)
         for sample in task.captured.samples[:2]:

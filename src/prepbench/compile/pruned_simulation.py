@@ -1,4 +1,4 @@
-"""Simulations of a model in which layers are pruned, beside the whole model in float."""
+"""Simulations of a model with pruned layers, compared with the whole float model."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from prepbench.running.random_numbers import numbers_kept
 from prepbench.running.tracing import tracing
 from prepbench.settings import PruningSettings, QuantizationSettings
 
-_KEPT = 4  # pruned models whose ranges are remembered
+_KEPT = 4  # the number of pruned models whose ranges are cached
 
 
 class PrunedSimulation(Simulation):
-    """The model with zeros where it would be pruned; scores say how far that is from the whole model in float.
+    """The model with zeros for pruned weights; scores measure its distance from the whole float model.
 
     Args:
         whole: of the whole model.
@@ -38,7 +38,7 @@ class PrunedSimulation(Simulation):
     def score(
         self, settings: Assignment, progress: ProgressCallback = report_nothing, *, even_alone: bool = False
     ) -> Score:
-        """How far the pruned model with these settings is from the whole one in float."""
+        """Return the distance of the pruned model with these settings from the whole float model."""
         exact, mixture = self._whole._float, self._mixture(settings)
         with numbers_kept():
             graph = self._graph(mixture)
@@ -50,7 +50,7 @@ class PrunedSimulation(Simulation):
 
 
 class PrunedLayers:
-    """What pruning layers does, by itself or together with bits.
+    """The effects of pruning layers, alone or together with quantization.
 
     Args:
         simulation: of the whole model.
@@ -66,14 +66,14 @@ class PrunedLayers:
         self.cuts = Cuts(source.program, layers, source.samples)
 
     def refusal(self, fqn: str, settings: PruningSettings) -> str:
-        """Why nothing of a layer would go; empty where something does."""
+        """Return why pruning would remove nothing of a layer; empty if it removes something."""
         if fqn not in self._names:
             return "an embedding is not pruned"
         with self._lock, tracing():
             return self.cuts.refusal(fqn, settings)
 
     def alone(self, fqn: str, settings: PruningSettings) -> PrunedSimulation:
-        """The model with one layer pruned, and those that must lose the same channels.
+        """Return the model with one layer pruned, and those that must lose the same channels.
 
         Raises:
             SettingsError: nothing would be pruned; says why.
@@ -83,7 +83,7 @@ class PrunedLayers:
         return self.simulation(self.cuts.around(fqn, settings))
 
     def simulation(self, cuts: Sequence[Cut]) -> PrunedSimulation:
-        """The model without some of what it can lose."""
+        """Return the model without some of its prunable parts."""
         key = frozenset(cuts)
         with self._lock, tracing():
             if key not in self._simulations:
@@ -96,14 +96,14 @@ class PrunedLayers:
     def weight_bytes(
         self, pruned: PrunedSimulation, fqn: str, settings: PruningSettings, bits: QuantizationSettings | None
     ) -> int:
-        """Bytes of what is left of a layer's weights; single weights take one bit more, which says where they are."""
+        """Return the bytes of a layer's remaining weights; unstructured sparsity adds one mask bit per weight."""
         whole, left = _counted(self._simulation, fqn), _counted(pruned, fqn)
         stored = self._simulation.weight_bytes(fqn, bits) * left // max(whole, 1)
         return stored if settings.mask_type == "channels" else stored + whole // 8
 
 
 def _counted(simulation: Simulation, fqn: str) -> int:
-    """How many of a layer's weights are not zero."""
+    """Return the number of non-zero weights of a layer."""
     state: Mapping[str, Any] = simulation.source.program.state_dict
     prefix = f"{fqn}." if fqn else ""
     names = (name for name in state if name.startswith(prefix) and "." not in name[len(prefix) :])

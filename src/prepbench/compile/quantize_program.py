@@ -1,4 +1,4 @@
-"""From the program in float to the quantized program."""
+"""Quantize a program: from float to integers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Quantized:
 
 
 def quantize(task: CompileTask, timer: StageTimer, kept: KeptCapture | None = None) -> Quantized:
-    """Insert observers, calibrate, choose weight schemes, convert, and export again with the same dynamic sizes.
+    """Insert observers, calibrate, choose weight schemes, convert, and re-export with the same dynamic sizes.
 
     Args:
         task: the program in float, in the types of the target.
@@ -87,7 +87,7 @@ def quantize(task: CompileTask, timer: StageTimer, kept: KeptCapture | None = No
 
 
 def accounted(task: CompileTask, observed: Observed | None) -> tuple[TensorReport, ...]:
-    """What becomes of each parameter, buffer and constant; ``observed`` is None where nothing is quantized."""
+    """Return the outcome for each parameter, buffer and constant; ``observed`` is None where nothing is quantized."""
     captured = task.captured
     account = Account(task.program, captured.model, captured.leaves, task.layer_settings)
     if observed is not None:
@@ -96,7 +96,7 @@ def accounted(task: CompileTask, observed: Observed | None) -> tuple[TensorRepor
 
 
 def _with_copy(row: TensorReport, program: torch.export.ExportedProgram) -> TensorReport:
-    """The row of a tensor, which says whether it is stored in float beside its integers."""
+    """Return the row of a tensor, with a note if it is stored in float beside its integers."""
     given = {**program.state_dict, **program.constants}
     names = [name for one in (row.fqn, *row.names) for name in (one, f"{one}_in_float32".replace(".", "_"))]
     if row.outcome != QUANTIZED or not any(name in given for name in names):
@@ -106,7 +106,7 @@ def _with_copy(row: TensorReport, program: torch.export.ExportedProgram) -> Tens
 
 
 def _measured(task: CompileTask, samples: Sequence[Sample], timer: StageTimer, kept: KeptCapture | None) -> Observed:
-    """Observed, calibrated and, where weights are trained, measured."""
+    """Return the observed, calibrated and, where weights are trained, measured graph."""
     captured, progress = task.captured, timer.progress
     assert task.layer_settings is not None
     with timer("insert observers"), tracing(progress):
@@ -135,7 +135,7 @@ def _measured(task: CompileTask, samples: Sequence[Sample], timer: StageTimer, k
 
 
 def taught(observed: Observed, trained: TrainableModel) -> Observed:
-    """Observers that know what the quantizers of a trained model have learned."""
+    """Return observers with the learned parameters of a trained model's quantizers."""
     read_weights(observed.graph)
     teach(trained, observed.graph)
     fit_biases(observed.graph)

@@ -1,4 +1,4 @@
-"""The report of a compile: what was done to each layer, seconds of each stage, sizes."""
+"""The report of a compile: the outcome for each layer, seconds of each stage, sizes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from prepbench.quantize.accounting import totals
 from prepbench.quantize.conversion import Stored
 from prepbench.quantize.report import QUANTIZED
 
-# What was lowered, read again: the bits that weights take there.
+# The stored bits of weights, read from the lowered program.
 
 
 def with_stored_bits(
     layers: Iterable[LayerReport], stored: Mapping[str, Stored], bits: Mapping[str, int]
 ) -> tuple[LayerReport, ...]:
-    """The reports of layers with the bits that their integers take.
+    """Return the reports of layers with their stored bits per weight.
 
     Args:
         layers: the reports.
@@ -45,7 +45,7 @@ def with_stored_bits(
 
 
 def bits_per_weight(tensors: Iterable[TensorReport], bits: Mapping[str, int], size: int | None) -> float | None:
-    """Bits that are stored for each number of the model's parameters and buffers, scales and zero points included.
+    """Return the stored bits per number of the model's parameters and buffers, including scales and zero points.
 
     Args:
         tensors: what the model has.
@@ -58,7 +58,7 @@ def bits_per_weight(tensors: Iterable[TensorReport], bits: Mapping[str, int], si
 
 
 def _integers_of(name: str, stored: Mapping[str, Stored]) -> str | None:
-    """The name in the program of the integers that a constant holds, as they are or packed."""
+    """Return the name in the program of a constant's integers, unpacked or packed."""
     while name not in stored:
         shorter = re.sub(r"(_packed|_table)?_*$", "", name)
         if shorter == name:
@@ -68,7 +68,7 @@ def _integers_of(name: str, stored: Mapping[str, Stored]) -> str | None:
 
 
 _PATTERNS = 6
-"""How many patterns of names a line of the report has."""
+"""The most patterns of names in a line of the report."""
 
 _LARGE = 1024
 """Elements from which on a tensor that is in no layer has a line in the text."""
@@ -133,13 +133,13 @@ class CompileReport:
 
     @property
     def sparsity(self) -> dict[str, float]:
-        """The share of the parameters of each layer that is gone or zero, for an overlay: ``diagram.overlay(
-        compiled.report.sparsity, name="sparsity")``; empty where nothing was pruned.
+        """The share of each layer's parameters that is removed or zero, for an overlay: ``diagram.overlay(
+        compiled.report.sparsity, name="sparsity")``; empty if nothing was pruned.
         """
         return {row.fqn: row.sparsity for row in self.pruned}
 
     def table(self, of: str = "layers") -> Any:
-        """A pandas ``DataFrame`` with a row for each layer.
+        """Return a pandas ``DataFrame`` with a row for each layer.
 
         Args:
             of: ``"layers"``; or ``"tensors"`` for a row for each parameter, buffer and constant of the model, which
@@ -158,12 +158,12 @@ class CompileReport:
         return view("views.tables", f"{of}_table", self)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready data."""
+        """Return JSON-ready data."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> CompileReport:
-        """Read what :meth:`to_dict` wrote."""
+        """Read the data that :meth:`to_dict` wrote."""
         layers = tuple(_layer(row) for row in data["layers"])
         names = ("leaves", "fallbacks", "unsupported", "remarks", "reused", "conditions", "variants")
         lists = {name: tuple(data.get(name, ())) for name in names}
@@ -186,7 +186,9 @@ class CompileReport:
         return "\n".join(lines)
 
     def _left_over(self) -> list[str]:
-        """What is in no layer and stays in float although it is as large as a weight, or is not used."""
+        """Return tensors outside of layers that stay in float although they are as large as a weight, and unused
+        ones.
+        """
         if not self.layers:
             return []
         large = [row for row in self.tensors if row.elements >= _LARGE and row.reason]
@@ -195,7 +197,7 @@ class CompileReport:
 
     @property
     def headline(self) -> str:
-        """What holds for the whole model, in a few lines."""
+        """The facts on the whole model, in a few lines."""
         lines = [self._headline(), *self._accounted(), *self._pruned()]
         lines += [f"  {remark}" for remark in self.remarks]
         lines += [f"  leaf: {name or 'the model itself'}" for name in self.leaves if not self.dry_run]
@@ -205,7 +207,7 @@ class CompileReport:
         return "\n".join(lines)
 
     def _main_output(self) -> str:
-        """The main result and its SQNR; where there is one output, it has no name."""
+        """Return the main result and its SQNR; a single output has no name."""
         if len(self.output_sqnrs) < 2:
             return f"outputs at {self.model_sqnr or 0:.1f} dB"
         name, sqnr = next(iter(self.output_sqnrs.items()))
@@ -218,7 +220,7 @@ class CompileReport:
         return f"; the worst of {len(self.output_sqnrs)} outputs is {name} at {sqnr:.1f} dB"
 
     def _accounted(self) -> list[str]:
-        """Of the model's bytes, what became of how many."""
+        """Return the model's bytes by outcome."""
         counted = {outcome: size for outcome, size in totals(self.tensors).items() if size}
         if not self.layers or not counted:
             return []
@@ -259,7 +261,8 @@ class CompileReport:
 
 
 def grouped_lines(texts: Iterable[tuple[str, str]], what: str = "layers") -> list[str]:
-    """A line for all layers, or ``what`` they are, of which the same is said: how many, and their names as patterns.
+    """Return one line for all layers, or ``what`` they are, with the same remark: their number, and their names as
+    patterns.
 
     Example:
         >>> grouped_lines([("layers.0.up", "float"), ("layers.1.up", "float"), ("head", "int8")])
@@ -285,5 +288,5 @@ def _layer(row: Mapping[str, Any]) -> LayerReport:
 
 
 def names_of(leaves: Iterable[Failure]) -> tuple[str, ...]:
-    """Leaves as a report names them: modules by their FQN, lines in words."""
+    """Return leaves as a report names them: modules by their FQN, lines in words."""
     return tuple(leaf.fqn if leaf.lines is None else leaf.part for leaf in leaves)

@@ -1,4 +1,4 @@
-"""The classes of a loaded model's results: found among those of this process, filled without running their code."""
+"""The classes of a loaded model's results: looked up in this process, and filled without running their code."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-# Result classes of this package may be imported to rebuild a loaded model's outputs; nothing else that a file names is.
+# The only package whose result classes may be imported for a loaded model's outputs; no other name in a file is
+# imported.
 _TRUSTED = "transformers"
 
 
 def made_object(name: str, parts: Mapping[str, Any]) -> Any:
-    """An object of the dataclass ``name`` with these fields; None where there is no such class that can be filled.
+    """Return an object of the dataclass ``name`` with these fields; None if no such class can be filled.
 
     The class must be there: in ``transformers``, or in a module that this process has imported. ``__init__``,
     ``__post_init__`` and setters of properties do not run, because anybody may have chosen the name and the parts.
@@ -27,7 +28,7 @@ def made_object(name: str, parts: Mapping[str, Any]) -> Any:
 
 
 def object_maker(name: str) -> Callable[[Mapping[str, Any]], Any]:
-    """:func:`made_object` for one name, whose class is looked up once if it is of a package that stays as it is."""
+    """Return :func:`made_object` for one name, whose class is looked up once if its package is stable."""
     known: list[type] = []
 
     def make(parts: Mapping[str, Any]) -> Any:
@@ -56,7 +57,9 @@ def _made(kind: type | None, parts: Mapping[str, Any]) -> Any:
 
 
 def _form(kind: type) -> tuple[dict[str, None], bool] | None:
-    """The fields of a dataclass that can be filled, and whether it is a table of them; None for another class."""
+    """Return the fields of a dataclass that can be filled, and whether it is a table of them; None for another
+    class.
+    """
     if kind not in _FORMS:
         known = None
         if dataclasses.is_dataclass(kind) and not hasattr(kind, "__del__"):
@@ -68,11 +71,11 @@ def _form(kind: type) -> tuple[dict[str, None], bool] | None:
 
 
 _FORMS: weakref.WeakKeyDictionary[type, tuple[dict[str, None], bool] | None] = weakref.WeakKeyDictionary()
-"""What was found of a class: to look takes longer than all else in a result."""
+"""Cached facts on classes: the lookup takes longer than the rest of a result."""
 
 
 def filled(kind: type, parts: Mapping[str, Any]) -> Any:
-    """An object of a class with these attributes. None of its code runs.
+    """Return an object of a class with these attributes, without running its code.
 
     Raises:
         ValueError: setting its attributes, making it or letting it go would run code.
@@ -91,14 +94,16 @@ _NO_OBJECTS = (type, types.ModuleType, types.FunctionType)
 
 
 def made_tuple(name: str, fields: Sequence[str], items: Sequence[Any]) -> Any:
-    """A named tuple of the class ``name``; None where this process has no such class with these fields."""
+    """Return a named tuple of the class ``name``; None if this process has no such class with these fields."""
     kind = class_named(name)
     fits = kind is not None and issubclass(kind, tuple) and getattr(kind, "_fields", None) == tuple(fields)
     return tuple.__new__(kind, items) if kind is not None and fits and not hasattr(kind, "__del__") else None
 
 
 def class_named(name: str) -> type | None:
-    """The class of this module and name, if the module is imported; only those of ``transformers`` are imported."""
+    """Return the class of this module and name, if the module is imported; only those of ``transformers`` are
+    imported.
+    """
     steps = name.split(".")
     for split in range(len(steps) - 1, 0, -1):
         path = ".".join(steps[:split])
@@ -121,7 +126,7 @@ def _imported(path: str) -> types.ModuleType | None:
 
 
 def _is_table(kind: type) -> bool:
-    """Whether it is one of the result classes of ``transformers``: a dict of the fields that are not None."""
+    """Return whether it is one of the result classes of ``transformers``: a dict of the fields that are not None."""
     bases = [f"{base.__module__}.{base.__name__}" for base in kind.__mro__]
     return any(base.startswith(f"{_TRUSTED}.") and base.endswith(".ModelOutput") for base in bases) and issubclass(
         kind, collections.OrderedDict
@@ -129,11 +134,11 @@ def _is_table(kind: type) -> bool:
 
 
 _PLAIN_FIELDS: weakref.WeakKeyDictionary[type, set[str]] = weakref.WeakKeyDictionary()
-"""Fields by class that were found plain."""
+"""Fields by class that are known to be plain."""
 
 
 def _is_plain_field(kind: type, field: str) -> bool:
-    """Whether setting it runs no code: it is no property, and no other attribute with a setter of its own."""
+    """Return whether setting it runs no code: it is no property or other descriptor with a setter."""
     plain = _PLAIN_FIELDS.setdefault(kind, set())
     if field in plain:
         return True

@@ -1,4 +1,4 @@
-"""Samples of a compile: read once, and turned into calls of the flat program."""
+"""The samples of a compile: read once, and converted to calls of the flat program."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def read_samples(
     transform: Callable[[Any], Any] | None,
     name: str = "tracing_inputs",
 ) -> tuple[list[Sample], list[Sample]]:
-    """Tracing and calibration samples. An iterable that is given for both is read once.
+    """Return tracing and calibration samples. An iterable that is given for both is read once.
 
     Errors call the former ``name``.
     """
@@ -42,7 +42,7 @@ def read_samples(
 def with_static_sizes_of_first(
     samples: Sequence[Sample], axes: DynamicAxes, function: Callable[..., Any]
 ) -> list[Sample]:
-    """The samples that have the sizes of the first one in all dims that ``axes`` declares static."""
+    """Return the samples that have the sizes of the first one in all dims that ``axes`` declares static."""
     dynamic = {(axis.path, axis.dim) for axis in axes.dynamic}
 
     def static_sizes(sample: Sample) -> dict[tuple[str, int], int]:
@@ -59,7 +59,7 @@ def with_static_sizes_of_first(
 
 
 def of_different_sizes(samples: Sequence[Sample]) -> list[Sample]:
-    """The first samples of different sizes, at most four and at least two."""
+    """Return the first samples of different sizes, at most four and at least two."""
     found: dict[Any, Sample] = {}
     for sample in samples:
         leaves = pytree.tree_flatten((sample.args, sample.kwargs))[0]
@@ -68,7 +68,7 @@ def of_different_sizes(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def with_other_sizes(captured: Captured) -> list[Sample]:
-    """The first sample with sizes that no sample has, in all dims that may change; it may not run.
+    """Return the first sample with unseen sizes in all dynamic dims; it may not run.
 
     The sizes meet the conditions of the graph; nothing where none are found that do.
     """
@@ -92,7 +92,7 @@ def with_other_sizes(captured: Captured) -> list[Sample]:
 
 
 def flat_samples(samples: Sequence[Sample], call_spec: CallSpec) -> list[Sample]:
-    """The calibration samples as calls of the flat program.
+    """Return the calibration samples as calls of the flat program.
 
     Raises:
         InputError: a sample is nested differently from the tracing inputs.
@@ -107,7 +107,7 @@ def flat_samples(samples: Sequence[Sample], call_spec: CallSpec) -> list[Sample]
 
 
 def as_call(sample: Any) -> Sample:
-    """One sample in any form that ``calibration_inputs`` take."""
+    """Return one sample from any form that ``calibration_inputs`` take."""
     if isinstance(sample, Mapping):
         return Sample((), dict(sample))
     if not isinstance(sample, tuple):

@@ -1,4 +1,4 @@
-"""Samples that mixtures are scored on: taken from all over the data, as many as a score may cost."""
+"""The samples on which mixed-precision settings are scored: spread over the data, within a budget."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from prepbench.compile.simulation import Simulation
 from prepbench.inputs import Sample
 from prepbench.quantize.layer_noise import ROWS, chosen_samples, rows_of
 
-# so many rows that a score takes so many multiplications, and at most so many
+# the multiplications of a score, and the most rows
 _MULTIPLICATIONS, _MOST_ROWS = 2e9, 256
 
 
 def scored_on(simulation: Simulation, samples: Iterable[Sample]) -> Simulation:
-    """The same simulation with scores that are measured on other samples than the calibration inputs.
+    """Return the simulation with scores measured on other samples than the calibration inputs.
 
     These are taken from all over what is given, the more of them the smaller the model is.
 
@@ -33,7 +33,7 @@ def scored_on(simulation: Simulation, samples: Iterable[Sample]) -> Simulation:
 
 
 def rows_to_score(multiplications: float) -> int:
-    """How many rows a score is measured on.
+    """Return the number of rows that a score is measured on.
 
     Args:
         multiplications: of the model for one row.
@@ -46,7 +46,7 @@ def rows_to_score(multiplications: float) -> int:
 
 
 def spread_samples(samples: Iterable[Sample], rows: int) -> list[Sample]:
-    """Samples from all over what is given, which is read once: as many as have some rows together.
+    """Return samples spread over the iterable, which is read once, with the given number of rows in total.
 
     Args:
         samples: calls of a graph, in any number.
@@ -59,7 +59,7 @@ def spread_samples(samples: Iterable[Sample], rows: int) -> list[Sample]:
             most = max(1, rows // rows_of(sample))
         if place % step == 0:
             kept.append(sample)
-        if len(kept) > 2 * most:  # every second one goes, so that those that stay are evenly spread
+        if len(kept) > 2 * most:  # every second one is dropped, so that the rest is evenly spread
             kept, step = kept[::2], 2 * step
     count = min(most, len(kept))
     return [kept[place * len(kept) // count] for place in range(count)]

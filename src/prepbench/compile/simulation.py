@@ -1,4 +1,4 @@
-"""``Simulation``: a model that runs in PyTorch as it would be quantized, with settings of its own for each layer."""
+"""``Simulation``: run a model in PyTorch as it would be quantized, with separate settings for each layer."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from prepbench.targets.capabilities import supported, unsupported
 Assignment = Mapping[str, QuantizationSettings | None]
 """The settings of layers by FQN; None, and layers that are not in it, are float."""
 
-# graphs whose weights algorithms have changed for what is quantized
+# graphs with weights changed by algorithms, by quantized layers
 _GRAPHS = 2
 
 
@@ -139,21 +139,22 @@ class Simulation:
 
     @property
     def target(self) -> str:
-        """The deployment target as people call it."""
+        """The name of the deployment target as shown to users."""
         return self._target.display_name
 
     @property
     def predicts_tokens(self) -> bool:
-        """Whether outputs are logits of tokens, so that scores have a divergence."""
+        """Whether outputs are token logits, so that scores have a KL divergence."""
         return bool(self._float.logits)
 
     @property
     def placement(self) -> Placement:
-        """What the target wants quantized, and which bits it has."""
+        """The target's constraints: the nodes to quantize, and supported bits."""
         return self._target.placement
 
     def refusal(self, fqn: str, settings: QuantizationSettings) -> str:
-        """Why the target cannot take a layer with these settings, whatever the other layers have; empty if it can.
+        """Return why the target cannot take a layer with these settings, whatever the other layers have; empty if it
+        can.
 
         Raises:
             InputError: there is no such layer; with the nearest names.
@@ -169,14 +170,14 @@ class Simulation:
         return self._plan_of_all(settings).refused.get(fqn, "")
 
     def groups(self, settings: Assignment) -> tuple[frozenset[str], ...]:
-        """Groups of two or more quantized layers that share weights: they take the same settings."""
+        """Return groups of two or more quantized layers with shared weights, which take the same settings."""
         mixture = self._mixture(settings)
         graph = self._graph(mixture)
         return tied_layers(graph.graph, graph.plan(mixture))
 
     @functools.cached_property
     def neighbours(self) -> tuple[tuple[str, str, int], ...]:
-        """(layer, next layer, bytes between them in float for the first calibration sample), in execution order.
+        """Tuples (layer, next layer, bytes between them in float for the first calibration sample), in execution order.
 
         Operators that are no layers may lie between the two.
         """
@@ -186,14 +187,14 @@ class Simulation:
 
     @functools.cached_property
     def multiplications(self) -> Mapping[str, int]:
-        """How many multiplications each layer needs for the first calibration sample; 0 for a table of embeddings."""
+        """The multiplications of each layer for the first calibration sample; 0 for an embedding table."""
         nodes = [layer for layers in self._nodes.values() for layer in layers]
         names = {layer.input.name if layer.is_transposed else layer.node.name for layer in nodes}
         values = self._float.values(sorted(names))
         return {fqn: sum(multiplications_of(layer, values) for layer in layers) for fqn, layers in self._nodes.items()}
 
     def outputs(self, settings: Assignment, samples: Iterable[Any], *, even_alone: bool = False) -> Iterator[Any]:
-        """The model's results for samples, one after the other, in its own structure and types.
+        """Yield the model's results for samples, one after the other, in its own structure and types.
 
         Args:
             settings: of each layer.
@@ -210,7 +211,7 @@ class Simulation:
             yield call(*one.args, **one.kwargs)
 
     def function(self, settings: Assignment, *, even_alone: bool = False) -> Callable[..., Any]:
-        """The model with these settings as a function that is called like it; arguments as in :meth:`score`.
+        """Return the model with these settings as a function that is called like it; arguments as in :meth:`score`.
 
         Raises:
             InputError: there is no such layer.
@@ -234,7 +235,7 @@ class Simulation:
     def score(
         self, settings: Assignment, progress: ProgressCallback = report_nothing, *, even_alone: bool = False
     ) -> Score:
-        """How far the model is from float with these settings, on a few calibration samples.
+        """Return the distance of the model with these settings from float, on a few calibration samples.
 
         Args:
             settings: of each layer.
@@ -275,7 +276,7 @@ class Simulation:
     def noise(
         self, candidates: Mapping[str, QuantizationSettings], progress: ProgressCallback = report_nothing
     ) -> dict[tuple[str, str], Powers]:
-        """What quantizing a layer adds to its own output, by (FQN, name of the candidate); where it can be quantized.
+        """Return the noise that quantizing a layer adds to its own output, by (FQN, name of the candidate).
 
         Args:
             candidates: settings by name, for all layers alike.
@@ -296,7 +297,7 @@ class Simulation:
     def estimate(
         self, candidates: Mapping[str, QuantizationSettings], progress: ProgressCallback = report_nothing
     ) -> dict[tuple[str, str], float]:
-        """What each layer alone does to the outputs, to second order, by (FQN, name of the candidate).
+        """Return second-order estimates of each layer's effect on the outputs, by (FQN, name of the candidate).
 
         It is noise relative to the signal, added over all outputs (0.01 is 20 dB), or where these predict tokens the
         divergence in nats: see ``estimate_output_noise``. A few backward passes give it for all layers at once.
@@ -311,7 +312,7 @@ class Simulation:
     def effects(
         self, candidates: Mapping[str, QuantizationSettings], progress: ProgressCallback = report_nothing
     ) -> dict[str, LayerEffects]:
-        """What :meth:`estimate` adds up, in parts: values between layers are rounded once for all that need it.
+        """Return the terms of :meth:`estimate`: values between layers are rounded once for all layers that need it.
 
         Args:
             candidates: settings by name, for all layers alike.
@@ -328,13 +329,13 @@ class Simulation:
         return found
 
     def equalised(self, settings: QuantizationSettings) -> tuple[str, ...]:
-        """The layers whose weights change where all layers have these settings and these scale channels."""
+        """Return the layers whose weights change if all layers have these settings and these scale channels."""
         mixture = {fqn: given for fqn, given in self._all(settings).items() if not self.refusal(fqn, given)}
         with numbers_kept():
             return tuple(fqn for fqn, said in self._graph(mixture).changed.items() if EQUALISED in said)
 
     def weight_bytes(self, fqn: str, settings: QuantizationSettings | None) -> int:
-        """Bytes of a layer's weights: integers, scales and zero points, or float32 where it is in float."""
+        """Return the bytes of a layer's weights: integers, scales and zero points, or float32 in float."""
         check_layer(fqn, self.layers)
         layers = self._nodes[fqn]
         weights = {weight.name: weight.meta["val"] for layer in layers for weight in layer.weights}
@@ -347,18 +348,18 @@ class Simulation:
 
     @functools.cached_property
     def _nodes(self) -> Mapping[str, list[LayerNode]]:
-        """The nodes of each layer that can be quantized in one way or another, in execution order."""
+        """The nodes of each layer with at least one way of quantization, in execution order."""
         return quantizable_nodes(self._float, self.source.layers)
 
     @functools.cached_property
     def _float(self) -> MixedGraph:
-        """The graph with the weights as they are, apart from batch norms."""
+        """The graph with unchanged weights, apart from folded batch norms."""
         with tracing():
             return self._new_graph({})
 
     @functools.lru_cache(maxsize=32)  # noqa: B019 (a simulation lives as long as its plans)
     def _plan_of_all(self, settings: QuantizationSettings) -> Plan:
-        """The plan where all layers have these settings."""
+        """Return the plan if all layers have these settings."""
         return self._float.plan(self._all(settings))
 
     def _all(self, settings: QuantizationSettings) -> dict[str, QuantizationSettings]:
@@ -366,7 +367,7 @@ class Simulation:
         return {fqn: settings for fqn in self.layers if only_weights or not self.source.layers[fqn].is_table}
 
     def _mixture(self, settings: Assignment) -> dict[str, QuantizationSettings]:
-        """The settings of what is quantized, checked."""
+        """Return the checked settings of the quantized layers."""
         check_type("settings", settings, Mapping, "Give the settings of layers by FQN.")
         given: dict[str, QuantizationSettings] = {}
         for fqn, value in settings.items():
@@ -378,7 +379,7 @@ class Simulation:
         return given
 
     def _graph(self, mixture: Mixture) -> MixedGraph:
-        """The graph for what is quantized: one for all, unless algorithms change weights."""
+        """Return the graph for the quantized layers: one for all, unless algorithms change weights."""
         key = self._changes.key(mixture)
         if not key:
             return self._float
@@ -398,16 +399,16 @@ class Simulation:
         return MixedGraph(graph, self.placement, source.options, source.samples, written, source.scored, changed)
 
 
-# What layers take: bytes of values and weights, multiplications.
+# The costs of layers: bytes of values and weights, multiplications.
 
 
 def float_bytes(value: Any) -> int:
-    """Of a value in float32, which values have between layers that are not quantized."""
+    """Return the bytes of a value in float32, the type of values between float layers."""
     return 4 * value.numel() if isinstance(value, torch.Tensor) else 0
 
 
 def multiplications_of(layer: LayerNode, values: Mapping[str, Any]) -> int:
-    """Multiplications of one call of a layer, from what nodes gave in it."""
+    """Return the multiplications of one call of a layer, from the nodes' recorded values."""
     places = values.get(layer.input.name if layer.is_transposed else layer.node.name)
     places = places[0] if isinstance(places, tuple) else places
     if layer.is_lookup or not isinstance(places, torch.Tensor):
@@ -417,19 +418,19 @@ def multiplications_of(layer: LayerNode, values: Mapping[str, Any]) -> int:
 
 
 def stored_bytes(weight: torch.Tensor, axis: int, scheme: WeightScheme) -> int:
-    """Of integers, scales and zero points of one weight."""
+    """Return the bytes of integers, scales and zero points of one weight."""
     numbers = int(weight.numel())
     rows = int(weight.shape[axis]) if scheme.per_channel or scheme.block_size else 1
     scales = numbers // scheme.block_size if scheme.block_size else rows
     return numbers * scheme.bits // 8 + scales * (4 if scheme.symmetric else 5)
 
 
-# What quantizing each layer does to the outputs, estimated for all layers at once.
+# The effect of quantizing each layer on the outputs, estimated for all layers at once.
 
 
 @dataclass(frozen=True)
 class Rounded:
-    """A value that is rounded as soon as one of several layers is quantized, and only once if several are.
+    """A value that is rounded once as soon as one of several layers is quantized.
 
     Attributes:
         quantizer: which value, how it is rounded, and for whom; equal where it is the same.
@@ -444,7 +445,7 @@ class Rounded:
 
 @dataclass(frozen=True)
 class LayerEffects:
-    """What quantizing layers does to the outputs, in parts that add up: noise relative to the signal, or nats.
+    """The effects of quantized layers on the outputs, as additive terms: noise relative to the signal, or nats.
 
     Attributes:
         weights: by FQN.
@@ -455,11 +456,11 @@ class LayerEffects:
     values: Sequence[Rounded]
 
     def alone(self, fqn: str) -> float:
-        """What one layer does while all others are in float."""
+        """Return the effect of one layer while all others are in float."""
         return math.fsum([self.weights[fqn], *(value.noise for value in self.values if fqn in value.needed_by)])
 
     def with_weights(self, weights: Hashable) -> LayerEffects:
-        """The same, told apart from the effects in a graph with other weights, whose values are others."""
+        """Return the effects under a key for graphs with other weights, whose values differ."""
         return replace(self, values=[replace(one, quantizer=(*one.quantizer, weights)) for one in self.values])
 
 
@@ -471,7 +472,7 @@ def layer_effects(
     unchanged: Statistics,
     progress: ProgressCallback,
 ) -> LayerEffects:
-    """What layers' weights and the values around them do to the outputs, each apart from all others.
+    """Return the effects of layers' weights and of the values around them on the outputs, each in isolation.
 
     A value that a layer gives and another one reads is rounded for both, once. What enters layers and what they give is
     estimated apart, because who quantizes a result rounds it for all that read it, and who quantizes what it reads for
@@ -512,7 +513,7 @@ def _noise(
     *,
     of_results: bool,
 ) -> OutputNoise:
-    """That of weights and of what enters layers, or that of rounding the results of layers."""
+    """Return the noise of weights and layer inputs, or that of rounding layer results."""
     with tracing(progress):
         graph, written = float_graph(source.program, source.options)
         change_weights(graph, mixture, source.layers, source.options, source.samples, progress, unchanged)
@@ -538,7 +539,7 @@ def _noise(
     )
 
 
-# What a simulation is asked for: layers that it has, each with one kind of settings.
+# Checks of a simulation's arguments: known layers, each with settings of one candidate.
 
 
 _ONLY_WEIGHTS = QuantizationSettings(prefer_weights_only_quantization=True)
@@ -567,7 +568,7 @@ def check_settings(fqn: str, settings: object) -> None:
 
 
 def quantizable_nodes(graph: MixedGraph, layers: Mapping[str, LayerFacts]) -> dict[str, list[LayerNode]]:
-    """The nodes of each layer that can be quantized in one way or another, in execution order.
+    """Return the nodes of each layer with at least one way of quantization, in execution order.
 
     Args:
         graph: in float.
@@ -580,11 +581,11 @@ def quantizable_nodes(graph: MixedGraph, layers: Mapping[str, LayerFacts]) -> di
     return dict(sorted(nodes.items(), key=lambda item: order[item[1][0].node]))
 
 
-# For which mixtures of settings algorithms change the weights of the graph, and so its ranges.
+# The mixed-precision settings for which algorithms change the graph's weights, and so its ranges.
 
 
 class WeightChanges:
-    """What the options of a captured model do to its weights.
+    """The changes of weights by a captured model's options.
 
     Args:
         source: the captured model.
@@ -594,14 +595,14 @@ class WeightChanges:
         self._source = source
 
     def key(self, mixture: Mapping[str, QuantizationSettings]) -> tuple[frozenset[Any], ...]:
-        """What the weights depend on with these settings of layers; empty where no algorithm changes any."""
+        """Return the key of the weights for these settings of layers; empty if no algorithm changes any."""
         options = self._source.options
         scaled = settings_of_scales(mixture, self._source.layers, options.cross_layer_equalization)
         smoothed = mixture if options.smooth_quant else self._unasked(mixture)
         return (frozenset(scaled.items()), frozenset(smoothed)) if scaled or smoothed else ()
 
     def are_own(self, mixture: Mapping[str, QuantizationSettings]) -> bool:
-        """Whether other settings of layers may lead to other weights."""
+        """Return whether settings of layers may lead to different weights."""
         options = self._source.options
         scaled = settings_of_scales(mixture, self._source.layers, options.cross_layer_equalization)
         return bool(scaled or options.smooth_quant)

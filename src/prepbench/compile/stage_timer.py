@@ -29,14 +29,14 @@ class StageTimer:
         self.reused: list[str] = []
 
     def reuse(self, *what: str) -> None:
-        """Note what is not done again: a stage, or a part of one."""
+        """Record that a stage, or a part of one, is reused."""
         for text in what:
             self.reused.append(text)
             self._log.write("reused", f"reused from an earlier compile: {text}", what=text)
 
     @contextlib.contextmanager
     def __call__(self, name: str, reports_progress: bool = False) -> Iterator[None]:
-        """One stage: ``with timer("capture"):``.
+        """Time one stage: ``with timer("capture"):``.
 
         Args:
             name: of the stage.

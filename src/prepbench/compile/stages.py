@@ -1,4 +1,4 @@
-"""From a captured model to a compiled one: quantize, lower, check, report."""
+"""Compile a captured model: quantize, lower, check, report."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def uncompiled(
     timer: StageTimer,
     name: str,
 ) -> CompiledModel:
-    """The model in Python, because all of it is one leaf module."""
+    """Return the model in Python, because all of it is one leaf module."""
     remark = f"nothing is compiled: the whole model is one leaf module and runs in Python, {failure_line(why)}"
     if layers is not None:
         text = (
@@ -91,7 +91,7 @@ def settings_of_layers(
     quantization: QuantizationSettings | None,
     layers: Mapping[str, LayerQuantizationSettings] | None,
 ) -> tuple[ExplainedLayer, ...] | None:
-    """The settings of each layer; None for a compile in float.
+    """Return the settings of each layer; None for a compile in float.
 
     Raises:
         SettingsError: the target does not support them.
@@ -123,12 +123,12 @@ def compile_trained(
 @nothing_left()
 @numbers_kept()
 def compile_task(task: CompileTask, timer: StageTimer, kept: KeptCapture | None = None) -> CompiledModel:
-    """Quantize if there are settings for it, lower, check, report; each variant, where there are some."""
+    """Quantize if there are settings for it, lower, check, report; for each variant, if there are several."""
     return _compiled_variants(task, timer) if task.variants else _compiled_graph(task, timer, kept)
 
 
 def _compiled_variants(task: CompileTask, timer: StageTimer) -> CompiledModel:
-    """One model of the graphs of all variants; those of which nothing would be quantized are in float."""
+    """Return one model of all variants' graphs; a variant without quantized layers is in float."""
     parts: list[CompiledModel] = []
     problems: list[NothingQuantizedError] = []
     for one in task.of_variants():
@@ -177,7 +177,9 @@ def _compiled_variants(task: CompileTask, timer: StageTimer) -> CompiledModel:
 
 
 def _check_choice(task: CompileTask, spec: CallSpec) -> None:
-    """Each tracing input must find its own variant, whatever conditions were given up because the target is right."""
+    """Check that each tracing input finds its own variant, whatever conditions were dropped because the target is
+    right.
+    """
     choice = VariantChoice(spec.variants, spec.paths)
     for index, variant in enumerate(task.variants):
         for sample in flat_samples(variant.captured.samples, task.call_spec):
@@ -193,7 +195,7 @@ def _compiled_graph(task: CompileTask, timer: StageTimer, kept: KeptCapture | No
     target, captured, call_spec = task.target, task.captured, task.call_spec
     if task.fullgraph:
         target.check_leaves(captured.leaves)
-    leaves = _leaves(task)  # with the model's state before anything runs it
+    leaves = _leaves(task)  # with the model's state before any run
     check_memory(task)
     task = task.in_types_of_target()
     quantized = None if task.layer_settings is None else quantize(task, timer, kept)
@@ -267,11 +269,11 @@ def _compiled_graph(task: CompileTask, timer: StageTimer, kept: KeptCapture | No
 
 
 def _conditions(task: CompileTask, check: LoweredCheck) -> tuple[SizeCondition, ...]:
-    """The conditions on sizes, with what the runtime does in the calls that were made for those of the capture."""
+    """Return the conditions on sizes, decided by the runtime's results on the trial calls of the capture."""
 
     def are_right(samples: Sequence[Sample]) -> bool:
         flat = flat_samples(samples, task.call_spec)
-        # without entries a runtime may end the process
+        # an empty tensor may crash a runtime
         filled = [one for one in flat if all(leaf.numel() for leaf in one.args if isinstance(leaf, torch.Tensor))]
         return all(map(check.is_right, filled))
 
@@ -279,7 +281,7 @@ def _conditions(task: CompileTask, check: LoweredCheck) -> tuple[SizeCondition, 
 
 
 def _leaves(task: CompileTask) -> ModelLeaves | None:
-    """What stays in Python."""
+    """Return the parts that stay in Python."""
     if not task.captured.leaves:
         return None
     texts = [value for value in task.call_spec.input_constants.values() if isinstance(value, str)]
@@ -301,7 +303,7 @@ def _quantize_later(
     compile_options: CompileOptions | None,
     progress: ProgressCallback,
 ) -> CompiledModel:
-    """Quantize what was compiled in float, without capturing it again."""
+    """Quantize a float model without capturing it again."""
     check_progress(progress)
     check_arguments(
         None,

@@ -1,4 +1,4 @@
-"""What is to be compiled and for what, once the model is captured."""
+"""A compile task: a captured model, and how to compile it."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class CompileTask:
         own_weights: bool,
         copies: dict[int, Any] | None = None,
     ) -> CompileTask:
-        """A task to compile in float, on the model's tensors or on copies of them, which variants share."""
+        """Return a task to compile in float, on the model's tensors or on copies of them, which variants share."""
         assert captured.program.example_inputs is not None
         args, kwargs = captured.program.example_inputs
         sample = Sample(tuple(args), dict(kwargs), counted=captured.samples[0].counted)
@@ -98,7 +98,7 @@ class CompileTask:
         return cls(target, settings, options, captured, call_spec, program, name, variants=tuple(variants))
 
     def of_variants(self) -> Iterator[CompileTask]:
-        """This task for each variant, with the calibration inputs that meet its conditions."""
+        """Yield this task for each variant, with the calibration inputs that meet its conditions."""
         conditions = [variant.captured.conditions for variant in self.variants]
         choice = VariantChoice([VariantCall(some, ()) for some in conditions], ())
         routed: dict[int, list[Sample]] = {}
@@ -120,11 +120,11 @@ class CompileTask:
 
     @property
     def float_bytes(self) -> int:
-        """Bytes of parameters and buffers of the user's model."""
+        """The bytes of parameters and buffers of the user's model."""
         return state_bytes(self.captured.model) if self.dense_bytes is None else self.dense_bytes
 
     def in_types_of_target(self) -> CompileTask:
-        """The same task with a program of types that the target computes in.
+        """Return the task with a program in types that the target supports.
 
         Quantization measures in float32, and layers that stay in float stay in float32, which all CPUs compute well.
         Their weights keep their type until they are quantized, and are cast one by one where the graph runs.
@@ -133,19 +133,19 @@ class CompileTask:
             program = computed_in_float32(self.program, self.target.types_to_replace(self.program))
         else:
             program = computed_in_float32(self.program, HALF_TYPES, self.weights_cast_later)
-            # products with a matrix for each group become one with all of them, whose rows have scales of their own
+            # grouped products become one product with all matrices, whose rows have separate scales
             program = decompose(program, grouped_products(program))
         return replace(self, program=program)
 
     @property
     def weights_cast_later(self) -> Collection[str]:
-        """Placeholders of weights in half precision that stay so until their layers are quantized."""
+        """The placeholders of half-precision weights that stay so until their layers are quantized."""
         changes_weights = self.options.smooth_quant or self.options.cross_layer_equalization
         return () if changes_weights or self.layer_settings is None else weights_to_cast(self.program)
 
 
 def flatten(captured: Captured, call_spec: CallSpec) -> torch.export.ExportedProgram:
-    """The captured program, taking leaves and returning leaves, without the outputs that are constants."""
+    """Return the captured program from leaves to leaves, without constant outputs."""
     program = flat_program(captured.program, call_spec.input_names)
     places = [i for i in range(len(program.graph_signature.user_outputs)) if i not in call_spec.output_constants]
     return with_outputs(program, places) if call_spec.output_constants else program

@@ -1,4 +1,4 @@
-"""The dtype and sizes that each tensor argument of a compiled model must have."""
+"""The required dtype and sizes of each tensor argument of a compiled model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TensorSpecs = tuple[Mapping[str, Any] | None, ...]
 
 
 def tensor_specs(program: torch.export.ExportedProgram) -> TensorSpecs:
-    """What each input leaf of a captured program looks like."""
+    """Return the spec of each input leaf of a captured program."""
     values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
     examples = pytree.tree_leaves(program.example_inputs)
     limits = index_limits(program.graph)
@@ -29,7 +29,9 @@ def tensor_specs(program: torch.export.ExportedProgram) -> TensorSpecs:
 
 
 def joined_tensor_specs(specs: Sequence[TensorSpecs]) -> TensorSpecs:
-    """What all of several graphs take together: a size is free where it is so in one of them, or differs."""
+    """Return the union of several graphs' specs: a size is dynamic where one of them has it so, or where they
+    differ.
+    """
     return tuple(_joined(rows) for rows in zip(*specs, strict=True))
 
 
@@ -50,7 +52,9 @@ def _joined(rows: Sequence[Mapping[str, Any] | None]) -> Mapping[str, Any] | Non
 
 
 def dummy_tensor(spec: Mapping[str, Any], generator: torch.Generator) -> torch.Tensor:
-    """A tensor with the sizes of the example: noise for floating point, zeros for integers, True for booleans."""
+    """Return a tensor with the sizes of the example: noise for floating point, zeros for integers, True for
+    booleans.
+    """
     dtype = getattr(torch, spec["dtype"])
     sizes = spec.get("example") or [2 if size is None else size for size in spec["shape"]]
     if dtype.is_floating_point or dtype.is_complex:
@@ -61,7 +65,7 @@ def dummy_tensor(spec: Mapping[str, Any], generator: torch.Generator) -> torch.T
 def with_empty_tensors(
     leaves: Sequence[Any], missing: Sequence[bool], specs: TensorSpecs, noted: Mapping[str, int] | None = None
 ) -> list[Any]:
-    """The leaves with tensors in place of those that are missing: of the sizes that other leaves have, and else of 0.
+    """Return the leaves with tensors in place of missing ones: of sizes from other leaves, else of size 0.
 
     Args:
         leaves: of a call.
@@ -86,7 +90,7 @@ def _empty(spec: Mapping[str, Any], known: Mapping[str, int]) -> torch.Tensor:
 
 
 class TensorChecks:
-    """What each input leaf of a call must be, in a form that is compared fast.
+    """The requirements on each input leaf of a call, in a form that is fast to check.
 
     Args:
         specs: what leaves must be.
@@ -102,7 +106,7 @@ class TensorChecks:
         ]
 
     def checked(self, leaves: Sequence[Any]) -> list[Any]:
-        """The leaves; a view that negates or conjugates becomes a tensor of its own.
+        """Return the leaves; a negated or conjugated view becomes a tensor of its own.
 
         Raises:
             InputError: the compiled graph cannot take a leaf; names it and says what it should be.
@@ -136,7 +140,7 @@ def _has_sizes(shape: torch.Size, dims: int, fixed: Sequence[tuple[int, int]]) -
 
 
 def contradiction(leaves: Sequence[Any], specs: TensorSpecs, paths: Sequence[str]) -> str:
-    """A sentence on two sizes that differ though the graph has one for both, or on a sum that is none; else "".
+    """Return a sentence on two sizes that must be equal, or on a wrong sum; else "".
 
     Example:
         >>> one = {"dtype": "float32", "shape": [None], "example": [4], "symbols": ["s0"]}
@@ -162,7 +166,7 @@ def contradiction(leaves: Sequence[Any], specs: TensorSpecs, paths: Sequence[str
 def failed_call(
     leaves: Sequence[Any], specs: TensorSpecs, paths: Sequence[str], target: str, error: Exception
 ) -> InputError:
-    """What a target raised in a call, with what is odd about the call."""
+    """Return the error for a call that failed in a target, with a note on odd sizes."""
     ranges = [
         f"{path} from {int(leaf.min())} to {int(leaf.max())}"
         for path, leaf in zip(paths, leaves, strict=True)
@@ -230,9 +234,9 @@ def _shape_text(sizes: Sequence[int | None]) -> str:
     )
 
 
-# Which inputs of a program are indices into tables, and how far the tables go.
+# The inputs of a program that are indices into tables, and the tables' sizes.
 #
-# PyTorch raises for an index beyond a table, where a runtime may read other memory or give an answer.
+# PyTorch raises for an out-of-bounds index, where a runtime may read other memory or return a result.
 
 
 _aten = torch.ops.aten
@@ -244,10 +248,10 @@ _TABLES: dict[Any, Callable[..., Iterable[_Lookup]]] = {
     _aten.index.Tensor: lambda table, ids: _of_index(table, ids),
     _aten.gather.default: lambda table, dim, ids, *rest: [(table, dim, ids)],
 }
-"""For each operator its lookups: the table, its dim, and the indices, from its arguments."""
+"""The lookups of each operator: the table, its dim, and the indices, from its arguments."""
 
 _FROM_THE_END = frozenset({_aten.index.Tensor})
-"""Operators that take negative indices, too, which count from the end of the table."""
+"""Operators that also take negative indices, which count from the end of the table."""
 
 _SAME_NUMBERS = frozenset({
     _aten.view.default, _aten.reshape.default, _aten.flatten.using_ints, _aten.unsqueeze.default,
@@ -255,7 +259,7 @@ _SAME_NUMBERS = frozenset({
     _aten.t.default, _aten.expand.default, _aten.clone.default, _aten.contiguous.default, _aten.alias.default,
     _aten.detach.default, _aten.to.dtype, _aten._to_copy.default,
 })  # fmt: skip
-"""Operators whose result holds the numbers of their first argument, all of them."""
+"""Operators whose result contains exactly the numbers of their first argument."""
 
 
 def _of_index(table: fx.Node, indices: Sequence[fx.Node | None]) -> Iterable[_Lookup]:
@@ -266,8 +270,8 @@ def _of_index(table: fx.Node, indices: Sequence[fx.Node | None]) -> Iterable[_Lo
 
 
 def index_limits(graph: fx.Graph) -> dict[str, tuple[int, int]]:
-    """For each placeholder of integers that index tables of fixed size: the least index that all of these take, and
-    the smallest of their sizes, by its name.
+    """Return limits by placeholder of integers that index tables of static size: the least index that all tables take,
+    and the smallest of their sizes.
 
     Args:
         graph: of an exported program, with ``meta["val"]``.

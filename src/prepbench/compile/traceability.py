@@ -33,7 +33,7 @@ def check_traceability(
     target: DeploymentSettings | None = None,
     time_limit: float = 60.0,
 ) -> TraceabilityReport:
-    """Whether a model can be one graph: by dynamo, ``torch.export`` and tracing at module level, and why not.
+    """Return whether a model can be one graph: by dynamo, ``torch.export`` and tracing at module level, and why not.
 
     A graph counts if it gives what the model gives on every sample.
 

@@ -1,4 +1,4 @@
-"""The arguments of ``trainable``, and whether they fit each other."""
+"""The arguments of ``trainable``, and their consistency."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ class TrainingArguments:
 
     @property
     def calibration(self) -> Iterable[Any] | None:
-        """The calibration inputs; what a model that has learned nothing quantizes needs none."""
+        """The calibration inputs; a model without learned quantizers needs none."""
         learns = self.quantization_settings is not None and not self.is_model_pretrained
         return self.tracing_inputs if self.calibration_inputs is None and learns else self.calibration_inputs
 
     @property
     def settled(self) -> dict[str, Any]:
-        """What cannot be said again once a model is prepared, by name."""
+        """The arguments that are fixed once a model is prepared, by name."""
         return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _SAID_AGAIN}
 
     def check(self, model: object) -> None:
-        """Raise the error for what is of the wrong type, or lacks something that it needs."""
+        """Raise for arguments of the wrong type, or without a required one."""
         if isinstance(model, PrunedGraph):
             _check_pruned(self.pruning_settings, self.lora_settings)
         _check(model, self.data_transform_fn, self.dynamic_axes, self.lora_settings, self.is_model_pretrained)
@@ -92,7 +92,7 @@ def _check(model: object, transform: object, axes: object, lora: object, pretrai
 
 
 def _check_pruned(pruning: object, lora: object) -> None:
-    """Raise ``SettingsError`` for what a graph that was pruned does not take."""
+    """Raise ``SettingsError`` for options that a pruned graph does not support."""
     for name, value in (("pruning_settings", pruning), ("lora_settings", lora)):
         if value is not None:
             raise SettingsError(
@@ -103,7 +103,7 @@ def _check_pruned(pruning: object, lora: object) -> None:
 
 
 def _check_precision(model: nn.Module) -> None:
-    """Raise ``InputError`` for weights of which a step of training is often too small to change anything."""
+    """Raise ``InputError`` for low-precision weights, in which training steps are often rounded away."""
     for name, parameter in model.named_parameters():
         if parameter.is_floating_point() and parameter.dtype.itemsize < torch.float32.itemsize:
             raise InputError(

@@ -1,4 +1,6 @@
-"""A compiled model as a folder with the names and files that ``optimum`` and others read for ``transformers``."""
+"""Export a compiled model as a folder with the file names that ``optimum`` and others expect of ``transformers``
+models.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,12 @@ from prepbench.storage import temporary_space, write_file, write_folder
 from prepbench.targets import EndNames, Runtime, Target
 from prepbench.targets.partitioned_runtime import is_partitioned
 
-# What ONNX Runtime GenAI reads beside a graph: the names of its inputs and outputs, and the sizes of its cache.
+# The configuration of ONNX Runtime GenAI for a graph: the names of its inputs and outputs, and the sizes of its cache.
 
 
 GENAI = "genai_config.json"
 
-# it calls a decoder so whose cache has a tensor of keys and one of values for each layer
+# its name for a decoder whose cache has a tensor of keys and one of values for each layer
 _TYPE = "llama"
 _FURTHER = ("input_ids", "attention_mask", "position_ids")
 _LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len")
@@ -33,7 +35,7 @@ _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def genai_configuration(spec: CallSpec, names: EndNames, configuration: Configuration) -> str:
-    """The text of ``genai_config.json``; "" where the graph is no decoder of the kind that the package runs.
+    """Return the text of ``genai_config.json``; "" if the graph is not a decoder that the package supports.
 
     Args:
         spec: the calls of the compiled model.
@@ -93,7 +95,7 @@ def genai_configuration(spec: CallSpec, names: EndNames, configuration: Configur
 
 
 def _heads_and_size(spec: CallSpec, index: int) -> tuple[int, int] | None:
-    """Of a tensor of keys or values; None where its shape is another one, or not known."""
+    """Return heads and size of a tensor of keys or values; None if its shape differs or is unknown."""
     shape: list[Any] = (spec.tensors[index] or {}).get("shape", [])
     if len(shape) != 4 or not all(isinstance(shape[dim], int) for dim in (1, 3)):
         return None
@@ -105,12 +107,12 @@ STYLES = ("onnx", TRANSFORMERS)
 
 _PAST = re.compile(r"past_key_values(?:\.layers)?\[(\d+)\](?:\.(key|value)s|\[([01])\])")
 _RESULTS = ("logits", "last_hidden_state")
-# with what the names of files begin that tools take for a model
+# the prefixes of file names that tools take for a model
 _MODELS = ("model.onnx", "openvino_model.", CONFIG, GENERATION, GENAI)
 
 
 def check_style(style: object, *names: object) -> str:
-    """Check which files are to be written; only one ONNX file can have names of the user's choice."""
+    """Check which files to write; only a single ONNX file can have user-chosen names."""
     if not isinstance(style, str) or style not in STYLES:
         raise SettingsError(
             f"style must be one of {', '.join(map(repr, STYLES))}, got {described(style)}. Leave it out for one ONNX "
@@ -127,7 +129,7 @@ def check_style(style: object, *names: object) -> str:
 def export_for_transformers(
     folder: Path, target: Target, runtime: Runtime, spec: CallSpec, configuration: Configuration, leaves: Sequence[str]
 ) -> Path:
-    """Write the folder whole or not at all; further files beside an earlier export stay.
+    """Write the folder whole or not at all; other files of an earlier export stay.
 
     Raises:
         TargetError: the target has no such files, or parts of the model run in PyTorch.
@@ -173,12 +175,12 @@ def export_for_transformers(
 
 
 def has_cache(spec: CallSpec) -> bool:
-    """Whether keys and values go in and come out."""
+    """Return whether keys and values are inputs and outputs."""
     return any(map(_PAST.fullmatch, spec.paths))
 
 
 def transformers_names(spec: CallSpec) -> EndNames:
-    """The name of each input and output, by the one that it has in a target's files.
+    """Return the name of each input and output, by its name in a target's files.
 
     Raises:
         SettingsError: one of them has no name there; the message says which.
@@ -215,7 +217,7 @@ def _kind(found: re.Match[str]) -> str:
 
 
 def _output_name(name: str, inputs: dict[str, str]) -> str:
-    """A cache comes out under the name that it goes in with."""
+    """Return the name of an output; a cache has the name of its input."""
     given = inputs.get(name, "")
     return given.replace("past_key_values", "present", 1) if given.startswith("past_key_values.") else name
 
@@ -232,7 +234,7 @@ def _check_place(folder: Path, target: Target) -> None:
 
 
 def _keep_others(old: Path, new: Path) -> None:
-    """Files beside an earlier export, such as those of a tokenizer."""
+    """Keep other files of an earlier export, such as those of a tokenizer."""
     for path in old.iterdir() if old.is_dir() else ():
         if not (new / path.name).exists() and not path.name.startswith(_MODELS):
             try:

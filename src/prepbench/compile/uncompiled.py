@@ -1,4 +1,4 @@
-"""A model of which nothing can be compiled: it runs in Python, behind the interface of a compiled one."""
+"""A model of which nothing compiles: it runs in Python, behind the interface of a compiled one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from prepbench.settings import DeploymentSettings
 
 
 class NothingCompiledError(SettingsError):
-    """Layers are to be quantized, and the whole model is one leaf module."""
+    """Raised if layers are to be quantized, and the whole model is one leaf module."""
 
     def __init__(self, text: str, why: Failure) -> None:
         super().__init__(text)
@@ -24,7 +24,7 @@ class NothingCompiledError(SettingsError):
 
 
 class UncompiledModel(CompiledModel):
-    """The whole model as one leaf module. It computes what the model computes in eager mode, and no faster.
+    """The whole model as one leaf module, with the results and the speed of eager mode.
 
     Args:
         model: runs, in the mode it is in.
@@ -50,7 +50,7 @@ class UncompiledModel(CompiledModel):
 
     @property
     def needs_model(self) -> tuple[str, ...]:
-        """All of it; but it cannot be saved."""
+        """The whole model; but it cannot be saved."""
         return ("the model itself",)
 
     def document(self) -> NoReturn:
@@ -62,7 +62,7 @@ class UncompiledModel(CompiledModel):
         raise SettingsError(f"{self._why()} Rewrite the line that is named there, then compile again.")
 
     def generate_dummy_inputs(self, seed: int = 0) -> Sample:
-        """The sample that it was made with."""
+        """Return its tracing sample."""
         return self._sample
 
     def save(self, folder: Any) -> NoReturn:

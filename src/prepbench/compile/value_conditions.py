@@ -1,4 +1,4 @@
-"""What a graph asserts about values, such as what a fix takes for granted, as results that each call looks at.
+"""A graph's assertions on values, such as assumptions of a fix, as results that each call checks.
 
 Most targets drop assertions. So a lowered program returns what they are about, and the call is refused afterwards.
 """
@@ -22,7 +22,7 @@ _ASSERTIONS = (torch.ops.aten._assert_async.default, torch.ops.aten._assert_asyn
 
 @dataclass(frozen=True)
 class ValueCondition:
-    """One condition on what the graph computes.
+    """One condition on a computed value.
 
     Attributes:
         text: e.g. ``"a check of values passes, which fails with: more than 3 iterations"``.
@@ -36,18 +36,18 @@ class ValueCondition:
         return f"{self.text} ({self.source.file}:{self.source.line}: {self.source.code})" if self.source else self.text
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready data."""
+        """Return JSON-ready data."""
         source = None if self.source is None else [self.source.file, self.source.line, self.source.code]
         return {"text": self.text, "source": source}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ValueCondition:
-        """Read what :meth:`to_dict` wrote."""
+        """Read the data that :meth:`to_dict` wrote."""
         return cls(data["text"], None if data["source"] is None else SourceLine(*data["source"]))
 
 
 def with_assertions_returned(program: Program) -> tuple[Program, tuple[ValueCondition, ...]]:
-    """A flat program that returns, behind its results, whether each assertion on values holds, in their place.
+    """Return a flat program with a further output for each assertion on values, in place of the assertion.
 
     What branches and loops of the graph assert inside stays there.
     """
@@ -59,7 +59,7 @@ def with_assertions_returned(program: Program) -> tuple[Program, tuple[ValueCond
 
 
 def check_values(conditions: Sequence[ValueCondition], held: Sequence[Any]) -> None:
-    """Look at what a call returned for its conditions on values.
+    """Check the conditions on values in the result of a call.
 
     Raises:
         ConditionError: one is broken.

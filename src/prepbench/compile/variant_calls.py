@@ -1,4 +1,4 @@
-"""The calls that each variant of a compiled model takes, and which of them runs one."""
+"""The calls that each variant of a compiled model takes, and the choice of the variant for a call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from prepbench.errors import ConditionError
 
 @dataclass(frozen=True)
 class VariantCall:
-    """What one variant takes and gives, as plain data.
+    """The inputs and outputs of one variant as plain data.
 
     Attributes:
         conditions: on sizes, which a call must meet.
@@ -30,7 +30,7 @@ class VariantCall:
     assertions: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready data."""
+        """Return JSON-ready data."""
         return {
             "conditions": [condition.to_dict() for condition in self.conditions],
             "tensors": list(self.tensors),
@@ -40,7 +40,7 @@ class VariantCall:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> VariantCall:
-        """Read what :meth:`to_dict` wrote."""
+        """Read the data that :meth:`to_dict` wrote."""
         return cls(
             tuple(map(SizeCondition.from_dict, data["conditions"])),
             tuple(data["tensors"]),
@@ -50,7 +50,7 @@ class VariantCall:
 
 
 class VariantChoice:
-    """Which variant runs a call: the first whose conditions the sizes meet.
+    """Chooses the variant for a call: the first whose conditions the sizes meet.
 
     Args:
         variants: in the order in which they are asked.
@@ -63,14 +63,14 @@ class VariantChoice:
         self._checks = [TensorChecks(variant.tensors, paths) for variant in variants]
 
     def find(self, leaves: Sequence[Any]) -> int | None:
-        """The index of the variant; None where a call meets the conditions of none."""
+        """Return the index of the variant; None if a call meets no variant's conditions."""
         for index, holds in enumerate(self._hold):
             if holds(leaves):
                 return index
         return None
 
     def check(self, leaves: Sequence[Any]) -> None:
-        """Raise ``ConditionError`` where no variant takes the call, with what each of them asks."""
+        """Raise ``ConditionError`` if no variant takes the call, with the conditions of each."""
         if self.find(leaves) is not None:
             return
         asked = "; ".join(
@@ -88,7 +88,7 @@ class VariantChoice:
         )
 
     def taken(self, leaves: Sequence[Any]) -> int:
-        """The index of the variant that runs a call; of an unproven one, that which it breaks the fewest conditions of.
+        """Return the index of the variant for a call; for an unproven call, the one with the fewest broken conditions.
 
         Raises:
             InputError: that variant cannot take a leaf.

@@ -1,4 +1,4 @@
-"""Several graphs in one compiled model, where the sizes of tracing inputs take both sides of a branch."""
+"""Several graphs in one compiled model, if the sizes of tracing inputs take both sides of a branch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from prepbench.targets import Lowering, Runtime
 from prepbench.targets.kernel_times import KernelTimes
 
 SECTION = "variants"
-"""Of the manifest: what the tracing inputs and the report of each variant were."""
+"""The manifest's entry for the tracing inputs and the report of each variant."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Variant:
 
     @property
     def program(self) -> Any:
-        """The program as the target got it, a ``torch.export.ExportedProgram``; None for a model that was loaded."""
+        """The program that the target received, a ``torch.export.ExportedProgram``; None for a loaded model."""
         return None if self.lowering is None else self.lowering.program
 
     def __str__(self) -> str:
@@ -52,13 +52,13 @@ class Variant:
 
 
 def variant_text(samples: Sequence[int], conditions: Sequence[SizeCondition]) -> str:
-    """Which inputs a variant is for, and where it holds."""
+    """Return a variant's inputs and conditions as text."""
     given = ", ".join(f"inputs[{index}]" for index in samples)
     return f"for {given} and where {' and '.join(condition_lines(conditions)) or 'no other holds'}"
 
 
 class VariantsRuntime(Runtime):
-    """Runs each call on the runtime of the variant that takes it.
+    """Runs each call on the runtime of its variant.
 
     Args:
         runtimes: one for each variant.
@@ -88,7 +88,7 @@ class VariantsRuntime(Runtime):
         ]
         if self._asserted is None:
             return results
-        # what the variants assert that do not run holds, because nothing asks for it
+        # assertions of variants that do not run count as true, because nothing depends on them
         held: list[Any] = [torch.tensor(True)] * sum(self._asserted)
         first = sum(self._asserted[:index])
         held[first : first + call.assertions] = outputs[count:]
@@ -115,12 +115,12 @@ class VariantsRuntime(Runtime):
 
 
 def variant_folder(folder: Path, index: int) -> Path:
-    """Where a saved model has the files of one variant."""
+    """Return the folder of one variant in a saved model."""
     return folder / f"variant_{index}"
 
 
 def loaded_variants(spec: CallSpec, rows: Sequence[Mapping[str, Any]]) -> tuple[Variant, ...]:
-    """The variants of a saved model, with what its manifest says of each."""
+    """Return the variants of a saved model, with their entries in its manifest."""
     return tuple(
         Variant(call.conditions, tuple(row["samples"]), CompileReport.from_dict(row["report"]))
         for call, row in zip(spec.variants, rows, strict=True)
@@ -128,5 +128,5 @@ def loaded_variants(spec: CallSpec, rows: Sequence[Mapping[str, Any]]) -> tuple[
 
 
 def joined_runtime(runtimes: Sequence[Runtime], spec: CallSpec) -> Runtime:
-    """One runtime of a model: its only one, or those of all variants."""
+    """Return one runtime of a model: its only one, or those of all variants."""
     return VariantsRuntime(runtimes, spec.variants, spec.paths) if spec.variants else runtimes[0]

@@ -78,7 +78,7 @@ def _save(model: Any, file: Path) -> None:
     try:
         onnx.save(model, str(file))
         onnx.checker.check_model(str(file))
-    except Exception as error:  # its errors have no common base
+    except Exception as error:  # its errors share no base class
         raise ArtifactError(
             f"The graphs of the variants do not make one ONNX file: {sentence(error)} Use save(folder), which keeps a "
             "file for each."
@@ -86,7 +86,7 @@ def _save(model: Any, file: Path) -> None:
 
 
 def _name_dims(model: Any, names: ExportNames) -> None:
-    """Give dynamic dims the names that the user chose."""
+    """Give dynamic dims the user's names."""
     if names.axes is None:
         return
     tensors = {value.name: value.type.tensor_type.shape.dim for value in (*model.graph.input, *model.graph.output)}

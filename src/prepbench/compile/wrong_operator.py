@@ -1,4 +1,4 @@
-"""Which operator of a lowered program computes something else than in PyTorch, and who is wrong about it."""
+"""Find the operator of a lowered program that differs from PyTorch, and whether the runtime or the file is wrong."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from prepbench.targets.onnx.target import OnnxTarget, write_onnx
 from prepbench.targets.weights import lowered_program
 
 Program = torch.export.ExportedProgram
-# whether the second value may stand for the first one
+# whether the second value may replace the first one
 IsRight = Callable[[Any, Any], bool]
 
 # values of a graph that are returned at the same time
@@ -47,10 +47,10 @@ class Blame:
         self._target, self._settings, self._lowering = target, settings, lowering
 
     def __call__(self, sample: Sample, is_right: IsRight) -> str:
-        """One or more sentences; they say what is not known, too."""
+        """Return one or more sentences, also on what is unknown."""
         try:
             return self._sentences(sample, is_right)
-        except Exception:  # what it looks for may be why the program cannot be lowered in another form
+        except Exception:  # the bug it searches for may also prevent lowering in another form
             return UNKNOWN
 
     def _sentences(self, sample: Sample, is_right: IsRight) -> str:
@@ -67,7 +67,7 @@ class Blame:
         return f"The first value that differs is that of {_described(wrong)}. {self._who(wrong, values, is_right)}"
 
     def _returning(self, nodes: Sequence[fx.Node]) -> Program:
-        """The program with the values of some nodes as its outputs."""
+        """Return the program with the values of some nodes as outputs."""
         module = self._lowering.program.module(check_guards=False)
         by_name = {node.name: node for node in module.graph.nodes}
         output = module.graph.output_node()
@@ -85,7 +85,7 @@ class Blame:
         return list(self._target.lower(lowering, self._settings).run(_clones(inputs)))
 
     def _who(self, node: fx.Node, values: _Values, is_right: IsRight) -> str:
-        """Whether the operator is wrong alone, and whether its ONNX file is."""
+        """Return whether the operator is wrong in isolation, and whether its ONNX file is."""
         alone, inputs = _alone(node, values.found)
         right = values.found[node]
         (got,) = self._run(torch.export.export(alone, inputs), inputs, 1)
@@ -112,7 +112,9 @@ class Blame:
 
 
 def _folder() -> Path:
-    """A new folder for files that an error names. The newest of earlier ones stay, because somebody may read them."""
+    """Return a new folder for files that an error names. The newest earlier ones are kept, because the user may need
+    them.
+    """
     place = Path(tempfile.gettempdir())
     ages = {folder: age for folder in place.glob(f"{_PREFIX}*") if (age := _changed(folder)) is not None}
     for folder in sorted(ages, key=lambda folder: ages[folder], reverse=True)[_KEPT - 1 :]:
@@ -121,7 +123,7 @@ def _folder() -> Path:
 
 
 def _changed(folder: Path) -> float | None:
-    """When a folder of this user was changed; None for those of others, and where it is gone."""
+    """Return the change time of a folder of this user; None for those of others, or if it is gone."""
     try:
         status = folder.lstat()
     except OSError:
@@ -152,7 +154,7 @@ def _is_compared(value: Any) -> bool:
 
 
 def _alone(node: fx.Node, values: dict[fx.Node, Any]) -> tuple[fx.GraphModule, tuple[torch.Tensor, ...]]:
-    """A graph of one operator, and the tensors that it takes; numbers are constants in it."""
+    """Return a graph of one operator, and its tensor inputs; numbers are constants in it."""
     parts = [node]
     if node.target is operator.getitem:
         parts.insert(0, node.args[0])  # type: ignore[arg-type]
@@ -170,14 +172,14 @@ def _alone(node: fx.Node, values: dict[fx.Node, Any]) -> tuple[fx.GraphModule, t
 
 
 def _by_reference(path: Path, inputs: Sequence[torch.Tensor]) -> Any:
-    """What the reference implementation of ONNX gives; None where it cannot run the file."""
+    """Return the result of ONNX's reference implementation; None if it cannot run the file."""
     from onnx.reference import ReferenceEvaluator
 
     try:
         evaluator = ReferenceEvaluator(str(path))
         given = {name: value.numpy() for name, value in zip(evaluator.input_names, inputs, strict=True)}
         return torch.from_numpy(next(iter(evaluator.run(None, given))))
-    except Exception:  # it has no errors of its own
+    except Exception:  # it raises untyped errors
         return None
 
 

@@ -1,4 +1,4 @@
-"""What runs in place of a graph of dynamo."""
+"""The callable that replaces a graph of dynamo."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from prepbench.running.object_nodes import register_nodes
 
 
 class CompiledGraph:
-    """Takes the place of a graph: compiles at its first call, and again for other weights, numbers or sizes.
+    """Replaces a graph: compiles at its first call, and again for other weights, numbers or sizes.
 
     Args:
         graph: the graph.
@@ -56,7 +56,7 @@ class CompiledGraph:
                 return self._graph.module(*values)
 
     def _runner(self, values: Sequence[Any]) -> GraphRunner | None:
-        """What was compiled for such a call before."""
+        """Return the runner that was compiled for such a call before."""
         session = self._session
         if session is None or session.generation != self._generation:
             return None
@@ -81,14 +81,14 @@ class CompiledGraph:
                 self._generation = session.generation
             runner = _compiled(GraphCall(self._graph, values, call, root, session, self._place, self._fixed_sizes))
             self._roles, self._fixed_sizes = runner.roles, runner.fixed_sizes
-            # what ran on the model was undone, and writing back its buffers raised their versions
+            # the run was undone, and restoring the buffers raised their versions
             session.versions.remember([*state_tensors(root), *(values[place] for place in runner.roles.state)])
             self._runners[self._key(values)] = runner
             return runner
 
 
 def _compiled(call: GraphCall) -> GraphRunner:
-    """Compile the model as a whole if this graph is all of it, otherwise this graph alone."""
+    """Compile the whole model if this graph is all of it, otherwise this graph alone."""
     whole = _run_of_the_whole_model(call)
     runner = compile_whole(call, *whole) if whole is not None else None
     if runner is not None:
@@ -105,7 +105,7 @@ def _compiled(call: GraphCall) -> GraphRunner:
 
 
 def _run_of_the_whole_model(call: GraphCall) -> tuple[GraphRun, Any] | None:
-    """Run the model through dynamo once more: its only graph, and its result.
+    """Run the model through dynamo once more; return its only graph and the result.
 
     None where there are other graphs, or where that graph computes something else than this one.
 

@@ -1,4 +1,4 @@
-"""The backend as dynamo calls it, and its options."""
+"""The entry point of the dynamo backend, and its options."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def prepbench_backend(
     options: Mapping[str, Any] | None = None,
     mode: str | None = None,
 ) -> Callable[..., Any]:
-    """The backend that ``torch.compile`` finds under the name ``"prepbench"``.
+    """Return the backend that ``torch.compile`` finds under the name ``"prepbench"``.
 
     The options are the keyword arguments of :func:`prepbench.compile_model`, and the result is the same: samples are
     given as for the model itself, and rules for layers by the names that the layers have in it. With samples, one
@@ -54,7 +54,7 @@ def prepbench_backend(
 
 
 class _Options(dict[str, Any]):
-    """Options that equal only themselves.
+    """Options that compare by identity.
 
     Dynamo compares the options of two compiles, and tensors in them have no truth value.
     """

@@ -1,4 +1,4 @@
-"""One call of a graph of dynamo, and what computes such calls once it is compiled."""
+"""One call of a dynamo graph, and the runner of such calls once it is compiled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from prepbench.errors import SettingsError
 
 @dataclass(frozen=True)
 class InputRoles:
-    """Which inputs of a graph come from whom, by place.
+    """The roles of a graph's inputs, by position.
 
     Attributes:
         given: tensors that come with each call.
@@ -52,7 +52,7 @@ class GraphCall:
     fixed_sizes: bool
 
     def roles(self, is_given: Collection[int]) -> InputRoles:
-        """The roles of the inputs; ``is_given`` holds the ``id`` of each tensor that comes with the call.
+        """Return the roles of the inputs; ``is_given`` holds the ``id`` of each tensor of the call.
 
         Buffers that a model in training mode counts up itself are in neither group.
         """
@@ -69,7 +69,8 @@ class GraphCall:
 
 
 def variant(values: Sequence[Any], roles: InputRoles, numbers: Sequence[int]) -> Any:
-    """What a graph is compiled for apart from its given inputs: dynamo runs one graph with the weights of alike layers.
+    """Return the key of a compiled variant beyond its given inputs: dynamo shares one graph between the weights of
+    equal layers.
 
     ``numbers`` are the places of the inputs that become constants.
     """
@@ -82,7 +83,7 @@ def _number(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class GraphRunner:
-    """How a graph is computed.
+    """The compiled form of a graph.
 
     Attributes:
         call: from the graph's inputs to output leaves.

@@ -1,4 +1,4 @@
-"""A model of which dynamo makes several graphs: each of them is compiled on its own."""
+"""Compile each graph on its own, for a model of which dynamo makes several."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LAYERS = ("quantization_settings", "layer_quantization_settings")
 
 
 def compile_piece(call: GraphCall) -> GraphRunner:
-    """A runner for one of several graphs.
+    """Return a runner for one of several graphs.
 
     Raises:
         SettingsError: ``dynamic_axes`` is given, or no sample reaches this graph.
@@ -78,7 +78,7 @@ def compile_piece(call: GraphCall) -> GraphRunner:
 
 
 def _compiled_for_call(call: GraphCall, roles: InputRoles, keywords: dict[str, Any]) -> tuple[CompiledModel, bool]:
-    """The graph compiled for its first call, and whether it takes the sizes of this call only."""
+    """Return the graph compiled for its first call, and whether it takes the sizes of this call only."""
     piece, _ = _piece_module(call, call.graph, roles)
     keywords.pop("data_transform_fn", None)
     sample = Sample(tuple(call.values[place] for place in roles.given))
@@ -87,7 +87,7 @@ def _compiled_for_call(call: GraphCall, roles: InputRoles, keywords: dict[str, A
 
 
 def _compiled_for_samples(call: GraphCall, roles: InputRoles, keywords: dict[str, Any]) -> CompiledModel:
-    """The graph compiled for what reaches it when the model runs on the samples."""
+    """Return the graph compiled for its inputs when the model runs on the samples."""
     free = tuple(call.graph.inputs[place].name for place in roles.given)
     key = (call.place, free, variant(call.values, roles, call.graph.numbers))
     known = call.session.pieces.get(key)
@@ -103,7 +103,7 @@ def _compiled_for_samples(call: GraphCall, roles: InputRoles, keywords: dict[str
 
 
 def _computes_the_same(graph: TracedGraph, call: GraphCall) -> bool:
-    """Whether another graph computes the same as this one from the same inputs."""
+    """Return whether another graph computes the same function of the same inputs."""
     values = call.graph.by_name(call.values)
     if not {each.name for each in graph.inputs if each.size_of is None} <= values.keys():
         return False
@@ -114,7 +114,7 @@ def _computes_the_same(graph: TracedGraph, call: GraphCall) -> bool:
 def _graph_and_samples(
     call: GraphCall, free: Sequence[str], keywords: Mapping[str, Any]
 ) -> tuple[TracedGraph, dict[str, list[Sample]]]:
-    """A graph for all sizes, and what it is called with when the model runs on the samples."""
+    """Return a graph for all sizes, and its inputs when the model runs on the samples."""
     found: dict[str, list[Sample]] = {}
     graphs = [call.graph]
     for name in SAMPLES:
@@ -132,7 +132,7 @@ def _graph_and_samples(
 def _samples_of_piece(
     call: GraphCall, free: Sequence[str], keywords: Mapping[str, Any], name: str
 ) -> tuple[list[Sample], list[TracedGraph]]:
-    """What reaches the graph when the model runs on the samples called ``name``, and the graphs that it reaches."""
+    """Return the graph's inputs when the model runs on the samples called ``name``, and the graphs that are reached."""
     function, transform = call.model_call.function, keywords.get("data_transform_fn")
     samples = normalize_samples(function, keywords[name], name=name, data_transform_fn=transform)
     skips = call.session.skips_eval_mode
@@ -157,7 +157,7 @@ def _samples_of_piece(
 
 
 def _piece_module(call: GraphCall, graph: TracedGraph, roles: InputRoles) -> tuple[nn.Module, list[str]]:
-    """The graph as a module with the layers of the model, and the FQNs of the weights that it reads.
+    """Return the graph as a module with the layers of the model, and the FQNs of the weights that it reads.
 
     The module takes the inputs that are given with each call, in their order.
     """
@@ -179,7 +179,7 @@ def _piece_module(call: GraphCall, graph: TracedGraph, roles: InputRoles) -> tup
 
 
 def _set_parameters(forward: Callable[..., Any], names: Sequence[str]) -> None:
-    """Give ``forward`` the signature that shows these names, as far as they are identifiers."""
+    """Give ``forward`` a signature with these names, as far as they are identifiers."""
     parameters = [
         inspect.Parameter(name if name.isidentifier() else f"input_{i}", inspect.Parameter.POSITIONAL_OR_KEYWORD)
         for i, name in enumerate(names)
@@ -188,7 +188,7 @@ def _set_parameters(forward: Callable[..., Any], names: Sequence[str]) -> None:
 
 
 def _settings_of_piece(root: nn.Module, weights: Sequence[str], keywords: dict[str, Any]) -> dict[str, Any]:
-    """The arguments for a piece with these weights: in float if none belongs to a layer that is to be quantized."""
+    """Return the arguments for a piece with these weights: float if none belongs to a layer that is to be quantized."""
     settings, rules = (keywords.get(name) for name in _LAYERS)
     if settings is None:
         return keywords

@@ -1,4 +1,4 @@
-"""Running the model once more: through dynamo, or to see which call ``forward_fn`` makes."""
+"""Run the model once more: through dynamo, or to see which call ``forward_fn`` makes."""
 
 from __future__ import annotations
 
@@ -73,20 +73,20 @@ def replay(
 
         return run
 
-    call.__code__ = call.__code__.replace()  # what dynamo keeps for a code goes with it
+    call.__code__ = call.__code__.replace()  # dynamo's cache entries live as long as the code object
     recording = compiled_apart(call, record, dynamic=dynamic)
     result = None
     with in_mode(repeated, skips_eval_mode=skips_eval_mode):
         for sample in samples:
             result = own_copy(sample).call(recording)
-    # not above, because what dynamo keeps would keep the twin, and with it the model
+    # outside of record(), because dynamo's cache would keep its closure alive, and with it the twin and the model
     found = [replace(run, values=tuple(map(twin.original, run.values))) for run in runs]
-    runs.clear()  # dynamo may keep what it compiled
+    runs.clear()  # dynamo's cache may hold the compiled graph
     return found, result
 
 
 def sample_of_call(function: Callable[..., Any], forward_fn: Callable[..., Any], sample: Sample, name: str) -> Sample:
-    """The call of ``function`` that ``forward_fn`` makes of a sample.
+    """Return the call of ``function`` that ``forward_fn`` makes for a sample.
 
     Raises:
         SettingsError: ``forward_fn`` does more than one call, or changes its result.
@@ -112,7 +112,7 @@ def sample_of_call(function: Callable[..., Any], forward_fn: Callable[..., Any],
 
 
 def current_call() -> OptimizedCall:
-    """The call of the compiled module, function or bound method that is running.
+    """Return the call of the compiled module, function or bound method that is running.
 
     Raises:
         SettingsError: there is none, because something other than ``torch.compile`` uses the backend.
@@ -133,13 +133,13 @@ def current_call() -> OptimizedCall:
 
 
 def is_training(root: nn.Module) -> bool:
-    """Whether any module is in training mode."""
+    """Return whether any module is in training mode."""
     return any(module.training for module in root.modules())
 
 
 @contextlib.contextmanager
 def in_mode(twin: Callable[..., Any], *, skips_eval_mode: bool) -> Iterator[None]:
-    """The mode that a model is compiled in, with the same random numbers in each such block.
+    """Put a model into the mode of its compile, with the same random numbers, during the block.
 
     Args:
         twin: of the model, because other threads may run the model itself, in the mode that it is in.

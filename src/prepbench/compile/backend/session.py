@@ -1,4 +1,4 @@
-"""What the graphs of one compiled function share: the options, the samples, and the compiled models."""
+"""The shared state of one compiled function's graphs: options, samples, and compiled models."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SAMPLES = ("tracing_inputs", "calibration_inputs")
 
 
 class Session:
-    """What the graphs of one compiled function have in common. It keeps neither the function nor its weights alive.
+    """The shared state of one compiled function's graphs. Holds no strong reference to the function or its weights.
 
     Args:
         function: what was given to ``torch.compile``.
@@ -51,7 +51,7 @@ class Session:
         self.versions = TensorVersions()
         self.has_several_graphs = False
         self.pieces: dict[Any, tuple[TracedGraph, CompiledModel]] = {}
-        # a call, and what was compiled when the model had which output for it
+        # a call, and the compiled model with the output that the model had for it
         self._probe: Sample | None = None
         self._compiled: list[tuple[Any, CompiledModel]] = []
         self._given = options
@@ -60,7 +60,7 @@ class Session:
         self._samples: dict[str, Any] = {}
 
     def belongs_to(self, function: Callable[..., Any], options: Mapping[str, Any] | None) -> bool:
-        """Whether it was made for this function and these options."""
+        """Return whether it was made for this function and these options."""
         owner, method = _owner(function)
         return self._given is options and self._owner() is owner and self._method is method
 
@@ -71,11 +71,13 @@ class Session:
 
     @property
     def skips_eval_mode(self) -> bool:
-        """Whether the model is compiled in the mode that it is in."""
+        """Whether the model is compiled in its current mode."""
         return bool(self.options.get("skip_eval_set_mode"))
 
     def keywords(self, function: Callable[..., Any]) -> dict[str, Any]:
-        """The arguments for ``compile_model``, with samples that can be read again and are calls of ``function``."""
+        """Return the arguments for ``compile_model``, with samples that can be read again and are calls of
+        ``function``.
+        """
         keywords = dict(self.options)
         forward_fn = keywords.pop("forward_fn", None)
         for name in SAMPLES:
@@ -96,7 +98,7 @@ class Session:
         return [sample_of_call(function, forward_fn, sample, name) for sample in normal]
 
     def forget_changed_weights(self, root: nn.Module) -> None:
-        """Forget what was compiled if the weights changed since."""
+        """Drop compiled models if the weights changed since."""
         if self.versions and not all(tensor in self.versions for tensor in state_tensors(root)):
             self._probe = None
             self._compiled.clear()
@@ -104,7 +106,7 @@ class Session:
             self.generation += 1
 
     def compiled_for_samples(self, call: OptimizedCall) -> CompiledModel:
-        """The model compiled for the samples: once for all graphs, as long as the model computes the same.
+        """Return the model compiled for the samples: once for all graphs, as long as its weights are unchanged.
 
         Dynamo also traces again when the model reads a changed value from an object that is not a module. Only a run
         of the model tells whether its results changed.
@@ -131,7 +133,7 @@ _sessions_lock = threading.Lock()
 
 
 def session_of(function: Callable[..., Any], options: Mapping[str, Any] | None) -> Session:
-    """The session of a compiled function, made at its first call."""
+    """Return the session of a compiled function, made at its first call."""
     with _sessions_lock:
         for session in _sessions:
             if session.belongs_to(function, options):
@@ -142,7 +144,7 @@ def session_of(function: Callable[..., Any], options: Mapping[str, Any] | None) 
 
 
 def _owner(function: Any) -> tuple[Any, Any]:
-    """The object that lives as long as the function, and which of its methods the function is."""
+    """Return the object that lives as long as the function, and the name of the function if it is a method."""
     if isinstance(function, types.MethodType):
         return function.__self__, function.__func__
     return function, None
@@ -182,7 +184,7 @@ def compile_for_one_call(
 
 
 def without_origin(compiled: CompiledModel) -> CompiledModel:
-    """The model without what it keeps of how it was made.
+    """Return the model without the data of its compile.
 
     That would keep the original model alive, and dynamo forgets a graph when its model dies.
     """

@@ -1,4 +1,4 @@
-"""A graph of dynamo, and what its inputs and outputs are."""
+"""A graph of dynamo, and the roles of its inputs and outputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from prepbench.running.unchanged import unchanged
 
 @dataclass(frozen=True)
 class TracedGraph:
-    """A graph that dynamo gave to a backend.
+    """A graph from dynamo.
 
     Attributes:
         module: the graph.
@@ -31,38 +31,38 @@ class TracedGraph:
 
     @classmethod
     def of(cls, module: fx.GraphModule) -> TracedGraph:
-        """Describe a graph that dynamo has just traced."""
+        """Describe a graph from dynamo."""
         outputs = (isinstance(node, fx.Node) and is_tensor(node.meta.get("example_value")) for node in _outputs(module))
         return cls(module, graph_inputs(module), tuple(outputs))
 
     @property
     def tensor_inputs(self) -> list[int]:
-        """The places of the inputs that are tensors."""
+        """The positions of the tensor inputs."""
         return [place for place, each in enumerate(self.inputs) if each.is_tensor]
 
     @property
     def numbers(self) -> list[int]:
-        """The places of the inputs that are numbers but not sizes of tensors: they become constants."""
+        """The positions of the numbers that are not tensor sizes: they become constants."""
         return [place for place, each in enumerate(self.inputs) if not each.is_tensor and each.size_of is None]
 
     @property
     def symbolic_dims(self) -> int:
-        """How many sizes of its inputs may vary."""
+        """The number of dynamic sizes of its inputs."""
         return sum(len(each.symbolic) for each in self.inputs)
 
     def tensors(self, outputs: Iterable[Any]) -> list[torch.Tensor]:
-        """Those of its outputs that are tensors."""
+        """Return the tensors among its outputs."""
         return [value for value, wanted in zip(outputs, self.tensor_outputs, strict=True) if wanted]
 
     def run(self, values: Sequence[Any], root: nn.Module) -> list[torch.Tensor]:
-        """The tensors that it computes. The inputs and the model ``root`` stay as they are, for other threads, too."""
+        """Return the graph's tensors. The inputs and the model ``root`` are not changed, for other threads, too."""
         weights = {id(parameter) for parameter in root.parameters()}
         own = [value.clone() if is_tensor(value) and id(value) not in weights else value for value in values]
         with unchanged(root, seed=0), torch.no_grad():
             return self.tensors(self.module(*own))
 
     def arguments(self, values: Mapping[str, Any]) -> list[Any]:
-        """What it is called with: values by the names of the inputs, and sizes taken from the tensors."""
+        """Return the arguments of a call: values by input names, and sizes taken from the tensors."""
         arguments: list[Any] = [values.get(each.name) for each in self.inputs]
         for place, each in enumerate(self.inputs):
             if each.size_of is not None:
@@ -70,16 +70,16 @@ class TracedGraph:
         return arguments
 
     def by_name(self, values: Sequence[Any]) -> dict[str, Any]:
-        """The inputs of a call by name."""
+        """Return the inputs of a call by name."""
         return {each.name: value for each, value in zip(self.inputs, values, strict=True)}
 
     def places(self, tensors: Iterable[int]) -> tuple[int | None, ...]:
-        """For each output the place given for it in ``tensors``, which holds one for each tensor; None for a number."""
+        """Return for each output the entry of ``tensors``, which has one for each tensor; None for a number."""
         order = iter(tensors)
         return tuple(next(order) if wanted else None for wanted in self.tensor_outputs)
 
     def numbers_only(self) -> fx.GraphModule | None:
-        """The part that computes the outputs that are numbers; None if there are none."""
+        """Return the part that computes the number outputs; None if there are none."""
         if all(self.tensor_outputs):
             return None
         part = copy.copy(self.module)

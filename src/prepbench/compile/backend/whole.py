@@ -1,4 +1,4 @@
-"""A graph that is all that the model computes: the compiled model takes its place."""
+"""Replace a graph that is the whole model by the compiled model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from prepbench.running.object_nodes import register_nodes
 
 
 def compile_whole(call: GraphCall, run: GraphRun, result: Any) -> GraphRunner | None:
-    """A runner that calls the compiled model; None if the model computes more than this graph.
+    """Return a runner that calls the compiled model; None if the model computes more than this graph.
 
     Args:
         call: of the graph.
@@ -33,14 +33,14 @@ def compile_whole(call: GraphCall, run: GraphRun, result: Any) -> GraphRunner | 
     inputs = {id(call.values[place]): place for place in roles.given}
     unused = [leaf for leaf in leaves if is_tensor(leaf) and id(leaf) not in inputs]
     compiled, fixed_sizes = _compiled(call, roles, unused)
-    # a graph gets neither the tensors that it does not use nor the numbers of the call as they were
+    # a graph receives neither unused tensors nor the original numbers of the call
     calls = _current_call(compiled) if unused or call.graph.numbers else _rebuilt_call(compiled, leaves, spec, inputs)
     outputs = call.graph.places(places[id(value)] for value in run.tensors)
     return GraphRunner(calls, len(results), outputs, call.graph.numbers_only(), roles, fixed_sizes)
 
 
 def _compiled(call: GraphCall, roles: InputRoles, unused: Sequence[Any]) -> tuple[CompiledModel, bool]:
-    """The compiled model, and whether it takes the sizes of this call only."""
+    """Return the compiled model, and whether it takes the sizes of this call only."""
     session, function = call.session, call.model_call.function
     if session.has_samples:
         return session.compiled_for_samples(call.model_call), False

@@ -1,1 +1,1 @@
-"""What stays in Python of a compiled model: how it is saved, and how it is found again in the model handed in."""
+"""The parts of a compiled model that stay in Python: saving them, and finding them in the model handed in."""

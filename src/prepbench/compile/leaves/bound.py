@@ -1,4 +1,4 @@
-"""Leaves of a saved model bound to the model that is handed in."""
+"""Bind the leaves of a saved model to the model handed in."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _name_of(cuts: Cuts, found: Sequence[tuple[CutFunction, Any]], row: Mapping[
 
 
 def _check_fits(leaf: StatementLeaf, row: Mapping[str, Any]) -> None:
-    """The call must be one of these statements."""
+    """Check that the call is one of these statements."""
     arguments, results = row["arguments"], row["results"]
     given = [item for item in arguments.get("items", ()) if isinstance(item, dict)]
     takes = len(leaf.outlined.inputs) - (leaf.has_owner and leaf.outlined.owner in leaf.outlined.inputs)
@@ -72,7 +72,7 @@ def _check_fits(leaf: StatementLeaf, row: Mapping[str, Any]) -> None:
 
 
 def check_texts(rows: Sequence[Mapping[str, Any]], model: torch.nn.Module, texts: Sequence[str]) -> None:
-    """Check that each text which a leaf is called with stands in the model's code or attributes.
+    """Check that each text argument of a leaf occurs in the model's code or attributes.
 
     Code may open files or choose what it does by texts, so a folder must not bring any of its own.
 

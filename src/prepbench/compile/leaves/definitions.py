@@ -1,4 +1,4 @@
-"""Operators of leaves as JSON: how their arguments become a call, and the calls from which their results were learned.
+"""Leaf operators as JSON: how their arguments become a call, and the calls from which their results were learned.
 
 The rules for the sizes of results are not written: they are learned again from the same calls.
 """
@@ -27,13 +27,13 @@ from prepbench.running.recorded_calls import Given, RecordedCall
 
 MAX_CALLS = 64
 _MAX_WORK = 60_000
-"""Formulas for sizes that are tried: more than any model seen asks for, and no more than some seconds."""
+"""The limit on tried formulas for sizes: more than any known model needs, and a few seconds of work."""
 
 _KINDS = ("", "Tensor", "SymInt", "float")
 
 
 def definition_to_json(made: LeafDefinition, names: dict[int, str], *, are_statements: bool) -> dict[str, Any]:
-    """An operator as JSON.
+    """Return an operator as JSON.
 
     Args:
         made: the operator.
@@ -68,7 +68,7 @@ def definition_to_json(made: LeafDefinition, names: dict[int, str], *, are_state
 
 
 def _check_same(made: LeafDefinition, data: dict[str, Any], names: dict[int, str], *, are_statements: bool) -> None:
-    """What is read back must be what was written."""
+    """Check that reading returns what was written."""
     modules = _Named(names)
     again = definition_from_json(made.fqn, made.outputs.name, data, modules, are_statements=are_statements)
     (before,), (after,) = made.outputs.learned.variants, again.outputs.learned.variants
@@ -79,7 +79,7 @@ def _check_same(made: LeafDefinition, data: dict[str, Any], names: dict[int, str
 
 
 class _Named(torch.nn.Module):
-    """Modules by the names that they have elsewhere; only the names are asked for."""
+    """A model that only maps modules to the names they have elsewhere."""
 
     def __init__(self, names: dict[int, str]) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class _Named(torch.nn.Module):
 def definition_from_json(
     fqn: str, name: str, data: Mapping[str, Any], model: torch.nn.Module | None, *, are_statements: bool
 ) -> LeafDefinition:
-    """What :func:`definition_to_json` was given; ``data`` may be of anybody.
+    """Read an operator from JSON of :func:`definition_to_json`; ``data`` is untrusted.
 
     Args:
         fqn: of the leaf.
@@ -167,7 +167,7 @@ def _call(row: Any, spec: Any, output_spec: Any, restructured: bool, model: torc
 
 
 def _check_work(calls: Sequence[RecordedCall]) -> None:
-    """Learning rules tries formulas of each pair of sizes for each size of the results."""
+    """Limit the work of learning rules, which tries formulas of each pair of sizes for each size of the results."""
     inputs = [tuple(column) for column in zip(*(sizes_of(call.inputs) for call in calls), strict=True)]
     outputs = [tuple(column) for column in zip(*(sizes_of(call.outputs) for call in calls), strict=True)]
     known = len({column for column in inputs if len(set(column)) > 1})

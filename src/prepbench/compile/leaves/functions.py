@@ -15,7 +15,7 @@ _DIGEST = re.compile(r"[0-9a-f]{16}")
 
 
 def function_to_json(cut: CutFunction) -> dict[str, Any]:
-    """A function as JSON."""
+    """Return a function as JSON."""
     return {
         "path": [list(step) for step in cut.path],
         "module": cut.module,
@@ -35,7 +35,7 @@ def function_to_json(cut: CutFunction) -> dict[str, Any]:
 
 
 def function_from_json(data: Any) -> CutFunction:
-    """What :func:`function_to_json` was given.
+    """Read a function from JSON of :func:`function_to_json`.
 
     Raises:
         NoJson: it is something else.

@@ -1,4 +1,4 @@
-"""The model that is handed in when a model with leaves is loaded: is it the one that was compiled?"""
+"""Check the model that is handed in when a model with leaves is loaded: is it the one that was compiled?"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 def tensors_of_checkpoint(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """The parameters and the buffers that a checkpoint has, by name."""
+    """Yield the parameters and buffers of a checkpoint by name."""
     yield from model.named_parameters()
     for prefix, module in model.named_modules():
         for name, value in module._buffers.items():
@@ -30,7 +30,7 @@ def tensors_of_checkpoint(model: torch.nn.Module) -> Iterator[tuple[str, torch.T
 
 
 def state_to_json(model: torch.nn.Module) -> dict[str, Any]:
-    """What the tensors of a model's checkpoint hold, as digests."""
+    """Return digests of the tensors in a model's checkpoint."""
     return {name: _described(value) for name, value in tensors_of_checkpoint(model)}
 
 
@@ -40,7 +40,7 @@ def _described(value: torch.Tensor) -> dict[str, Any]:
 
 
 def _digest(value: torch.Tensor) -> str:
-    """Of the values in the order of their indices; "" for kinds of tensors that have no bytes to read."""
+    """Return a digest of the values in index order; "" for tensors without readable bytes."""
     if type(value) not in _PLAIN or value.layout is not torch.strided or value.is_quantized or value.is_meta:
         return ""
     with torch.no_grad():
@@ -73,7 +73,7 @@ def check_state(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
 
 
 def modes_to_json(model: torch.nn.Module) -> list[str]:
-    """The modules in training mode."""
+    """Return the modules in training mode."""
     return [name for name, module in model.named_modules() if module.training]
 
 
@@ -87,12 +87,12 @@ def set_modes(model: torch.nn.Module, training: Sequence[str]) -> None:
 
 
 def class_of(module: torch.nn.Module) -> str:
-    """Module and name of a class."""
+    """Return module and name of a class."""
     return f"{type(module).__module__}.{type(module).__qualname__}"
 
 
 def forward_to_json(module: torch.nn.Module) -> list[str]:
-    """Digests of the lines of a user's forward; empty where there is no text."""
+    """Return digests of the lines of a user's forward; empty without source text."""
     code = _forward_code(module)
     file = None if code is None else source_file(code.co_filename)
     return [] if file is None or code is None or file.function(code) is None else list(line_digests(file, code))
@@ -104,7 +104,7 @@ def _forward_code(module: torch.nn.Module) -> types.CodeType | None:
 
 
 def check_module(model: torch.nn.Module, row: Mapping[str, Any]) -> None:
-    """Check that a module that is a leaf, or has one, is there and of the class that it was.
+    """Check that the module of a leaf exists and is of the same class as at the compile.
 
     Args:
         model: handed in.
@@ -131,7 +131,7 @@ def check_module(model: torch.nn.Module, row: Mapping[str, Any]) -> None:
 
 
 def function_of(cut: CutFunction, candidates: Sequence[types.FunctionType]) -> types.FunctionType:
-    """The function of a model handed in that is the one which statements were cut out of.
+    """Return the function of the model handed in that statements were cut out of.
 
     Args:
         cut: what a folder says of it.
@@ -155,7 +155,7 @@ def function_of(cut: CutFunction, candidates: Sequence[types.FunctionType]) -> t
 
 
 def reached(model: torch.nn.Module) -> list[types.FunctionType]:
-    """The functions with source that calls of a model can lead to."""
+    """Return the functions with source that calls of a model can lead to."""
     return [each for each in reached_functions(model) if _path(each) is not None]
 
 

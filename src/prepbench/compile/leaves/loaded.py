@@ -39,7 +39,7 @@ _CONTENT = {"training": list, "state": dict, "forward_fn": bool, "functions": li
 
 @dataclass(frozen=True)
 class LoadedLeaves:
-    """What loading found.
+    """The result of loading leaves.
 
     Attributes:
         leaves: what stays in Python.
@@ -51,7 +51,7 @@ class LoadedLeaves:
 
 
 def check_section(content: Any) -> None:
-    """Raise ``ValueError`` unless this is the form of what prepbench writes about leaves; the text names the place."""
+    """Raise ``ValueError`` unless this has the form of prepbench's section on leaves; the text names the place."""
     if not isinstance(content, dict) or set(content) != set(_CONTENT):
         raise ValueError("leaves must be what prepbench writes")
     for name, kind in _CONTENT.items():
@@ -98,7 +98,7 @@ def _check_row(row: Any, where: str) -> None:
 def check_model_given(
     content: Mapping[str, Any] | None, model: Any, folder: Path, *, forward_fn: Any = None, allow_code: bool
 ) -> None:
-    """Check that a model is handed in where one is needed, and nowhere else; so ``forward_fn``.
+    """Check that a model is handed in if and only if one is needed; likewise ``forward_fn``.
 
     Raises:
         ArtifactError: there is none; the message says what the folder needs.
@@ -129,7 +129,7 @@ def check_model_given(
 def load_leaves(
     content: Mapping[str, Any], model: Any, folder: Path, texts: Sequence[str], forward_fn: Any = None
 ) -> LoadedLeaves:
-    """Register the operators of a saved model. Nothing of the folder is run, and nothing that it names is imported.
+    """Register the operators of a saved model. No code from the folder runs, and nothing that it names is imported.
 
     Args:
         content: of the manifest; see :func:`check_section`.
@@ -179,7 +179,7 @@ def load_leaves(
 
 
 def _leaf_names(content: Mapping[str, Any], cuts: Cuts, model: torch.nn.Module, texts: Sequence[str]) -> list[str]:
-    """The names by which the operators' leaves are known here."""
+    """Return the names by which the operators' leaves are known here."""
     rows = content["operators"]
     in_python = [row for row in rows if not row["piece"]]
     for row in in_python:

@@ -1,4 +1,4 @@
-"""``ModelLeaves``: what stays in Python of a compiled model, and its section in the manifest of a saved one."""
+"""``ModelLeaves``: the parts of a compiled model that stay in Python, and their section in a manifest."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SECTION = "leaves"
 
 @dataclass(frozen=True)
 class ModelLeaves:
-    """What stays in Python of a compiled model.
+    """The parts of a compiled model that stay in Python.
 
     Attributes:
         model: the model in Python, for calls that the graph cannot express; None where there is none.
@@ -55,7 +55,7 @@ class ModelLeaves:
 
     @classmethod
     def of(cls, captured: Captured, program: torch.export.ExportedProgram, texts: Sequence[str]) -> ModelLeaves:
-        """Describe the leaves of a model that was captured, with its state as it is now.
+        """Describe the leaves of a captured model, with its current state.
 
         Args:
             captured: the model.
@@ -74,7 +74,7 @@ class ModelLeaves:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What saving means for what stays in Python."""
+        """The consequences of saving for the parts in Python."""
         if self.problem:
             return (f"it cannot be saved: {self.problem}",)
         if self.needs:
@@ -95,13 +95,13 @@ class ModelLeaves:
 
 
 def needs_of(content: Mapping[str, Any]) -> tuple[str, ...]:
-    """What runs in Python once a model is loaded, in words, with the class that each of them needs."""
+    """Return the parts of a loaded model that run in Python, in words, with the class that each of them needs."""
     rows = [row for row in content["operators"] if not row["piece"]]
     return tuple(dict.fromkeys(f"{row['leaf']} ({row['class']})" for row in rows))
 
 
 def leaf_words(fqn: str, leaf: StatementLeaf | ReleasedLeaf | None) -> str:
-    """A leaf as people name it."""
+    """Return a leaf as shown to users."""
     if leaf is None:
         return fqn or "the model itself"
     first, last = leaf.outlined.lines
@@ -110,7 +110,7 @@ def leaf_words(fqn: str, leaf: StatementLeaf | ReleasedLeaf | None) -> str:
 
 
 class _CannotSaveError(PrepbenchError):
-    """A leaf has no form in a file."""
+    """Raised if a leaf has no form in a file."""
 
 
 def _is_leaf(node: torch.fx.Node) -> bool:
@@ -122,7 +122,7 @@ def _own_name(target: Any) -> str:
 
 
 class _Writer:
-    """Makes the section of the manifest."""
+    """Writes the section of the manifest."""
 
     def __init__(self, captured: Captured, keep_alive: KeepAlive) -> None:
         self.pieces: dict[str, Runtime] = {}
@@ -177,7 +177,7 @@ class _Writer:
             raise self._cannot(row, f"it takes or returns {sentence(error)}") from error
 
     def _place(self, name: str, leaf: StatementLeaf | ReleasedLeaf) -> dict[str, Any]:
-        """Which range of which function a leaf is."""
+        """Return the function and the range of a statement leaf."""
         found = [
             {"function": i, "range": j, "has_owner": leaf.has_owner}
             for i, cut in enumerate(self._keep_alive.functions)
@@ -191,7 +191,7 @@ class _Writer:
         return found[0]
 
     def _check(self, row: Mapping[str, Any], functions: Sequence[CutFunction], texts: Sequence[str]) -> None:
-        """The leaf must be found by what is written of it."""
+        """Check that the written description finds the leaf."""
         try:
             check_module(self._model, row)
             check_texts([row], self._model, texts)

@@ -1,4 +1,4 @@
-"""Leaves that can be exported by themselves: a saved model has their programs and needs none of their Python."""
+"""Leaves that export on their own: a saved model has their programs and needs none of their Python."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MOST_SAMPLES = 12
 
 
 def exported_piece(captured: Captured, made: LeafDefinition) -> Runtime | None:
-    """A leaf that the user chose as a program of its own; None where it cannot be one.
+    """Return a user-chosen leaf as a program; None if it does not export.
 
     Args:
         captured: the model, whose samples show how the leaf is called.
@@ -61,7 +61,7 @@ def exported_piece(captured: Captured, made: LeafDefinition) -> Runtime | None:
 
 
 def flattened(made: LeafDefinition) -> LeafDefinition:
-    """The operator of a program that takes leaves and returns leaves."""
+    """Return the operator of a program that takes leaves and returns leaves."""
     (variant,) = made.outputs.learned.variants
     spec = pytree.tree_structure(((0,) * len(made.signature.kinds), {}))
     output_spec = pytree.tree_structure((0,) * len(variant.calls[0].outputs))
@@ -75,7 +75,7 @@ def _flat(call: RecordedCall, spec: Any, output_spec: Any) -> RecordedCall:
 
 
 def running(runtime: Runtime) -> Callable[..., Any]:
-    """What calls a piece."""
+    """Return the callable that runs a piece."""
 
     def run(*leaves: Any) -> Any:
         return tuple(runtime.run(leaves))
@@ -84,7 +84,7 @@ def running(runtime: Runtime) -> Callable[..., Any]:
 
 
 def _recorded(captured: Captured, fqn: str) -> list[Sample]:
-    """The calls of a module on the samples and on samples of other sizes, with their data."""
+    """Return the calls of a module on the samples and on samples of other sizes, with their data."""
     found: list[Sample] = []
     module: Any = captured.model.get_submodule(fqn)
     forward = module.forward
@@ -103,14 +103,14 @@ def _recorded(captured: Captured, fqn: str) -> list[Sample]:
                     own_copy(sample).call(captured.model)
         except PrepbenchError:
             raise
-        except Exception as error:  # a made-up size that the model does not take
+        except Exception as error:  # the model rejects this made-up size
             raise_if_internal(error)
             del found[before:]
     return found
 
 
 def _is_such(sample: Sample, made: LeafDefinition) -> bool:
-    """Whether a call is one that the operator stands for."""
+    """Return whether the operator stands for a call."""
     leaves, spec = pytree.tree_flatten((sample.args, sample.kwargs))
     tensors: Sequence[bool] = [isinstance(leaf, torch.Tensor) for leaf in leaves]
     repeats = {index for index, _ in made.signature.repeats}

@@ -1,4 +1,4 @@
-"""Arguments and results of leaves as JSON: values, tensors without data, and how they are nested."""
+"""Arguments and results of leaves as JSON: values, tensors without data, and their structure."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _DICTS: dict[str, type] = {"dict": dict, "ordered": collections.OrderedDict}
 
 
 class NoJson(ValueError):
-    """JSON cannot hold a value, or does not hold one; the text says which."""
+    """Raised if JSON cannot hold a value, or does not hold one; the text says which."""
 
 
 # -- values ------------------------------------------------------------------------------------------------------------
 
 
 def value_to_json(value: Any, names: dict[int, str]) -> Any:
-    """A leaf of a call as JSON; a tensor without its data.
+    """Return a leaf of a call as JSON; a tensor without its data.
 
     Args:
         value: the leaf.
@@ -77,7 +77,7 @@ def _tensor_to_json(value: torch.Tensor) -> dict[str, Any]:
 
 
 def value_from_json(data: Any, model: torch.nn.Module | None) -> Any:
-    """What :func:`value_to_json` was given.
+    """Read a value from JSON of :func:`value_to_json`.
 
     Args:
         data: from a file of anybody.
@@ -145,7 +145,7 @@ def _device(text: Any) -> torch.device:
 
 
 def spec_to_json(spec: pytree.TreeSpec) -> dict[str, Any]:
-    """How values are nested.
+    """Return a pytree spec as JSON.
 
     Raises:
         NoJson: they lie in something that JSON cannot hold.
@@ -176,7 +176,7 @@ def _layout(layout: Layout) -> dict[str, Any]:
 
 
 def _registered(spec: pytree.TreeSpec, items: list[Any]) -> dict[str, Any]:
-    """A dataclass that its own module registered: what it holds is seen on an object of it."""
+    """Return a dataclass that its own module registered: an instance shows its fields."""
     made = pytree.tree_unflatten([torch.empty(0, device="meta")] * spec.num_leaves, spec)
     names = [field.name for field in dataclasses.fields(made)]
     values = {name: getattr(made, name) for name in names}
@@ -200,7 +200,7 @@ def _plain(value: Any) -> Any:
 
 
 def spec_from_json(data: Any) -> pytree.TreeSpec:
-    """What :func:`spec_to_json` was given. Classes are those that this process has imported; none is imported.
+    """Read a pytree spec from JSON of :func:`spec_to_json`. Classes must be imported already; none is imported.
 
     Raises:
         NoJson: it is something else, or a class is not there.
@@ -255,7 +255,7 @@ def _nested(data: Any, leaves: Iterator[int], depth: int) -> Any:
 
 
 def texts_in(data: Any) -> Iterator[str]:
-    """The texts that a nesting gives to objects."""
+    """Yield the texts that a spec holds for objects."""
     if isinstance(data, dict):
         for value in data.get("fixed", {}).values():
             yield from (part for part in (value if isinstance(value, list) else [value]) if isinstance(part, str))
