@@ -1,4 +1,4 @@
-"""Preparation: a model in which each operation is a module of its own, equal to the original."""
+"""Preparation: an equivalent model in which each operation is a module."""
 
 from prepbench.prepare.diagrams import BeforeAfter, before_and_after
 from prepbench.prepare.model import PreparedModel

@@ -1,4 +1,4 @@
-"""The arguments of a call, which may be nested in tuples, lists, dicts and slices."""
+"""Map and iterate over arguments of a call, nested in tuples, lists, dicts and slices."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 
 class OtherStructure(ValueError):
-    """Two values have different nesting."""
+    """Raised if two values have different nesting."""
 
 
 def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
-    """``value`` with ``function`` applied to every part that is not a container, in order."""
+    """Return ``value`` with ``function`` applied to every part that is not a container, in order."""
     if isinstance(value, tuple):
         return tuple(mapped(item, function) for item in value)
     if isinstance(value, list):
@@ -24,7 +24,7 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def parts(value: Any) -> list[Any]:
-    """Every part of ``value`` that is not a container, in the order of :func:`mapped`."""
+    """Return every part of ``value`` that is not a container, in the order of :func:`mapped`."""
     found: list[Any] = []
     mapped(value, found.append)
     return found

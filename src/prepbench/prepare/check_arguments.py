@@ -1,4 +1,4 @@
-"""Checks of what the caller gives to ``prepare_model`` and ``run_passes``."""
+"""Check the arguments of ``prepare_model`` and ``run_passes``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from prepbench.running.check_inputs import check_names
 
 
 def check_arguments(model: Any, modules: Any, classes: Any, passes: Any) -> None:
-    """Check what ``prepare_model`` takes.
+    """Check the arguments of ``prepare_model``.
 
     Raises:
         InputError: one of them is of another kind, or is not part of the model.
@@ -30,7 +30,7 @@ def check_arguments(model: Any, modules: Any, classes: Any, passes: Any) -> None
 
 
 def check_excluded(function: str, model: Any, modules: Any, classes: Any) -> None:
-    """Check the model and what is excluded.
+    """Check the model and the excluded modules.
 
     Raises:
         InputError: one of them is of another kind, or is not part of the model.
@@ -75,7 +75,7 @@ def _check_classes(model: torch.nn.Module, classes: Sequence[Any]) -> None:
 
 
 def check_run(prepared: Any, passes: Any) -> None:
-    """Check what ``run_passes`` takes.
+    """Check the arguments of ``run_passes``.
 
     Raises:
         InputError: the model is not a prepared one, or ``passes`` is not a list.

@@ -1,4 +1,4 @@
-"""The comparison of one call of a prepared model with one of the original, in results and in state."""
+"""Compare one call of a prepared model with one of the original, in results and in state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prepbench.running.outcomes import Outcome
 
 
 def prepared_difference(model: torch.nn.Module, expected: Outcome, got: Outcome) -> Difference:
-    """How a call of the prepared model differs from one of the original.
+    """Return the first difference of a call of the prepared model from one of the original.
 
     A prepared model may lack buffers, but none that a call changes. Buffers that a call builds, it builds at each call.
 

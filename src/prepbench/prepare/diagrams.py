@@ -30,11 +30,11 @@ class BeforeAfter:
         return f"before: {self.before!r}\nafter: {self.after!r}"
 
     def diagram(self) -> Any:
-        """The live diagram: both side by side, with linked selection and what changed marked."""
+        """Return the live diagram: both graphs side by side, with linked selection and changes marked."""
         return view("views.diagrams", "diagram", self.before, self.after, compare=True)
 
     def to_html(self, path: str | os.PathLike[str]) -> Path:
-        """Write both, side by side and interactive, to one HTML file that needs no network; returns its path."""
+        """Write both graphs, side by side and interactive, to one HTML file that needs no network; return its path."""
         both = view("views.diagrams", "combined", self.before, self.after, compare=True)
         written: Path = view("views.page", "write_page", both, path)
         return written
@@ -44,7 +44,7 @@ class BeforeAfter:
 
 
 def before_and_after(model: torch.nn.Module, prepared: PreparedModel, *, inputs: Any = None) -> BeforeAfter:
-    """The graphs of both models, for a look at what preparation did.
+    """Return the graphs of both models, to show the changes by preparation.
 
     Args:
         model: the original.

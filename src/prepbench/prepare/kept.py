@@ -1,4 +1,4 @@
-"""What stays a function or method in a prepared graph, and why."""
+"""Functions and methods that stay calls in a prepared graph, with the reasons."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WRAPPED = "torch.fx.wrap keeps it whole"
 
 
 def kept_operations(model: PreparedModel) -> list[Kept]:
-    """The functions, methods and operators that are left in the graph, with the reasons."""
+    """Return the functions, methods and operators that stay calls in the graph, with the reasons."""
     numbers = numbers_of(model.graph)
     return [
         Kept(
@@ -45,7 +45,7 @@ def kept_operations(model: PreparedModel) -> list[Kept]:
 
 
 def reason_to_stay(node: fx.Node, numbers: set[fx.Node]) -> str:
-    """Why this function or method stays a call; "" if it has a module."""
+    """Return why a function or method stays a call; "" if it has a module."""
     if node.meta.get("is_wrapped"):
         return WRAPPED
     function = function_of(node)
@@ -84,7 +84,7 @@ def _not_torchs(node: fx.Node, function: Any) -> str:
 
 
 def function_of(node: fx.Node) -> Any:
-    """What a node calls: a function, or the name of a method or property."""
+    """Return the target of a node: a function, or the name of a method or property."""
     if node.target is builtins.getattr and len(node.args) == 2 and isinstance(node.args[1], str):
         return node.args[1]  # x.T and x.shape are read by name
     return node.target
@@ -95,7 +95,7 @@ def _was_traced_by_value(node: fx.Node) -> bool:
 
 
 def _is_part(node: fx.Node) -> bool:
-    """Whether ``x[i]`` takes an element of a tuple or dict, or may do so, where that is not known."""
+    """Return whether ``x[i]`` takes an element of a tuple or dict, or may do so if that is unknown."""
     source, index = node.args[0], node.args[1]
     if not isinstance(source, fx.Node):
         return True
@@ -109,7 +109,7 @@ def _is_part(node: fx.Node) -> bool:
 
 
 def _gives_tensor(node: fx.Node) -> bool:
-    """Whether a node of a symbolic trace surely gives one tensor."""
+    """Return whether a node of a symbolic trace certainly returns one tensor."""
     if node.op == "get_attr":
         return True
     if node.op not in ("call_function", "call_method"):
@@ -119,7 +119,7 @@ def _gives_tensor(node: fx.Node) -> bool:
 
 
 def numbers_of(graph: fx.Graph) -> set[fx.Node]:
-    """The nodes whose values are sizes or other Python numbers."""
+    """Return the nodes whose values are sizes or other Python numbers."""
     found: set[fx.Node] = set()
     for node in graph.nodes:
         if node.op not in ("call_function", "call_method"):
@@ -148,7 +148,7 @@ def _makes_tensor(node: fx.Node) -> bool:
 
 
 def operation_text(node: fx.Node) -> str:
-    """What a node calls, as in source code."""
+    """Return the target of a node, as in source code."""
     function = function_of(node)
     if node.op == "call_method" or node.target is builtins.getattr:
         return f"torch.Tensor.{function}"

@@ -1,4 +1,4 @@
-"""``PreparedModel``: the graph of a model as a module that keeps the model's layers, names, attributes and hooks."""
+"""``PreparedModel``: the graph of a model as a module with the model's layers, names, attributes and hooks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from prepbench.prepare.report import PreparationReport
 
 Check = Callable[["PreparedModel", tuple[Any, ...], dict[str, Any]], None]
 
-# what FX keeps on a graph module, and what it offers on its class: neither can be an attribute of the user's
+# attributes of FX's graph module and its class, which the user's model cannot have
 _OWN = frozenset(vars(fx.GraphModule(torch.nn.Module(), fx.Graph()))) - frozenset(vars(torch.nn.Module())) | {
     "_original_type", "_checks", "preparation_report", "forward", "_compiled_call_impl",
 }  # fmt: skip
@@ -73,17 +73,17 @@ class PreparedModel(fx.GraphModule):
         return made
 
     def add_check(self, check: Check) -> None:
-        """Call ``check`` with the arguments of every call before the graph runs; it raises if it refuses them."""
+        """Call ``check`` with the arguments of every call before the graph runs; it raises to refuse a call."""
         self._checks: tuple[Check, ...] = (*self._checks, check)
 
     @property
     def original_type(self) -> type:
-        """The class of the model that was prepared."""
+        """The class of the original model."""
         kind: type = self._original_type
         return kind
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the graph on what the original takes."""
+        """Run the graph on the arguments of the original."""
         if self._checks and _are_real(args, kwargs):
             for check in self._checks:
                 check(self, args, kwargs)
@@ -116,7 +116,7 @@ class PreparedModel(fx.GraphModule):
         return made
 
     def strip(self) -> None:
-        """Drop metadata that only tracing and the passes need, because it would mislead an export of this model."""
+        """Remove metadata of tracing and the passes, because it would mislead a later export of this model."""
         for node in self.graph.nodes:
             node.meta.pop("val", None)
             for name in ("by_mode", "nn_module_stack"):
@@ -127,13 +127,15 @@ _MISSING = object()
 
 
 def _are_real(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether this is a call on real data, and not a call made while the model is traced or exported."""
+    """Return whether this is a call on real data, and not during tracing or export."""
     leaves = pytree.tree_leaves((args, kwargs))
     return not any(isinstance(leaf, fx.Proxy) or (isinstance(leaf, torch.Tensor) and is_fake(leaf)) for leaf in leaves)
 
 
 def names_taken(model: torch.nn.Module) -> list[str]:
-    """Attributes of ``model`` that a graph module uses itself, so that the prepared model cannot have them."""
+    """Return the attributes of ``model`` that a graph module uses itself, so that the prepared model cannot have
+    them.
+    """
     return [] if isinstance(model, PreparedModel) else [name for name in vars(model) if name in _TAKEN]
 
 
@@ -146,7 +148,9 @@ def _copy_of(graph: fx.Graph) -> fx.Graph:
 
 
 def _shells(root: torch.nn.Module, graph: fx.Graph) -> torch.nn.Module:
-    """A copy of the modules whose code the graph contains; layers, parameters and all else are the same objects."""
+    """Return copies of the modules whose code the graph contains; layers, parameters and all else are the same
+    objects.
+    """
     above = {""}
     for node in graph.nodes:
         if node.op == "call_module":

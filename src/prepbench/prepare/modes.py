@@ -1,4 +1,4 @@
-"""Two graphs of one model, one for training and one for evaluation, become one whose settings follow the mode."""
+"""Merge two graphs of one model, for training and for evaluation, into one whose settings follow the mode."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from prepbench.running.nested_values import Applied, Rebuild
 
 
 class _Differs(Exception):
-    """Two graphs differ in more than settings."""
+    """Raised if two graphs differ in more than settings."""
 
 
 def merge_modes(graph: fx.Graph, other: TraceResult, training: bool) -> fx.Node | None:
-    """Make settings of ``graph`` that differ in ``other``, the graph of the other mode, follow the mode.
+    """Make the settings of ``graph`` follow the mode where ``other``, the graph of the other mode, differs.
 
     If some node is another operation in the other mode, nothing is changed and the first such node is returned.
     Otherwise the result is ``None``.
@@ -54,12 +54,12 @@ def merge_modes(graph: fx.Graph, other: TraceResult, training: bool) -> fx.Node 
 
 
 def _without_nodes(value: Any) -> Any:
-    """``value`` with ``None`` in the place of each node, because passes replace nodes."""
+    """Return ``value`` with ``None`` in place of each node, because passes replace nodes."""
     return fx.node.map_aggregate(value, lambda part: None if isinstance(part, fx.Node) else part)
 
 
 def with_modes(value: Any, modes: Any) -> Any:
-    """``value`` with the settings that follow the mode in their places.
+    """Return ``value`` with the mode-dependent settings in their places.
 
     Raises:
         OtherStructure: ``modes`` was made from other arguments.
@@ -68,7 +68,7 @@ def with_modes(value: Any, modes: Any) -> Any:
 
 
 def _same(one: Any, two: Any) -> bool:
-    """Whether two targets mean the same; each trace makes its own objects for building outputs."""
+    """Return whether two targets are equivalent; each trace makes its own objects for building outputs."""
     if isinstance(one, Rebuild) and isinstance(two, Rebuild):
         return one.__name__ == two.__name__
     if isinstance(one, Applied) and isinstance(two, Applied):
@@ -77,7 +77,7 @@ def _same(one: Any, two: Any) -> bool:
 
 
 def _merged(one: Any, two: Any, partner: dict[fx.Node, fx.Node], training: bool) -> Any:
-    """Arguments of one call in the two modes, with :class:`ByMode` where they differ.
+    """Return the arguments of one call in the two modes, with :class:`ByMode` where they differ.
 
     Raises:
         _Differs: the call takes other tensors, or other arguments.
@@ -108,7 +108,7 @@ def _holds_modes(value: Any) -> bool:
 
 @dataclass
 class Modes:
-    """What differs between the modes of a model on one sample.
+    """The differences between the modes of a model on one sample.
 
     Attributes:
         settings: the arguments of an operation with :class:`ByMode` in them, by its owner, its name and its number.
@@ -120,7 +120,7 @@ class Modes:
 
 
 def compare_modes(here: Sequence[Step], there: Sequence[Step], training: bool) -> Modes:
-    """Compare what a model calls in its present mode with what it calls in the other one."""
+    """Compare a model's calls in its present mode with those in the other one."""
     one, two = _by_caller(here), _by_caller(there)
     found = Modes()
     for owner in dict.fromkeys([*one, *two]):
@@ -165,7 +165,7 @@ def apply_modes(graph: fx.Graph, modes: Modes) -> bool:
         if settings is not None:
             try:
                 with_modes((node.args, node.kwargs), settings)
-            except OtherStructure:  # the graph writes this call in another way
+            except OtherStructure:  # the graph has another form of this call
                 return False
             node.meta["by_mode"] = settings
     return not rest

@@ -1,4 +1,5 @@
-"""One module class per operation of torch: ``Add``, ``Softmax``, ``Concat``, ...; made from the table of operations.
+"""One module class per operation of torch: ``Add``, ``Softmax``, ``Concat``, ...; generated from the table of
+operations.
 
 ``from prepbench.prepare.modules import Softmax`` gives a class whose instances hold what is fixed about a call (a dim,
 a scalar operand) and receive what is computed (tensors, sizes) in forward.
@@ -19,7 +20,7 @@ from prepbench.prepare.operations import TABLE, Operation, is_in_place
 
 
 class _Input:
-    """Stands for one input of forward among the settings of a module."""
+    """The placeholder of one input of forward among the settings of a module."""
 
     _only: _Input | None = None
 
@@ -90,7 +91,7 @@ class Operator(torch.nn.Module):
         return is_in_place(self.function) or bool(self.kwargs.get("inplace", False))
 
     def forward(self, *inputs: typing.Any) -> typing.Any:
-        """The function's result for these inputs: tensors or sizes, in the order of their places."""
+        """Return the function's result for these inputs: tensors or sizes, in the order of their places."""
         if not self.args and not self.kwargs:
             return self.function(*inputs)
         given = iter(inputs)
@@ -108,7 +109,7 @@ class Operator(torch.nn.Module):
     def extra_repr(self) -> str:
         args = list(self.args)
         if args and args[0] is INPUT:
-            # the first input goes without saying
+            # the first input is implied
             args = args[1:]
         texts = [*map(_text, args), *(f"{name}={_text(value)}" for name, value in self.kwargs.items())]
         if is_in_place(self.function):
@@ -131,7 +132,7 @@ class Concat(Operator):
     """Joins tensors along a dim: ``Concat(dim=1)(a, b, c)``."""
 
     def forward(self, *inputs: typing.Any) -> typing.Any:
-        """The tensors joined; each input is one of them."""
+        """Return the tensors joined; each input is one of them."""
         if self.args or "tensors" in self.kwargs:
             return super().forward(*inputs)
         return self.function(list(inputs), **self.kwargs)

@@ -1,4 +1,4 @@
-"""The one table of operations: what has a module, what the module is called, and why others stay calls.
+"""The table of operations: which have a module, its name, and why others stay calls.
 
 An operation may come as a function of ``torch``, ``torch.nn.functional``, ``torch.linalg``, ``torch.fft`` or
 ``torch.special``, as a ``Tensor`` method, or as a Python operator. All of them lead to the same class in
@@ -240,7 +240,7 @@ _IN_PLACE_OPERATORS = {
 
 
 def function_name(function: Callable[..., Any] | str) -> str:
-    """The name of a function or method as torch writes it, without underscores and overload names of operators.
+    """Return the name of a function or method as torch writes it, without underscores and overload names of operators.
 
     Example:
         >>> function_name(operator.iadd), function_name(torch.relu_), function_name(torch.Tensor.__getitem__)
@@ -260,13 +260,13 @@ def function_name(function: Callable[..., Any] | str) -> str:
 
 
 def is_in_place(function: Callable[..., Any] | str) -> bool:
-    """Whether the function changes its first argument, as ``relu_`` and ``+=`` do."""
+    """Return whether the function changes its first argument, as ``relu_`` and ``+=`` do."""
     name = function_name(function)
     return name in _IN_PLACE_OPERATORS or (name.endswith("_") and not name.endswith("__"))
 
 
 def operation_of(function: Callable[..., Any] | str) -> Operation | None:
-    """The row for a function, or for a ``Tensor`` method given by name; ``None`` if it is not torch's.
+    """Return the row for a function, or for a ``Tensor`` method given by name; ``None`` for functions outside of torch.
 
     Example:
         >>> operation_of(torch.nn.functional.softmax).class_name, operation_of("add_").class_name

@@ -47,7 +47,7 @@ def prepare_model(
     inputs: Any = None,
     extra_passes: Sequence[Pass] = (),
 ) -> PreparedModel:
-    """A model in which each operation is a module of its own, and which computes what ``model`` computes.
+    """Return an equivalent of ``model`` in which each operation is a module of its own.
 
     Functions, ``Tensor`` methods and operators become modules that keep every argument. A module that is called several
     times becomes one module for each call. Layers, parameters and their names stay. ``model`` itself is not changed,
@@ -118,7 +118,7 @@ def _prepared(
 def _compared(
     model: torch.nn.Module, prepared: PreparedModel, samples: list[Sample], shown: list[Sample], traced: Traced
 ) -> list[Compared]:
-    """Compare twins, because both modes run; modes and sizes for which the graph is wrong are refused from then on."""
+    """Compare twins, because both modes run; the result refuses modes and sizes for which it is wrong."""
     model, twin = Twin((model, prepared)).model
     compared = list(verify(model, twin, samples, shown))
     if traced.fixed_mode is None:
@@ -138,7 +138,9 @@ def _compared(
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """No garbage collection inside: it would look through the many small objects of a graph again and again."""
+    """Disable garbage collection during the block, because it would walk the many small objects of a graph
+    repeatedly.
+    """
     running = gc.isenabled()
     gc.disable()
     try:
@@ -151,7 +153,7 @@ def _collector_paused() -> Iterator[None]:
 def _traced(
     model: torch.nn.Module, samples: list[Sample] | None, concrete_args: Any, modules: Any, classes: Any
 ) -> tuple[list[Sample], Traced]:
-    """The samples that were traced, if possible with one of another batch size, and the trace."""
+    """Return the samples that were traced, if possible with one of another batch size, and the trace."""
     with without_output():
         if samples is None:
             return [], trace(model, None, concrete_args, modules, classes)
@@ -167,7 +169,7 @@ def _traced(
 
 
 def run_passes(prepared: PreparedModel, passes: Sequence[Pass], *, inputs: Any = None) -> PreparedModel:
-    """A copy of a prepared model with further passes applied, each followed by a check of the graph.
+    """Return a copy of a prepared model with further passes applied, each followed by a check of the graph.
 
     Args:
         prepared: the result of :func:`prepare_model`; not changed.
@@ -196,7 +198,7 @@ def _run(prepared: PreparedModel, passes: Sequence[Pass]) -> list[Change]:
 
 
 def _with_fixed(samples: list[Sample], concrete_args: dict[str, Any] | None) -> list[Sample]:
-    """The samples with the values of ``concrete_args`` that they leave out."""
+    """Return the samples with the values of ``concrete_args`` that they leave out."""
     fixed = concrete_args or {}
     return [replace(sample, kwargs={**fixed, **sample.kwargs}) for sample in samples] if fixed else samples
 
@@ -244,7 +246,7 @@ def _notes(model: torch.nn.Module, traced: Traced) -> tuple[str, ...]:
     return tuple(notes)
 
 
-# The check of a model that was prepared for one mode only.
+# The check for a model that was prepared for one mode only.
 
 
 class FixedMode:
@@ -254,7 +256,7 @@ class FixedMode:
         self.training, self.source = training, source
 
     def __call__(self, model: PreparedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Look at one call.
+        """Check one call.
 
         Raises:
             PreparationError: the model is in the other mode.

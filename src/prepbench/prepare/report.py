@@ -1,4 +1,4 @@
-"""What preparation did, what it left alone and why, and how much outputs differ."""
+"""The report of preparation: changes, kept operations with reasons, and the differences of outputs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prepbench.document.model import SourceLine
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that preparation did.
+    """One change by preparation.
 
     Attributes:
         kind: what was done, e.g. ``"operation to module"``.
@@ -35,7 +35,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Kept:
-    """Something that preparation left as it was.
+    """An operation that preparation did not change.
 
     Attributes:
         node: the graph's node.
@@ -101,15 +101,15 @@ class PreparationReport:
 
     @property
     def renames(self) -> dict[str, str]:
-        """New names of modules that took over the work of others: ``{new name: old name}``."""
+        """New names of modules that replaced others: ``{new name: old name}``."""
         return {change.module: change.was for change in self.changes if change.kind in _RENAMES and change.module}
 
     def table(self) -> Any:
-        """All changes as a ``pandas.DataFrame``."""
+        """Return all changes as a ``pandas.DataFrame``."""
         return view("views.tables", "records_table", self.changes, Change)
 
     def kept_table(self) -> Any:
-        """What was left alone as a ``pandas.DataFrame``."""
+        """Return the unchanged operations as a ``pandas.DataFrame``."""
         return view("views.tables", "records_table", self.kept, Kept)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:

@@ -1,4 +1,4 @@
-"""Sizes that are the same in all samples: another batch size is tried, and sizes that the graph fixes are refused."""
+"""Sizes that are the same in all samples: try another batch size, and refuse sizes that the graph specialises."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Place = tuple[str, int]
 
 
 def with_other_batch(model: torch.nn.Module, samples: Sequence[Sample]) -> list[Sample]:
-    """The samples, and one more with another batch size if none differs in it and the model takes it.
+    """Return the samples, with one more of another batch size if none differs in it and the model takes it.
 
     The batch is what the first axes of the tensors have in common with the first tensor.
     """
@@ -48,7 +48,7 @@ def with_other_batch(model: torch.nn.Module, samples: Sequence[Sample]) -> list[
 
 @dataclass(frozen=True)
 class FixedSizes:
-    """Refuses inputs of sizes for which the graph computes something else than the original.
+    """Refuses input sizes for which the graph differs from the original.
 
     Attributes:
         names: the arguments in the order of the graph.
@@ -59,7 +59,7 @@ class FixedSizes:
     places: tuple[tuple[int, int, int, str], ...]
 
     def __call__(self, model: PreparedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Look at one call.
+        """Check one call.
 
         Raises:
             InputError: a size is not the one that the graph is for.
@@ -77,7 +77,7 @@ class FixedSizes:
 def fixed_sizes(
     model: torch.nn.Module, prepared: PreparedModel, sample: Sample, varying: Sequence[Sample]
 ) -> FixedSizes | None:
-    """The check for the axes along which the prepared model is wrong for other sizes, found by trying one."""
+    """Return the check for axes along which the prepared model is wrong at other sizes, found by trying one."""
     shapes = _shapes(model, sample)
     seen = [_shapes(model, other) for other in varying]
     groups: dict[int, list[Place]] = {}
@@ -88,7 +88,7 @@ def fixed_sizes(
     wrong: list[tuple[str, int, int]] = []
     for size, axes in groups.items():
         if not size:
-            continue  # nothing can be repeated
+            continue  # there is no entry to repeat
         tried = with_sizes(model, sample, dict.fromkeys(axes, size + 1), varying)
         if _runs(model, tried) and not _equal(model, prepared, tried):
             wrong += [(path, dim, size) for path, dim in axes]
@@ -103,7 +103,7 @@ def fixed_sizes(
 
 @dataclass(frozen=True)
 class UnequalSizes:
-    """Refuses inputs of sizes of 0 and 1 for which the graph computes something else than the original.
+    """Refuses inputs with sizes of 0 and 1 for which the graph differs from the original.
 
     Attributes:
         names: the arguments in the order of the graph.
@@ -114,7 +114,7 @@ class UnequalSizes:
     places: tuple[tuple[int, int, int, str, SourceLine | None], ...]
 
     def __call__(self, model: PreparedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Look at one call.
+        """Check one call.
 
         Raises:
             InputError: a size is one for which the graph is wrong.
@@ -133,7 +133,7 @@ class UnequalSizes:
 def unequal_sizes(
     model: torch.nn.Module, prepared: PreparedModel, samples: Sequence[Sample], trace: TraceResult
 ) -> UnequalSizes | None:
-    """The check for sizes of 0 and 1, which tracing takes for impossible, found by trying them.
+    """Return the check for sizes of 0 and 1, which tracing assumes impossible, found by trying them.
 
     Args:
         model: the original.
@@ -155,12 +155,12 @@ def unequal_sizes(
     for symbol, group in groups.items():
         axis = min(group, key=lambda axis: axis.sizes[0])
         before, number = now.get((axis.path, axis.dim)), numbers.get(id(paths.get(axis.path)))
-        if not before or number is None:  # what is empty cannot be repeated
+        if not before or number is None:  # an empty tensor has no entry to repeat
             continue
         longer = dict.fromkeys((other for other in groups if other != symbol), 1)
         for size in (1, 0):
             change = {symbol: size - before}
-            # of one size of the others an empty result of another shape may have the same shape by chance
+            # at one size of the other axes, a wrong empty result may have the right shape by chance
             if size not in axis.sizes and (
                 differs(change) or (longer and differs({**longer, **change}) and not differs(longer))
             ):
@@ -169,7 +169,7 @@ def unequal_sizes(
 
 
 def _asking(trace: TraceResult, axis: Axis, size: int) -> SourceLine | None:
-    """The line that asks what is false of a size."""
+    """Return the line whose guard is false for a size."""
     symbols = {
         symbol: size for symbol, known in trace.sizes.items() if (known.path, known.dim) == (axis.path, axis.dim)
     }
@@ -196,14 +196,14 @@ def _runs(model: torch.nn.Module, sample: Sample) -> bool:
     try:
         with torch.no_grad(), unchanged(model), without_output():
             own_copy(sample).call(model)
-    except Exception as error:  # the model itself does not take this size
+    except Exception as error:  # the model itself rejects this size
         raise_if_internal(error)
         return False
     return True
 
 
 def _ends(model: torch.nn.Module, sample: Sample) -> bool:
-    """Whether the model takes a size and comes to an end."""
+    """Return whether the model takes a size and terminates."""
     try:
         with TimeLimit(LONGEST):
             return _runs(model, sample)
@@ -215,12 +215,12 @@ def _equal(model: torch.nn.Module, prepared: PreparedModel, sample: Sample) -> b
     with without_output():
         expected = repeated_outcome(model, sample, model)
         if expected is None:
-            return True  # nothing is known of such sizes
+            return True  # such sizes are unknown
         try:
             got = outcome(prepared, sample, prepared)
         except InputError:
-            return True  # it says so already
-        except Exception as error:  # a size in the graph does not fit
+            return True  # its error says so already
+        except Exception as error:  # a specialised size in the graph does not fit
             raise_if_internal(error)
             return False
     return prepared_difference(model, expected, got).equal

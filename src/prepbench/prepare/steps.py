@@ -1,4 +1,4 @@
-"""Every operation and module call of one real run of a model, as tracing would write them down."""
+"""Record every operation and module call of one real run of a model, in the form of a trace."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from prepbench.running.nested_values import collect, map_values
 
 @dataclass(frozen=True)
 class TensorSource:
-    """Where a tensor comes from: a parameter, an input, or one result of the ``number``-th step with this key."""
+    """The source of a tensor: a parameter, an input, or one result of the ``number``-th step with this key."""
 
     key: tuple[str, str]
     number: int = 0
@@ -55,7 +55,7 @@ def record_steps(
     is_leaf: Callable[[torch.nn.Module, str], bool],
     note: Callable[[Step], None],
 ) -> None:
-    """Run ``model`` on ``sample`` and note each step outside of leaf modules; what gives no tensor is left out."""
+    """Run ``model`` on ``sample`` and record each step outside of leaf modules that returns a tensor."""
     recorder = _Recorder(model, sample, is_leaf, note)
     original = torch.nn.Module.__call__
 
@@ -70,7 +70,7 @@ def record_steps(
 
 
 class _Recorder(TorchFunctionMode):
-    """Notes the steps of one run."""
+    """Records the steps of one run."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class _Recorder(TorchFunctionMode):
         self._in_leaf = False
 
     def module_call(self, original: Callable[..., Any], module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
-        """Run one call of a module, and note it if the module is a leaf."""
+        """Run one call of a module, and record it if the module is a leaf."""
         name = self._names.get(id(module))
         if name is None or self._in_leaf:
             return original(module, *args, **kwargs)
@@ -125,7 +125,7 @@ class _Recorder(TorchFunctionMode):
 
 
 class _Sources:
-    """Which tensor came from where in one run; no tensor is kept alive for it."""
+    """Records the source of each tensor in one run, by weak reference."""
 
     def __init__(self, model: torch.nn.Module, sample: Sample) -> None:
         self._known: Any = WeakIdKeyDictionary()
@@ -137,11 +137,11 @@ class _Sources:
                 self._known[leaf] = TensorSource(("", "input"), number)
 
     def of(self, value: Any) -> Any:
-        """``value`` with the source of each tensor in its place."""
+        """Return ``value`` with the source of each tensor in its place."""
         return map_values(value, lambda leaf: self._known.get(leaf, _ELSEWHERE))
 
     def add(self, key: tuple[str, str], result: Any) -> None:
-        """Say that a step with this key gave ``result``."""
+        """Record ``result`` as the result of a step with this key."""
         number = self._count[key]
         self._count[key] += 1
         for part, leaf in enumerate(_leaves(result)):
@@ -153,7 +153,7 @@ _ELSEWHERE = TensorSource(("", "elsewhere"))
 
 
 def _told_apart(result: Any, args: Any) -> Any:
-    """A result that is one of the inputs as an object of its own, as dropout gives it in training."""
+    """Return a result that is one of the inputs as an object of its own, as dropout returns it in training."""
     if isinstance(result, torch.Tensor) and any(result is arg for arg in args):
         return torch.ops.aten.alias.default(result)
     return result

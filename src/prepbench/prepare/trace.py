@@ -1,4 +1,4 @@
-"""Tracing for preparation: in the mode that the model is in, with what the other mode does differently."""
+"""Trace for preparation: in the model's mode, with the differences of the other mode."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from prepbench.running.unchanged import own_copy, unchanged
 
 @dataclass
 class Traced:
-    """A model as one graph of calls, ready for the passes.
+    """A model as one graph of calls, the input of the passes.
 
     Attributes:
         result: the graph, with what it needs to run.
@@ -51,7 +51,7 @@ def trace(
     modules_to_exclude: Sequence[torch.nn.Module],
     module_classes_to_exclude: Sequence[Any],
 ) -> Traced:
-    """Trace ``model`` in its present mode; settings that the other mode gives other values follow the mode.
+    """Trace ``model`` in its present mode; settings that differ in the other mode follow the mode.
 
     Raises:
         CaptureError: the model's own forward cannot be traced; the message says why and what to do.
@@ -90,14 +90,14 @@ def _result(model: torch.nn.Module, tracer: PreparationTracer, remedy: str = "")
 def _traced_by_value(
     model: torch.nn.Module, samples: Sequence[Sample], whole: WholeModules, run: Callable[[], PreparationTracer]
 ) -> Traced:
-    """Trace in the present mode; two real runs show what the other mode does differently."""
+    """Trace by value in the present mode; two real runs show the differences of the other mode."""
     while True:
         modes, reads = _modes_on(model, samples[-1], whole)
         lines = {name: reads[id(part)][1] for name, part in model.named_modules() if id(part) in reads}
         small = [name for name in modes.differing if name and _has_no_children(model.get_submodule(name))]
         if not small:
             break
-        # what comes after them is compared again, with these as single calls
+        # the steps after them are compared again, with these as single calls
         whole.by_mode.update({id(model.get_submodule(name)): lines.get(name) for name in small})
     traced = _result(model, run())
     modes.settings = {key: found for key, found in modes.settings.items() if not _inside(key[0], traced)}
@@ -112,12 +112,12 @@ def _has_no_children(module: torch.nn.Module) -> bool:
 
 
 def _inside(name: str, traced: Traced) -> bool:
-    """Whether code of this module is part of a single call."""
+    """Return whether code of this module is part of a single call."""
     return any(name == other or name.startswith(f"{other}.") for other in (*traced.whole, *traced.failures))
 
 
 def _modes_on(model: torch.nn.Module, sample: Sample, whole: WholeModules) -> tuple[Modes, Reads]:
-    """What the other mode does differently on one sample, and which modules ask for the mode."""
+    """Return the differences of the other mode on one sample, and the modules that read the mode."""
     is_leaf = PreparationTracer(whole).is_leaf_module
     with reads_of_training() as reads:
         here = _steps(model, sample, is_leaf)
@@ -129,7 +129,7 @@ def _modes_on(model: torch.nn.Module, sample: Sample, whole: WholeModules) -> tu
 
 
 def _steps(model: torch.nn.Module, sample: Sample, is_leaf: Callable[[Any, str], bool]) -> list[Step] | None:
-    """What the model calls on a sample; ``None`` if it raises, such as batch norm in training on one value."""
+    """Return the calls of a model on a sample; ``None`` if it raises, such as batch norm in training on one value."""
     found: list[Step] = []
     try:
         with torch.no_grad(), unchanged(model), without_hooks(model):
@@ -151,7 +151,7 @@ _NO_NODE = fx.Graph().placeholder("none")
 
 
 def _traced_symbolically(model: torch.nn.Module, whole: WholeModules, run: Callable[[], PreparationTracer]) -> Traced:
-    """Trace in the present mode, and again in the other one if the model's code asks for the mode."""
+    """Trace symbolically in the present mode, and again in the other one if the model's code reads the mode."""
     while True:
         with reads_of_training() as reads:
             tracer = run()
@@ -170,7 +170,7 @@ def _traced_symbolically(model: torch.nn.Module, whole: WholeModules, run: Calla
 
 
 def _trace_in_other_mode(model: torch.nn.Module, run: Callable[[], PreparationTracer]) -> TraceResult | None:
-    """The trace in the other mode; ``None`` if it fails there, e.g. because layers are dropped at random."""
+    """Return the trace in the other mode; ``None`` if it fails there, e.g. because layers are dropped at random."""
     with restored(model), in_other_mode(model):
         result = run().result
     return result if result is not None and result.error is None else None
@@ -179,7 +179,7 @@ def _trace_in_other_mode(model: torch.nn.Module, run: Callable[[], PreparationTr
 def _parts_that_differ(
     model: torch.nn.Module, reads: Reads, one: TraceResult, two: TraceResult | None
 ) -> dict[int, SourceLine | None]:
-    """Modules without submodules that read the flag and compute something else for it."""
+    """Return modules without submodules that read the flag and compute something else for it."""
     names = {id(module): name for name, module in model.named_modules()}
     found = {}
     for module, line in reads.values():
@@ -202,7 +202,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 class WholeModules:
-    """Which modules of the user's stay single calls.
+    """The user's modules that stay single calls.
 
     Attributes:
         by_mode: modules that compute other things in training than in evaluation, by ``id``, with the line that does.
@@ -214,7 +214,7 @@ class WholeModules:
         self.by_mode: dict[int, SourceLine | None] = {}
 
     def reason(self, module: torch.nn.Module) -> str:
-        """Why this module stays a single call; "" if its code is traced."""
+        """Return why this module stays a single call; "" if its code is traced."""
         if id(module) in self._excluded:
             return "excluded by modules_to_exclude"
         if type(module) in self._classes:
@@ -249,7 +249,7 @@ class PreparationTracer(RobustTracer):
 
 @contextlib.contextmanager
 def without_hooks(model: torch.nn.Module) -> Iterator[None]:
-    """The model's own hooks are off inside the block: they stay with the prepared model instead of in its graph."""
+    """Disable the model's own hooks during the block: they stay with the prepared model instead of in its graph."""
     with contextlib.ExitStack() as stack:
         for name in _HOOKS:
             if name in vars(model):

@@ -1,4 +1,4 @@
-"""``Module.training``: who reads it, and running a model in the mode that it is not in."""
+"""``Module.training``: record its readers, and run a model in the other mode."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNKNOWN_LINE = SourceLine("", 0, "code that depends on self.training")
 
 
 class _WatchedFlag:
-    """``Module.training`` as a property that notes when the user's code reads it."""
+    """``Module.training`` as a property that records reads by the user's code."""
 
     def __init__(self) -> None:
         self.reads: Reads = {}
@@ -44,7 +44,7 @@ class _WatchedFlag:
 
 @contextlib.contextmanager
 def reads_of_training() -> Iterator[Reads]:
-    """Notes who reads ``training`` inside the block."""
+    """Record the readers of ``training`` during the block."""
     flag = _WatchedFlag()
     with patched(torch.nn.Module, "training", flag):
         yield flag.reads
@@ -52,7 +52,7 @@ def reads_of_training() -> Iterator[Reads]:
 
 @contextlib.contextmanager
 def in_other_mode(model: torch.nn.Module, *others: torch.nn.Module) -> Iterator[None]:
-    """Inside the block, all modules are in the mode that ``model`` is not in. ``train()`` is not called."""
+    """Put all modules into the mode that ``model`` is not in, without calling ``train()``, during the block."""
     modules = [part for root in (model, *others) for part in root.modules()]
     flags = [(part, part.training) for part in modules if not isinstance(part, torch.jit.ScriptModule)]
     other = not model.training
@@ -64,6 +64,6 @@ def in_other_mode(model: torch.nn.Module, *others: torch.nn.Module) -> Iterator[
 
 
 def place_text(source: SourceLine | None) -> str:
-    """A line of the user's for a message; only its code if the line is not known."""
+    """Return a user's line for a message; only its code if the line number is unknown."""
     source = source or UNKNOWN_LINE
     return f"{source.file}:{source.line}: {source.code}" if source.line else source.code

@@ -1,4 +1,4 @@
-"""``validate_model``: what in a model still breaks the guidelines for quantization, as data."""
+"""``validate_model``: the violations of the guidelines for quantization in a model, as data."""
 
 from __future__ import annotations
 
@@ -59,18 +59,18 @@ class Violation:
 
 @dataclass(frozen=True)
 class ValidationReport:
-    """Everything that breaks the guidelines. The report is true if there is nothing."""
+    """All violations of the guidelines. The report is true if there are none."""
 
     model_type: str
     violations: tuple[Violation, ...]
 
     @property
     def passed(self) -> bool:
-        """Whether nothing breaks a guideline."""
+        """Whether there are no violations."""
         return not self.violations
 
     def table(self) -> Any:
-        """The violations as a ``pandas.DataFrame``."""
+        """Return the violations as a ``pandas.DataFrame``."""
         return view("views.tables", "records_table", self.violations, Violation)
 
     def __bool__(self) -> bool:
@@ -99,7 +99,7 @@ def validate_model(
     module_classes_to_exclude: Sequence[type[torch.nn.Module]] | None = None,
     inputs: Any = None,
 ) -> ValidationReport:
-    """List what breaks the guidelines: each operation is a module, no module is called twice, all code is traced.
+    """List violations of the guidelines: each operation is a module, no module is called twice, all code is traced.
 
     Args:
         model: any model; it is traced, not changed.
@@ -147,7 +147,7 @@ def _violations(
             reason = reason_to_stay(node, numbers)
             kind = MISSING if reason in (INTERNAL, CUSTOM, FOREIGN) else FUNCTION
             if reason and kind is FUNCTION:
-                continue  # it cannot be a module: it tells sizes, or takes a result apart
+                continue  # it cannot be a module: it reads sizes, or unpacks a result
             why = reason or "it is a call in the code of the module around it"
             found.append(Violation(kind, owner_of(node), operation_text(node), why, _REMEDIES[kind], source))
         if node.op != "call_module":

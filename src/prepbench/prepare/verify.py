@@ -1,4 +1,4 @@
-"""The comparison of a prepared model with the original: on samples, on sizes of no sample, and in the other mode."""
+"""Compare a prepared model with the original: on samples, on unseen sizes, and in the other mode."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _STEPS = (1, 2, 4, 8, 32)
 def verify(
     model: torch.nn.Module, prepared: PreparedModel, samples: Sequence[Sample], traced: Sequence[Sample]
 ) -> tuple[Compared, ...]:
-    """Compare outputs and buffers on the samples and on sizes that no sample has.
+    """Compare outputs and buffers on the samples and on unseen sizes.
 
     Args:
         model: the original.
@@ -69,7 +69,7 @@ def compare_on(
 
 
 def compare_in_other_mode(model: torch.nn.Module, prepared: PreparedModel, sample: Sample) -> tuple[Compared, bool]:
-    """Compare in the mode that the model is not in; the second result: is the prepared model wrong there?"""
+    """Compare in the other mode; return the comparisons, and whether the prepared model is wrong there."""
     name = f"inputs[{sample.index}] in {'evaluation' if model.training else 'training'}"
     with in_other_mode(model, prepared):
         try:
@@ -81,7 +81,7 @@ def compare_in_other_mode(model: torch.nn.Module, prepared: PreparedModel, sampl
             return Compared(name, note=note), False
         try:
             (found,) = compare_on(model, prepared, [sample], name)
-        except Exception as error:  # whatever it raises there, it does not do what the original does
+        except Exception as error:  # any error counts as a difference from the original
             raise_if_internal(error)
             return Compared(name, note="the graph computes something else there"), True
     return found, False
@@ -111,7 +111,7 @@ def _larger(model: torch.nn.Module, samples: Sequence[Sample], symbol: str, grou
         try:
             with without_output():
                 expected = repeated_outcome(model, larger, model)
-        except Exception as error:  # a size that the model itself does not take
+        except Exception as error:  # a size that the model itself rejects
             raise_if_internal(error)
             continue
         if expected is not None:
@@ -146,14 +146,14 @@ def _message(prepared: PreparedModel, inputs: str, what: str, first: FirstDiffer
 
 @dataclass(frozen=True)
 class FirstDifference:
-    """The first node, in the order of the graph, whose value is not that of the original."""
+    """The first node, in the order of the graph, whose value differs from the original's."""
 
     node: fx.Node
     what: str
 
 
 def first_difference(model: torch.nn.Module, prepared: PreparedModel, sample: Sample) -> FirstDifference | None:
-    """Run both models on one sample and compare node by node; ``None`` if no node that both have differs.
+    """Run both models on one sample and compare node by node; ``None`` if no common node differs.
 
     Nodes are matched by what they were before preparation: the module they belong to, the operation, and its count.
     """
@@ -166,7 +166,7 @@ def first_difference(model: torch.nn.Module, prepared: PreparedModel, sample: Sa
         with torch.no_grad(), unchanged(prepared):
             own = own_copy(sample)
             nodes = prepared.graph.find_nodes(op="placeholder")[len(own.args) :]
-            # by position, so that what the sample leaves out takes its place, too
+            # by position, so that omitted arguments keep their places
             rest = [own.kwargs.get(str(node.target), next(iter(node.args), None)) for node in nodes]
             watcher.run(*own.args, *rest)
     except _Found:
@@ -175,11 +175,11 @@ def first_difference(model: torch.nn.Module, prepared: PreparedModel, sample: Sa
 
 
 class _Found(Exception):
-    """A node that differs was found."""
+    """Raised to stop at the first differing node."""
 
 
 class _Watcher(fx.Interpreter):
-    """Runs a graph until a node has another value than the original had."""
+    """Runs a graph until a node's value differs from the original's."""
 
     def __init__(self, prepared: PreparedModel, seen: dict[Any, list[Any]]) -> None:
         super().__init__(prepared)
@@ -202,7 +202,7 @@ class _Watcher(fx.Interpreter):
 
 
 def _values_of(model: torch.nn.Module, sample: Sample, leaves: set[str]) -> dict[Any, list[Any]]:
-    """The value of every operation and leaf module of the original, by owner and name, in order."""
+    """Return the value of every operation and leaf module of the original, by owner and name, in order."""
     seen: dict[Any, list[Any]] = defaultdict(list)
     record_steps(
         model,

@@ -1,4 +1,4 @@
-"""The prepared model takes every argument that the original takes, and refuses values that it was not prepared for."""
+"""Complete a prepared model's signature, and refuse argument values that it was not prepared for."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PLAIN = (type(None), bool, int, float, str)
 def complete_signature_(
     model: PreparedModel, signature: inspect.Signature | None = None, fixed: Mapping[str, Any] | None = None
 ) -> list[Change]:
-    """Add the parameters that tracing left out because they have a default, and check what is fixed.
+    """Add the parameters that tracing omitted because they have a default, and check fixed values.
 
     Args:
         model: changed in place.
@@ -83,19 +83,19 @@ def _give_defaults(placeholders: dict[str, fx.Node], known: dict[str, Any]) -> N
 
 
 def _default(value: Any) -> Any:
-    """A value as the default of a parameter; ``None`` stands for what cannot be written into the signature."""
+    """Return a value as the default of a parameter; ``None`` for values that a signature cannot express."""
     return value if isinstance(value, _PLAIN) else None
 
 
 @dataclass(frozen=True)
 class FixedArguments:
-    """Refuses values of arguments other than those that are part of the graph."""
+    """Refuses argument values other than those that are part of the graph."""
 
     names: tuple[str, ...]
     values: dict[str, Any]
 
     def __call__(self, model: PreparedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Look at one call.
+        """Check one call.
 
         Raises:
             InputError: an argument has another value than the one the model was prepared with.
@@ -105,7 +105,7 @@ class FixedArguments:
             if name not in given or given[name] is expected:
                 continue
             if given[name] is None and not isinstance(expected, _PLAIN):
-                continue  # None stands for a default that cannot be written into the signature
+                continue  # None replaces a default that a signature cannot express
             if type(given[name]) is not type(expected) or not _equal(given[name], expected):
                 raise InputError(
                     f"{name}={_shown(given[name])} was given, but this {model.original_type.__name__} was prepared "
@@ -116,19 +116,19 @@ class FixedArguments:
 
 @dataclass(frozen=True)
 class FixedNumbers:
-    """Refuses caches and other objects that hold other numbers than those that are part of the graph."""
+    """Refuses caches and other objects with other numbers than those that are part of the graph."""
 
     names: tuple[str, ...]
     values: dict[str, Any]
 
     @classmethod
     def of(cls, model: PreparedModel, sample: Sample) -> FixedNumbers:
-        """Those of the sample that the model was prepared with."""
+        """Return the numbers of the sample that the model was prepared with."""
         names = tuple(str(node.target) for node in model.graph.find_nodes(op="placeholder"))
         return cls(names, fixed_numbers(names, sample.args, sample.kwargs))
 
     def __call__(self, model: PreparedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Look at one call.
+        """Check one call.
 
         Raises:
             InputError: an object holds another number than the one the model was prepared with.

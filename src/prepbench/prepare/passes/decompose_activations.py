@@ -33,7 +33,7 @@ def decompose_activations_(model: PreparedModel) -> list[Change]:
 
 
 def _gated(model: PreparedModel, node: fx.Node, gate: str, product: str) -> fx.Node:
-    """Put ``product(x, gate(x))`` in the place of ``node``."""
+    """Replace ``node`` by ``product(x, gate(x))``."""
     with model.graph.inserting_before(node):
         gated = model.graph.call_module(gate, (node.args[0],))
         result = model.graph.call_module(product, (node.args[0], gated))

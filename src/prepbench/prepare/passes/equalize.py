@@ -1,4 +1,4 @@
-"""Cross-layer equalisation: neighbouring layers get weights of similar range, channel by channel."""
+"""Cross-layer equalization: adjacent layers get weights of similar range, channel by channel."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _pairs(model: PreparedModel) -> list[tuple[str, str]]:
 def _fit(model: PreparedModel, first: fx.Node, second: fx.Node) -> bool:
     one, two = called(model, first), called(model, second)
     if isinstance(one, nn.Linear) != isinstance(two, nn.Linear):
-        return False  # channels become features in between
+        return False  # a reshape in between turns channels into features
     if isinstance(one, nn.Linear):
         return bool(one.out_features == getattr(two, "in_features", None))
     assert one is not None
@@ -76,7 +76,7 @@ def _fit(model: PreparedModel, first: fx.Node, second: fx.Node) -> bool:
 
 @torch.no_grad()
 def _equalize(one: nn.Module, two: nn.Module) -> float:
-    """Scale one pair; returns how far the largest scale is from 1."""
+    """Scale one pair; return how far the largest scale is from 1."""
     first, second = _weight(one), _weight(two)
     depthwise = getattr(two, "groups", 1) > 1
     r1 = first.abs().flatten(1).amax(1)

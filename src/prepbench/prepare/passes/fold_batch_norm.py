@@ -1,4 +1,4 @@
-"""Batch normalisation is folded into the convolution or linear layer in front of it."""
+"""Fold batch normalisation into the convolution or linear layer in front of it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def fold_batch_norm_(model: PreparedModel) -> list[Change]:
-    """Fold each batch norm that directly follows a convolution or linear layer of its own into that layer.
+    """Fold each batch norm into the convolution or linear layer that it directly follows, unless that is shared.
 
     The layer becomes a new one with other weights; the original model keeps its own.
 

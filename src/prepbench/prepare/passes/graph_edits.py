@@ -1,4 +1,4 @@
-"""What all passes share: names for new modules, and edits of the graph and of the module hierarchy."""
+"""Shared parts of the passes: names for new modules, and edits of the graph and of the module hierarchy."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
 
 
 class Names:
-    """Names for new modules: ``layer1.0.module_add``; numbered, and never one that is taken."""
+    """Names for new modules: ``layer1.0.module_add``; numbered, and unique."""
 
     def __init__(self, model: PreparedModel) -> None:
         self._model = model
         self._count: Counter[str] = Counter()
 
     def add(self, scope: str, name: str, module: torch.nn.Module, first: int = 0) -> str:
-        """Add ``module`` to the module ``scope`` as ``module_<name>``; returns its fully qualified name.
+        """Add ``module`` to the module ``scope`` as ``module_<name>``; return its fully qualified name.
 
         Args:
             scope: where it is used. Lists and sequences number their children, so their owner gets the module instead.
@@ -63,12 +63,12 @@ def call_module(
 
 
 def owner_of(node: fx.Node) -> str:
-    """The module in whose code a node was made."""
+    """Return the module whose code made a node."""
     return str(node.meta.get("fqn", ""))
 
 
 def remove_module(model: PreparedModel, name: str) -> None:
-    """Take a module out of the hierarchy if the graph does not call it any more."""
+    """Remove a module from the hierarchy if the graph no longer calls it."""
     if any(node.op == "call_module" and node.target == name for node in model.graph.nodes):
         return
     scope, _, last = name.rpartition(".")
@@ -80,25 +80,25 @@ def remove_module(model: PreparedModel, name: str) -> None:
 
 
 def replace_module(model: PreparedModel, name: str, module: torch.nn.Module) -> None:
-    """Put another module under a name; the one that was there belongs to the original model and is left as it is."""
+    """Assign another module to a name; the previous one belongs to the original model and is not changed."""
     scope, _, last = name.rpartition(".")
     model.get_submodule(scope)._modules[last] = module
 
 
 def called(model: PreparedModel, node: object) -> torch.nn.Module | None:
-    """The module that a node calls, or ``None`` if it calls none."""
+    """Return the module that a node calls, or ``None`` if it calls none."""
     if isinstance(node, fx.Node) and node.op == "call_module":
         return model.get_submodule(str(node.target))
     return None
 
 
 def only_user(node: fx.Node) -> fx.Node | None:
-    """The node that uses this node's value, if there is one only."""
+    """Return the only user of a node's value; None if there are several."""
     return next(iter(node.users)) if len(node.users) == 1 else None
 
 
 def has_own_parameters(model: PreparedModel, name: str) -> bool:
-    """Whether no other module and no other call uses the parameters of this module."""
+    """Return whether a module's parameters are used by this module and call alone."""
     own = {id(parameter) for parameter in model.get_submodule(name).parameters()}
     calls = [node for node in model.graph.nodes if node.op == "call_module" and node.target == name]
     others = [

@@ -1,4 +1,4 @@
-"""Functions, methods and operators become modules that keep every argument."""
+"""Replace functions, methods and operators by modules that keep every argument."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def operations_to_modules_(model: PreparedModel) -> list[Change]:
 
 
 def module_for(node: fx.Node) -> tuple[torch.nn.Module, list[fx.Node]]:
-    """The module that does what a node does, and the nodes that it takes."""
+    """Return the module for a node's operation, and its input nodes."""
     function = function_of(node)
     args, kwargs = with_modes((node.args, node.kwargs), node.meta.get("by_mode"))
     kwargs = _without_defaults(node.target, kwargs)
@@ -52,7 +52,7 @@ def module_for(node: fx.Node) -> tuple[torch.nn.Module, list[fx.Node]]:
         fx.node.map_arg((tuple(args), dict(kwargs)), inputs.append)
         return made.train(_training(node)), inputs
     row = operation_of(function)
-    # what stays a call otherwise is a module where its settings follow the mode
+    # operations that otherwise stay calls become modules if their settings follow the mode
     kind = modules.CLASSES[row.class_name] if row is not None and row.class_name else Operator
     if node.target is builtins.getattr:
         read = modules.READ[function]
@@ -75,7 +75,7 @@ def _training(node: fx.Node) -> bool:
 
 
 def _joined(args: Any, kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of ``cat`` and ``stack``: the tensors by position, the dim by name."""
+    """Return the arguments of ``cat`` and ``stack``: the tensors by position, the dim by name."""
     rest = dict(kwargs)
     given = list(args)
     if not given and "tensors" in rest:
@@ -94,7 +94,7 @@ def _is_list_of_inputs(part: Any) -> bool:
 
 
 def _template(value: Any, inputs: list[fx.Node]) -> Any:
-    """``value`` with :data:`INPUT` for each node; the nodes are added to ``inputs`` in order."""
+    """Return ``value`` with :data:`INPUT` for each node; the nodes are added to ``inputs`` in order."""
 
     def place(part: Any) -> Any:
         if not isinstance(part, fx.Node):
@@ -106,7 +106,7 @@ def _template(value: Any, inputs: list[fx.Node]) -> Any:
 
 
 def _without_defaults(function: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Keyword arguments without those that have their default value; torch's Python functions pass all of them."""
+    """Return keyword arguments without those at their default; torch's Python functions pass all of them."""
     defaults = _defaults(function) if callable(function) else {}
     return {
         name: value
@@ -140,7 +140,7 @@ def _name(node: fx.Node) -> str:
 
 @dataclass(frozen=True)
 class Layer:
-    """One of torch's layers and how a call's arguments become its settings.
+    """One of torch's layers, and how a call's arguments become its settings.
 
     Attributes:
         kind: the layer.
@@ -221,7 +221,7 @@ _WITH_INDICES = "_with_indices"
 
 
 def layer_for(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> nn.Module | None:
-    """Torch's own layer that does what this call does to its first argument, or ``None``.
+    """Return torch's own layer for this call on its first argument, or ``None``.
 
     Args:
         function: the called function, or the name of a ``Tensor`` method.
@@ -250,7 +250,7 @@ def layer_for(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
         return None
     try:
         return layer.kind(**{**dict(layer.always), **settings})
-    except (AssertionError, TypeError, ValueError):  # the layer refuses what the function takes
+    except (AssertionError, TypeError, ValueError):  # the layer refuses arguments that the function takes
         return None
 
 
@@ -270,5 +270,5 @@ def _settings(layer: Layer, args: Sequence[Any], kwargs: Mapping[str, Any]) -> d
 
 
 def _is_flag(setting: Any) -> bool:
-    """Whether a setting is ``self.training`` itself."""
+    """Return whether a setting is ``self.training`` itself."""
     return isinstance(setting, ByMode) and (setting.train, setting.evaluate) == (True, False)

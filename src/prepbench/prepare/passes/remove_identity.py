@@ -1,4 +1,4 @@
-"""Removes modules that return their input in evaluation."""
+"""Remove modules that return their input in evaluation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _IDENTITIES = (
 
 
 def remove_identity_(model: PreparedModel) -> list[Change]:
-    """Remove ``Identity`` and dropout modules; afterwards the model drops nothing in training either."""
+    """Remove ``Identity`` and dropout modules; afterwards the model has no dropout in training either."""
     changes = []
     for node in list(model.graph.nodes):
         if node.op != "call_module" or type(model.get_submodule(str(node.target))) not in _IDENTITIES:

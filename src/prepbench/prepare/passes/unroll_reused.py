@@ -1,4 +1,4 @@
-"""A module that is called several times becomes one module for each call."""
+"""Replace a module that is called several times by one module for each call."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def unroll_reused_(model: PreparedModel) -> list[Change]:
 
 
 def instance_of(module: torch.nn.Module) -> torch.nn.Module:
-    """Another module of the same kind and state: it uses the same tables of parameters and buffers."""
+    """Return another module of the same kind and state: it shares the tables of parameters and buffers."""
     made: torch.nn.Module = object.__new__(type(module))
     for name, value in vars(module).items():
         if name == "_modules":
@@ -53,5 +53,5 @@ def instance_of(module: torch.nn.Module) -> torch.nn.Module:
 
 def _own(name: str, value: object) -> object:
     if isinstance(value, dict) and name.startswith("_"):
-        return copy.copy(value)  # hooks: the same ones, in a table that can change
+        return copy.copy(value)  # the same hooks, in a separate table
     return value
