@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 
 def computed_from_sizes() -> Mapping[OpOverload, Callable[..., Any]]:
-    """The decompositions for :func:`prepbench.targets.decompose.decompose`."""
+    """Return the decompositions for :func:`prepbench.targets.decompose.decompose`."""
     return {
         aten.adaptive_avg_pool1d.default: adaptive_average(1),
         aten.adaptive_avg_pool2d.default: adaptive_average(2),

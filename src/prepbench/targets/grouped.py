@@ -14,7 +14,7 @@ _NAMES = ("aten._grouped_mm.default", "transformers.grouped_mm_fallback.default"
 
 
 def grouped_products(program: torch.export.ExportedProgram) -> Mapping[OpOverload, Callable[..., Any]]:
-    """The replacements of grouped products for :func:`prepbench.targets.decompose.decompose`."""
+    """Return the replacements of grouped products for :func:`prepbench.targets.decompose.decompose`."""
     targets = {node.target for node in program.graph.nodes if str(node.target) in _NAMES}
     return dict.fromkeys(targets, grouped_product)
 

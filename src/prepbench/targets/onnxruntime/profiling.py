@@ -39,7 +39,7 @@ def kernel_times(
 
 
 def _runs(events: Sequence[Mapping[str, Any]]) -> Iterator[tuple[float, list[tuple[float, Mapping[str, Any]]]]]:
-    """Return the seconds of each call, and its kernels with their own seconds."""
+    """Yield the seconds of each call, and its kernels with their own seconds."""
     kernels: list[Mapping[str, Any]] = []
     for event in events:
         if event.get("cat") == _NODE and event["name"].endswith(_KERNEL):
