@@ -161,5 +161,5 @@ def __dir__() -> list[str]:
 
 
 def _jupyter_labextension_paths() -> list[dict[str, str]]:
-    """Tell ``jupyter builder develop`` where the built JupyterLab extension lies."""
+    """Return the place of the built JupyterLab extension for ``jupyter builder develop``."""
     return [{"src": "labextension", "dest": "prepbench-lab"}]

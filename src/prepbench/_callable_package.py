@@ -1,4 +1,4 @@
-"""Packages that are also the function they are named after.
+"""Packages that double as the function they are named after.
 
 ``prepbench.capture`` is a package and ``pb.capture(...)`` its main function; the import system binds the package to
 the name as soon as
@@ -38,7 +38,7 @@ class CallablePackage(ModuleType):
 
 
 def make_callable(package: str, home: str, name: str) -> None:
-    """Let ``package`` be called like ``home.name``."""
+    """Make ``package`` callable like ``home.name``."""
     module = sys.modules[package]
     module.__class__ = CallablePackage
     module.__dict__.update(_call_home=home, _call_name=name)

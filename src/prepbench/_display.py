@@ -1,4 +1,4 @@
-"""How a lower layer asks a higher one to display its results.
+"""Late-bound calls from lower layers to higher ones, to display results.
 
 Results belong to the layer that computes them, their diagrams, charts and tables to ``views``. Only this module reaches
 upwards: by name, when something is displayed, so that computing never loads pandas, plotly or Graphviz.
@@ -24,11 +24,11 @@ class HasDiagram:
     """A result with a diagram: it can be displayed, printed as text, and saved in several formats."""
 
     def document(self) -> Any:
-        """The document that the diagram draws, as plain data."""
+        """Return the document that the diagram draws, as plain data."""
         raise NotImplementedError(f"{type(self).__name__} has no document() to draw.")
 
     def diagram(self, *others: Any) -> Any:
-        """The live, interactive diagram: an anywidget with the traits ``selected``, ``view`` and ``overlay``.
+        """Return the live, interactive diagram: an anywidget with the traits ``selected``, ``view`` and ``overlay``.
 
         Args:
             others: more graphs of the same model to switch to, e.g. its ATen graph beside its module graph.
@@ -39,7 +39,7 @@ class HasDiagram:
         return view("views.diagrams", "diagram", self, *others)
 
     def to_text(self, expanded: Iterable[str] | None = None) -> str:
-        """The diagram as plain text: an indented tree.
+        """Return the diagram as plain text: an indented tree.
 
         Args:
             expanded: ids of the open modules; None for the default view.
@@ -66,7 +66,7 @@ class HasDiagram:
         return written
 
     def to_graphviz(self, expanded: Iterable[str] | None = None) -> Any:
-        """The diagram as a ``graphviz.Digraph`` to style or render further.
+        """Return the diagram as a ``graphviz.Digraph`` to style or render further.
 
         Args:
             expanded: ids of the open modules; None for the default view.

@@ -1,4 +1,4 @@
-"""The one place that touches private parts of torchao, each behind a feature check with a test.
+"""The private parts of torchao that prepbench uses, each behind a feature check with a test.
 
 It is imported when it is first needed, and without its import-time messages, so that a user's output stays clean.
 """
@@ -24,7 +24,7 @@ _HOME = "torchao.quantization.pt2e"
 
 @functools.cache
 def pt2e() -> SimpleNamespace:
-    """The parts of torchao's PT2E that quantization cannot do without.
+    """Return the parts of torchao's PT2E that quantization requires.
 
     Raises:
         MissingPackageError: torchao is not installed, or does not import.
@@ -52,7 +52,7 @@ def pt2e() -> SimpleNamespace:
         Quantizer=Quantizer,
         SharedQuantizationSpec=SharedQuantizationSpec,
         convert_pt2e=quantize_pt2e.convert_pt2e,
-        # of prepare_pt2e, which folds batch norms first: also those of results that something else reads
+        # prepare_pt2e folds batch norms first, even into layers whose results have other readers
         scopes=scopes,
         prepare=prepare,
     )
@@ -60,7 +60,7 @@ def pt2e() -> SimpleNamespace:
 
 @contextmanager
 def quick_conversion(is_float: Callable[[fx.Node], bool]) -> Iterator[None]:
-    """Inside the block, torchao leaves out what a conversion of ours does not need, in this thread.
+    """Skip unneeded steps of torchao's conversion in this thread during the block.
 
     Where a version has these parts under other names, the conversion gives the same and takes longer.
 
@@ -92,7 +92,7 @@ _FOLDING = "_fold_conv_bn_qat_helper"
 
 
 def missing_shortcuts() -> list[str]:
-    """The parts that a quick conversion leaves out and that this version has under other names."""
+    """Return the parts that a quick conversion skips and that this version lacks under their known names."""
     places = {f"qat_utils.{_FOLDING}": _part("qat_utils", _FOLDING)}
     places["constant_fold.ConstantFolder._deduce_value"] = getattr(
         _part("constant_fold", "ConstantFolder"), "_deduce_value", None
@@ -101,7 +101,7 @@ def missing_shortcuts() -> list[str]:
 
 
 def _part(module: str, name: str = "") -> Any:
-    """A module of PT2E, or a name in it; ``None`` where there is none."""
+    """Return a module of PT2E, or a name in it; ``None`` where there is none."""
     try:
         with logs_dropped_here(), warnings_ignored_here():
             found = importlib.import_module(f"{_HOME}.{module}")
@@ -111,6 +111,6 @@ def _part(module: str, name: str = "") -> Any:
 
 
 def _names_in(kind: type) -> set[str]:
-    """The attributes that the methods of a class use."""
+    """Return the attribute names that the methods of a class use."""
     codes = (getattr(value, "__code__", None) for value in vars(kind).values())
     return {name for code in codes if code is not None for name in code.co_names}

@@ -19,7 +19,7 @@ from prepbench.packages import installed, tested_range
 
 @dataclass(frozen=True)
 class _Part:
-    """Where a part is, and what its replacement relies on.
+    """The place of a part, and the attributes that its replacement relies on.
 
     Attributes:
         home: the module.
@@ -55,7 +55,8 @@ _PARTS = {
 
 
 def replaceable_parts() -> dict[str, Any]:
-    """For each part that is imported and has the known form what to replace: a class, or the module of a function.
+    """Return, for each part that is imported and has the known form, the object to patch: a class, or the module of a
+    function.
 
     What is imported and has another form is said once.
     """
@@ -74,7 +75,7 @@ def replaceable_parts() -> dict[str, Any]:
 
 
 def missing_parts() -> list[str]:
-    """What the ``transformers`` that is here lacks, in words; it is imported for that."""
+    """Return in words the parts that the installed ``transformers`` lacks; imports it."""
     import transformers.cache_utils
     import transformers.masking_utils  # noqa: F401
 
@@ -102,7 +103,7 @@ def _takes(function: Callable[..., Any], parameters: tuple[str, ...]) -> bool:
 
 
 def _names_in(kind: type) -> set[str]:
-    """The attributes that the methods of a class and of those above it use."""
+    """Return the attribute names that the methods of a class and of its bases use."""
     functions = (value for base in kind.__mro__ for value in vars(base).values() if inspect.isfunction(value))
     return {name for function in functions for name in function.__code__.co_names}
 

@@ -21,7 +21,7 @@ def check_switch(name: str, value: object) -> None:
 
 
 def check_switches(**values: object) -> None:
-    """:func:`check_switch` for several arguments by name."""
+    """Run :func:`check_switch` for several arguments by name."""
     for name, value in values.items():
         check_switch(name, value)
 
@@ -134,7 +134,7 @@ def check_all_of(name: str, values: object, kind: type, remedy: str) -> None:
 
 
 def described(value: Any) -> str:
-    """A value as it stands in a message: short values themselves and short lists of them, of others the type."""
+    """Return a value as shown in messages: short values and short lists themselves, others by their type."""
     if _is_plain(value):
         text = repr(value)
         return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,4 +1,4 @@
-"""Every error that prepbench raises on purpose.
+"""Every error that prepbench raises deliberately.
 
 Each class is a :class:`PrepbenchError` and also the standard exception that a caller
 would expect, so both ``except pb.PrepbenchError`` and ``except ValueError`` work. A message says what went
@@ -14,7 +14,7 @@ UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e
 
 
 def printable(text: str) -> str:
-    """The text with what a terminal or a page must not receive written as Python escapes it.
+    """Return the text with control characters escaped, for terminals and pages.
 
     Example:
         >>> printable("block\\x1b[31m")
@@ -24,18 +24,18 @@ def printable(text: str) -> str:
 
 
 _LONGEST = 20_000
-"""Characters of a message; a file from somebody else may hold a name that is longer than anybody reads."""
+"""The limit on the characters of a message; an untrusted file may hold a name of any length."""
 
 
 def _readable(text: str) -> str:
-    """The text printable, and its middle left out where it is too long."""
+    """Return the text printable, and shortened in the middle if it is too long."""
     if len(text) > _LONGEST:
         text = f"{text[: _LONGEST // 2]} [...] {text[-_LONGEST // 2 + 10 :]}"
     return printable(text)
 
 
 def page_of(name: str) -> str:
-    """Where the documentation explains an error class or a kind of failure, as a link inside of it.
+    """Return the link to the documentation of an error class or a kind of failure.
 
     Example:
         >>> page_of("data-dependent branch")
@@ -45,7 +45,7 @@ def page_of(name: str) -> str:
 
 
 class PrepbenchError(Exception):
-    """Base class of all errors raised by prepbench. Its text is printable and not too long, whatever it quotes.
+    """Base class of all errors of prepbench. Its text is printable and bounded in length, whatever it quotes.
 
     Args:
         args: the message, as of any exception.
@@ -68,7 +68,7 @@ class PrepbenchError(Exception):
 
 
 class PrepbenchWarning(UserWarning):
-    """Something goes on in another way than its caller may think.
+    """A warning that something proceeds differently than the caller may expect.
 
     Example:
         >>> import warnings
@@ -78,11 +78,11 @@ class PrepbenchWarning(UserWarning):
 
 
 class InputError(PrepbenchError, ValueError):
-    """A sample input has the wrong structure, type or value."""
+    """A sample input with the wrong structure, type or value."""
 
 
 class ConditionError(InputError):
-    """A call breaks a condition on sizes under which the graph equals the model; says which sizes fulfil it."""
+    """A call that breaks a condition on sizes under which the graph equals the model; names sizes that meet it."""
 
 
 class CaptureError(PrepbenchError, RuntimeError):
@@ -90,7 +90,7 @@ class CaptureError(PrepbenchError, RuntimeError):
 
 
 class PreparationError(PrepbenchError, RuntimeError):
-    """A prepared model does not compute what the original computes, or a pass cannot be applied to it."""
+    """A prepared model that differs from the original, or a pass that cannot be applied to it."""
 
 
 class SettingsError(PrepbenchError, ValueError):
@@ -98,38 +98,38 @@ class SettingsError(PrepbenchError, ValueError):
 
 
 class TrainingError(PrepbenchError, RuntimeError):
-    """Training cannot go on; says at which step, on which sample, and what the model holds now."""
+    """Training that cannot go on; names the step, the sample, and the state of the model."""
 
 
 class UnknownNameError(PrepbenchError, KeyError):
-    """Something was looked up under a name that is not there; the message gives the names that are."""
+    """A lookup of an unknown name; the message lists the known ones."""
 
     def __str__(self) -> str:  # KeyError would print the message in quotes
         return _readable(str(self.args[0])) if self.args else ""
 
 
 class CalibrationError(PrepbenchError, ValueError):
-    """Calibration could not give usable scales."""
+    """A calibration without usable scales."""
 
 
 class TargetError(PrepbenchError, RuntimeError):
-    """A deployment target cannot take the model."""
+    """A model that a deployment target does not support."""
 
 
 class MissingPackageError(PrepbenchError, ImportError):
-    """An optional package or program is not installed, or is and does not import."""
+    """An optional package or program that is not installed, or fails to import."""
 
 
 class PackageVersionError(PrepbenchError, ImportError):
-    """An installed package lacks something private that prepbench needs."""
+    """An installed package without a private part that prepbench needs."""
 
 
 class TorchVersionError(PackageVersionError):
-    """The installed torch lacks something private that prepbench needs."""
+    """An installed torch without a private part that prepbench needs."""
 
 
 class InternalError(PrepbenchError, RuntimeError):
-    """Prepbench itself failed, and the user's code is not the reason; says where, in which versions, and to report it.
+    """A failure of prepbench itself, not of the user's code; names the place and versions, and asks for a report.
 
     The cause is what was raised.
     """
@@ -148,7 +148,7 @@ class ArtifactError(PrepbenchError, ValueError):
 
 
 class StorageError(PrepbenchError, OSError):
-    """A file or folder could not be written; says what is still there.
+    """A file or folder that could not be written; names the files that are left.
 
     ``errno`` and ``filename`` are those of the cause.
     """
@@ -158,6 +158,6 @@ class StorageError(PrepbenchError, OSError):
 
 
 def sentence(error: BaseException) -> str:
-    """What another library says, in one sentence for a message: its first line, or the type of a wordless error."""
+    """Return another library's error in one sentence: its first line, or the type of an empty message."""
     words = printable(str(error)).strip().partition("\n")[0].rstrip() or type(error).__name__
     return words if words.endswith((".", "!", "?")) else f"{words}."

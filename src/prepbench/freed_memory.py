@@ -1,4 +1,4 @@
-"""What the C library does with memory that was freed: gives it back to the system, or keeps it for what comes next."""
+"""Control over memory freed in the C library: return it to the system, or keep it for reuse."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-# bytes of weights from which on it is worth half a second to give back
+# bytes of weights that justify half a second for returning memory
 _LARGE_WEIGHTS = 2**29
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt, see malloc.h
 _VARIABLE = "MALLOC_TRIM_THRESHOLD_"
@@ -18,21 +18,21 @@ _USUAL_LARGE = 2**17
 
 
 def give_back(weights: int) -> None:
-    """Free what nothing refers to from outside, and give back what was freed, which glibc keeps for itself.
+    """Collect unreachable objects, and return freed memory to the system, which glibc would keep.
 
     Args:
         weights: bytes of the weights at hand; where they are few, nothing is done.
     """
     if weights < _LARGE_WEIGHTS:
         return
-    gc.collect()  # graphs refer to themselves
+    gc.collect()  # graphs are cyclic
     if (trim := _of_glibc("malloc_trim")) is not None:
         trim(0)
 
 
 @contextmanager
 def memory_kept() -> Iterator[None]:
-    """In the block, freed memory stays with the process, where its environment says that all goes back at once.
+    """Keep freed memory in the process during the block, if its environment makes glibc return all at once.
 
     Dask starts workers so. Then each result of an operator is new memory, whose pages the system has to fill with
     zeros: scores took twice the time, and two workers on one machine waited for each other. Only glibc has these
@@ -53,7 +53,7 @@ def memory_kept() -> Iterator[None]:
 
 
 def _of_glibc(name: str) -> Callable[..., Any] | None:
-    """A function of the C library; None where it has none of this name, as on macOS and Windows."""
+    """Return a function of the C library; None if it has none of this name, as on macOS and Windows."""
     try:
         return getattr(ctypes.CDLL(None), name, None)
     except (OSError, TypeError):

@@ -1,6 +1,4 @@
-"""Sample inputs: one sample becomes one call ``(args, kwargs)``, and every leaf of it has a path that people can
-read.
-"""
+"""Sample inputs: one sample becomes one call ``(args, kwargs)``, and every leaf of it has a readable path."""
 
 from __future__ import annotations
 
@@ -44,7 +42,7 @@ class Sample:
         return function(*self.args, **self.kwargs)
 
     def map(self, function: Callable[[Any], Any]) -> Sample:
-        """A sample with ``function`` applied to every leaf.
+        """Return a sample with ``function`` applied to every leaf.
 
         Args:
             function: takes a leaf, and returns what is to stand in its place.
@@ -58,7 +56,7 @@ class Sample:
 
 
 def forward_of(module_or_function: Callable[..., Any]) -> Callable[..., Any]:
-    """The callable whose signature the samples must fit: ``module.forward``, or the function itself."""
+    """Return the callable whose signature the samples must fit: ``module.forward``, or the function itself."""
     return module_or_function.forward if isinstance(module_or_function, torch.nn.Module) else module_or_function
 
 
@@ -117,12 +115,12 @@ def normalize_samples(
 def arguments_by_name(
     module_or_function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """All arguments of a call by their names; those of ``*args`` as ``"args[0]"``."""
+    """Return all arguments of a call by their names; those of ``*args`` as ``"args[0]"``."""
     return {**dict(zip(positional_names(module_or_function, len(args)), args, strict=True)), **kwargs}
 
 
 def named_leaves(module_or_function: Callable[..., Any], sample: Sample) -> list[tuple[str, Any]]:
-    """The leaves of a sample with their paths, e.g. ``[("input_ids", tensor), ("past[0].key", tensor)]``.
+    """Return the leaves of a sample with their paths, e.g. ``[("input_ids", tensor), ("past[0].key", tensor)]``.
 
     Positional arguments carry the parameter names of ``forward``; containers are walked as pytrees, so the order
     is that of ``torch.utils._pytree.tree_leaves`` over ``(args, kwargs)``.
@@ -136,7 +134,9 @@ def named_leaves(module_or_function: Callable[..., Any], sample: Sample) -> list
 
 
 def positional_names(module_or_function: Callable[..., Any], count: int) -> list[str]:
-    """Names for ``count`` positional arguments: parameter names, then ``args[i]`` for those taken by ``*args``."""
+    """Return names for ``count`` positional arguments: parameter names, then ``args[i]`` for those taken by
+    ``*args``.
+    """
     signature = _signature(module_or_function)
     if signature is None:
         return [f"args[{i}]" for i in range(count)]
@@ -152,7 +152,7 @@ def positional_names(module_or_function: Callable[..., Any], count: int) -> list
 
 
 def parameter_names(module_or_function: Callable[..., Any]) -> tuple[str, ...]:
-    """The names of the parameters that can be given by position; none where there is no signature."""
+    """Return the names of the parameters that can be given by position; none where there is no signature."""
     try:
         signature = inspect.signature(forward_of(module_or_function))
     except (TypeError, ValueError):
@@ -165,7 +165,7 @@ def parameter_names(module_or_function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def plain_defaults(module_or_function: Callable[..., Any]) -> dict[str, Any]:
-    """The defaults that are numbers or texts, by parameter."""
+    """Return the defaults that are numbers or texts, by parameter."""
     try:
         signature = inspect.signature(forward_of(module_or_function))
     except (TypeError, ValueError):
@@ -187,7 +187,9 @@ def _transformed(function: Callable[[Any], Any], element: Any, place: str) -> An
 
 
 def scripted_signature(module: torch.jit.ScriptModule) -> inspect.Signature:
-    """The parameters of a scripted module's forward, which has no signature in Python where the module was traced."""
+    """Return the parameters of a scripted module's forward, which has no signature in Python where the module was
+    traced.
+    """
     forward: Any = module.forward
     kind, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
     return inspect.Signature(

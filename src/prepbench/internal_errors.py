@@ -1,4 +1,4 @@
-"""Whose an exception is: of a user's code or data, or of prepbench itself.
+"""Tell errors of a user's code or data from errors of prepbench itself.
 
 Capture runs somebody's code, so nearly everything that is raised there is a failure of that code, and is explained as
 one. The others must never be: an attribute that a new version of torch took away, a call that it does not take any
@@ -48,7 +48,7 @@ _LIBRARIES = {
 
 
 def raise_if_internal(error: BaseException, *, of_libraries: bool = False) -> None:
-    """Raise in place of ``error`` what must not be told as an error of the user's code; else do nothing.
+    """Raise an :class:`InternalError` in place of ``error`` if it is not the user's; else do nothing.
 
     Args:
         error: what was caught.
@@ -65,7 +65,7 @@ def raise_if_internal(error: BaseException, *, of_libraries: bool = False) -> No
 
 
 def internal_error(error: BaseException, *, of_libraries: bool = False) -> PrepbenchError | None:
-    """What to tell in place of an error that is not the user's; ``None`` where it is.
+    """Return the error to raise in place of one that is not the user's; ``None`` for the user's.
 
     Args:
         error: what was caught, with its traceback.
@@ -91,7 +91,7 @@ def internal_error(error: BaseException, *, of_libraries: bool = False) -> Prepb
 
 @contextmanager
 def internal_errors_told() -> Iterator[None]:
-    """What prepbench itself does wrong inside the block is told as :class:`InternalError`.
+    """Turn prepbench's own errors during the block into :class:`InternalError`.
 
     For public functions as a whole: their own errors are told by then, and what is left comes from prepbench, or from
     the user's code and is raised as it is.
@@ -104,7 +104,7 @@ def internal_errors_told() -> Iterator[None]:
 
 
 def tells_internal_errors(function: Callable[P, R]) -> Callable[P, R]:
-    """Make a public function tell what prepbench itself does wrong in it as :class:`InternalError`."""
+    """Make a public function turn prepbench's own errors into :class:`InternalError`."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -115,7 +115,7 @@ def tells_internal_errors(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and what it was made from, also where torch hides that."""
+    """Yield the error and its causes, also where torch hides them."""
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in seen:
@@ -153,7 +153,7 @@ def _frames(error: BaseException) -> Iterator[types.TracebackType]:
 
 
 def _imported_in_vain(error: BaseException) -> str:
-    """The package that a line of ours imports and that is not there or raises meanwhile; "" if it is not so."""
+    """Return the package that one of our lines imports and that is missing or fails; "" for other lines."""
     frames = list(_frames(error))
     last = max((index for index, frame in enumerate(frames) if _is_own(frame)), default=len(frames))
     if not frames[last:] or not _operation(frames[last]).startswith("IMPORT"):
@@ -183,14 +183,14 @@ def _is_of_library(frame: types.TracebackType) -> bool:
 
 
 def _belongs_to_a_line(code: types.CodeType) -> bool:
-    """Whether this code runs for a lookup or an import, so that the line outside is what raised."""
+    """Return whether this code runs for an attribute lookup or an import, so that the outer line raised."""
     if code.co_name == "__getattr__":
         return True
     return code.co_filename.startswith("<frozen importlib") or code.co_filename.endswith("importlib/__init__.py")
 
 
 def _is_on_purpose(error: BaseException, frame: types.TracebackType) -> bool:
-    """Whether a ``raise`` that says what is wrong raised it; there is none that raises the other types."""
+    """Return whether a deliberate ``raise`` with a message raised it; no such raise has the other types."""
     return type(error) is TypeError and _operation(frame) == "RAISE_VARARGS"
 
 
@@ -202,7 +202,7 @@ def _operation(frame: types.TracebackType) -> str:
 
 
 def _hands_on(frame: types.TracebackType) -> bool:
-    """Whether a line of ours makes a call that somebody else wrote; so is one that is not known."""
+    """Return whether one of our lines calls third-party code; true for unknown lines."""
     operation, code = _operation(frame), frame.tb_frame.f_code
     if operation.startswith("CALL_INTRINSIC") or not operation.startswith(("CALL", "PRECALL")):
         return False
@@ -226,7 +226,7 @@ def _hands_on(frame: types.TracebackType) -> bool:
 
 
 def _is_given(called: ast.expr, frame: types.FrameType) -> bool:
-    """Whether what is called is a value that the function was given, or that an object of it keeps."""
+    """Return whether the called value is an argument of the function, or an attribute of one."""
     if isinstance(called, ast.Name):
         code = frame.f_code
         count = code.co_argcount + code.co_kwonlyargcount
@@ -241,7 +241,7 @@ def _is_given(called: ast.expr, frame: types.FrameType) -> bool:
 
 
 def _is_about_own(error: BaseException) -> bool:
-    """Whether a library misses something in an object of ours, or calls one of our functions in another way."""
+    """Return whether a library misses something in one of our objects, or calls one of our functions wrongly."""
     if isinstance(error, AttributeError):
         about = getattr(error, "obj", None)
         kind = about if isinstance(about, type) else type(about)
@@ -252,7 +252,7 @@ def _is_about_own(error: BaseException) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _is_own_function(name: str) -> bool:
-    """Whether a function of ours has this qualified name; an error tells no more of the function that it is about."""
+    """Return whether one of our functions has this qualified name, the only identification in an error."""
     functions = (each for each in gc.get_objects() if type(each) is types.FunctionType)
     return any(each.__qualname__ == name and each.__code__.co_filename.startswith(_OWN) for each in functions)
 

@@ -1,4 +1,4 @@
-"""Ctrl-C, held back while something is replaced or restored and acted on at the next safe point.
+"""Defer Ctrl-C while something is replaced or restored, and raise it at the next safe point.
 
 Python raises ``KeyboardInterrupt`` between any two steps of the main thread, also in the middle of a ``finally``. Code
 that has to put something back therefore runs inside :func:`held`, where an interrupt is only noted. :func:`safe_point`
@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from typing import Any
 
 _PATIENCE = 3
-"""Who presses Ctrl-C this often is not made to wait for a safe point."""
+"""The number of Ctrl-C presses that interrupts at once, without a safe point."""
 
 
 class _State:
-    """What the main thread knows about interrupts."""
+    """The main thread's state of interrupts."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -49,7 +49,7 @@ def _on_interrupt(number: int, frame: Any) -> None:
 
 
 def _raise(frame: Any = None) -> None:
-    """Do what Python would have done at once: for the usual handler, raise ``KeyboardInterrupt``."""
+    """Run the previous signal handler: for the usual one, raise ``KeyboardInterrupt``."""
     _state.noted, _state.open = 0, False
     handler = _state.previous or signal.default_int_handler
     handler(signal.SIGINT, frame)
@@ -57,7 +57,7 @@ def _raise(frame: Any = None) -> None:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Inside the block, Ctrl-C is noted; it is raised by :func:`safe_point`, or when the outermost block ends.
+    """Defer Ctrl-C during the block; :func:`safe_point` or the end of the outermost block raises it.
 
     The third Ctrl-C is raised at once. A handler that ignores interrupts, or ends the process, stays as it is.
 
@@ -83,21 +83,21 @@ def held() -> Iterator[None]:
         _state.open = was_open
         if outermost:
             pending, _state.noted, _state.previous = _state.noted, 0, before
-            # from here on interrupts go where they went before
+            # from here on interrupts reach the previous handler
             signal.signal(signal.SIGINT, previous)
             if pending:
                 previous(signal.SIGINT, None)  # type: ignore[operator, misc]
 
 
 def safe_point() -> None:
-    """Raise an interrupt that was noted; called where nothing is half done."""
+    """Raise a deferred interrupt; call it where no change is half done."""
     if _state.noted and _is_main():
         _raise()
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Inside the block, which is part of a :func:`held` one, Ctrl-C is raised at once: nothing of ours is half done."""
+    """Raise Ctrl-C at once during the block, which lies inside a :func:`held` one: no change is half done here."""
     if not _is_main() or not _state.depth:
         yield
         return
@@ -112,7 +112,7 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def restoring() -> Iterator[None]:
-    """Inside the block neither the third Ctrl-C nor a time limit is raised; it must be short."""
+    """Hold back the third Ctrl-C and time limits during the block, which must be short."""
     thread = threading.get_ident()
     with held():
         with _restoring_lock:
@@ -127,7 +127,7 @@ def restoring() -> Iterator[None]:
 
 
 def raise_in_thread(thread: int, kind: type[BaseException]) -> bool:
-    """Raise an exception in another thread, at its next step of Python; false if it is putting something back now."""
+    """Raise an exception in another thread, at its next step of Python; return False if it is restoring state now."""
     with _restoring_lock:
         if thread in _restoring:
             return False
@@ -136,13 +136,13 @@ def raise_in_thread(thread: int, kind: type[BaseException]) -> bool:
 
 
 def is_pending() -> bool:
-    """Whether an interrupt waits for a safe point."""
+    """Return whether an interrupt waits for a safe point."""
     return bool(_state.noted)
 
 
 @contextmanager
 def told_of_interrupts(tell: Callable[[], None]) -> Iterator[None]:
-    """Inside the block, ``tell`` is called when an interrupt is noted, so that people see that it was heard."""
+    """Call ``tell`` when an interrupt is deferred during the block, so that the user sees a response."""
     before = _state.told
     try:
         if _is_main():

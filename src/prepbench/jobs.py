@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Cancelled(PrepbenchError, RuntimeError):
-    """The user cancelled; nothing that the caller owns was changed.
+    """Raised after the user cancelled; no object of the caller has changed.
 
     Example:
         >>> def stop(progress):
@@ -67,7 +67,7 @@ _cancelled: contextvars.ContextVar[threading.Event | None] = contextvars.Context
 
 
 def check_cancelled(stage: str = "") -> None:
-    """Raise if the job that this code is part of was cancelled, or if Ctrl-C waits to be acted on.
+    """Raise if the job that runs this code was cancelled, or if Ctrl-C is pending.
 
     Called in loops, where nothing is half done: for each operation traced, each batch, each layer.
 
@@ -82,7 +82,9 @@ def check_cancelled(stage: str = "") -> None:
 
 
 class _Stop(BaseException):
-    """The job was cancelled; not an ``Exception``, so that no model and no fallback takes it for an error."""
+    """Raised when the job was cancelled; not an ``Exception``, so that no model and no fallback takes it for an
+    error.
+    """
 
 
 def _text(stage: str) -> str:
@@ -90,7 +92,7 @@ def _text(stage: str) -> str:
 
 
 class Job(Generic[T]):
-    """A function that runs in a thread while the notebook stays usable.
+    """A function that runs in a thread, without blocking the notebook.
 
     The thread runs in a copy of the caller's context, so that widget updates made inside it
     reach the cell that started it on every ipykernel version.
@@ -128,7 +130,7 @@ class Job(Generic[T]):
         self._progress = progress
         self._on_begin, self._on_end = on_begin, on_end
         self._cancel, self._ended = threading.Event(), threading.Event()
-        self._waits = threading.Lock()  # taken by who begins the job, or ends it before it begins
+        self._waits = threading.Lock()  # acquired by the one who starts the job, or cancels it before its start
         self._value: T | None = None
         self._error: BaseException | None = None
         context = contextvars.copy_context()
@@ -137,7 +139,7 @@ class Job(Generic[T]):
             self.begin()
 
     def begin(self) -> None:
-        """Begin a job that waits; does nothing where it has begun or was cancelled."""
+        """Start a waiting job; do nothing if it has started or was cancelled."""
         if self._waits.acquire(blocking=False):
             if self._on_begin is not None:
                 self._on_begin()
@@ -169,7 +171,7 @@ class Job(Generic[T]):
         self._progress(progress)
 
     def cancel(self) -> None:
-        """Ask the job to stop at its next step, which progress says at once; one that waits never begins."""
+        """Ask the job to stop at its next step, which progress reports at once; a waiting job never starts."""
         if self.done or self._cancel.is_set():
             return
         self._cancel.set()

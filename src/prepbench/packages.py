@@ -1,4 +1,4 @@
-"""The packages that prepbench works with: which versions it is tested with, which are here, and whether they import."""
+"""The packages that prepbench works with: tested versions, installed versions, and import errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TESTED = {
 
 
 def installed(name: str) -> str:
-    """The version of a package, or of Python; "" where it is not installed.
+    """Return the version of a package, or of Python; "" if it is not installed.
 
     Example:
         >>> installed("no-such-package")
@@ -47,7 +47,7 @@ def installed(name: str) -> str:
 
 
 def tested_range(name: str) -> str:
-    """The versions that a package is tested with, in words; "" for others.
+    """Return the tested versions of a package, in words; "" for others.
 
     Example:
         >>> tested_range("ipywidgets")
@@ -58,7 +58,7 @@ def tested_range(name: str) -> str:
 
 
 def not_tested(name: str) -> str:
-    """Whether a version that is installed is ``"older"`` or ``"newer"`` than those tested; "" if neither is so."""
+    """Return whether the installed version is ``"older"`` or ``"newer"`` than the tested ones; "" if neither."""
     found = _numbers(installed(name))
     if not found or name not in TESTED:
         return ""
@@ -69,7 +69,7 @@ def not_tested(name: str) -> str:
 
 
 def untested_remark(name: str) -> str:
-    """A sentence that says so where the version of a package that is here is older or newer than those tested."""
+    """Return a sentence on an installed version that is older or newer than the tested ones; "" if there is none."""
     way = not_tested(name)
     if not way:
         return ""
@@ -77,7 +77,7 @@ def untested_remark(name: str) -> str:
 
 
 def is_absent(package: str) -> bool:
-    """Whether there is no such package to import, as opposed to one whose import fails."""
+    """Return whether a package is missing, as opposed to one whose import fails."""
     return importlib.util.find_spec(package) is None
 
 
@@ -100,7 +100,7 @@ def imported(module: str, purpose: str, install: str, otherwise: str = "") -> Mo
     package = module.partition(".")[0]
     try:
         return importlib.import_module(module)
-    except Exception as error:  # of its code, which may raise anything
+    except Exception as error:  # its code may raise anything
         if isinstance(error, ModuleNotFoundError) and error.name == package:
             text = f"{purpose} needs {package}, which is not installed: pip install {install}. {otherwise}"
             raise MissingPackageError(text.rstrip()) from error
@@ -110,7 +110,7 @@ def imported(module: str, purpose: str, install: str, otherwise: str = "") -> Mo
 def import_failure(
     package: str, error: BaseException, beginning: str, install: str = "", otherwise: str = ""
 ) -> MissingPackageError:
-    """The error for a package that is installed and raises when it is imported."""
+    """Return the error of an installed package's import, if it raises."""
     found = installed(package)
     here = f"{package} {found}" if found else f"the {package} that is here"
     if isinstance(error, ModuleNotFoundError) and error.name and error.name.partition(".")[0] != package:
@@ -126,6 +126,6 @@ def import_failure(
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """The numbers a version begins with; what a build or a release candidate adds to them is left out."""
+    """Return the leading numbers of a version, without suffixes of builds or release candidates."""
     found = re.match(r"\d+(\.\d+)*", text)
     return tuple(map(int, found[0].split("."))) if found else ()

@@ -1,4 +1,4 @@
-"""The one place that replaces parts of Python, torch and modules for a time, and puts them back in every case."""
+"""Temporary replacements of parts of Python, torch and modules, which are restored in every case."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ABSENT = object()
 
 
 class Undo:
-    """Steps that put things back: registered before something is changed, and run last first.
+    """Restoring steps: each is registered before its change, and they run in reverse order.
 
     Every step runs, whatever the others raise; the first exception is raised at the end.
     """
@@ -27,15 +27,15 @@ class Undo:
         self._steps: list[Callable[[], Any]] = []
 
     def add(self, step: Callable[[], Any]) -> None:
-        """Have ``step`` run at the end; it must do no harm if the change was never made."""
+        """Register ``step`` to run at the end; it must be harmless if the change was never made."""
         self._steps.append(step)
 
     def add_all(self, steps: Iterable[Callable[[], Any]]) -> None:
-        """:meth:`add` for each of them; what raises while it makes them leaves those before it registered."""
+        """Register each step with :meth:`add`; if making one raises, those before it stay registered."""
         self._steps.extend(steps)
 
     def run(self) -> None:
-        """Put everything back."""
+        """Restore everything."""
         first: BaseException | None = None
         while self._steps:
             try:
@@ -43,7 +43,7 @@ class Undo:
             except Exception as error:
                 self._steps.pop()
                 first = first or error
-            except BaseException as error:  # from outside, such as a time limit: the step runs once more
+            except BaseException as error:  # an asynchronous exception, such as a time limit: the step runs once more
                 first = error
         if first is not None:
             raise first
@@ -56,7 +56,7 @@ class Undo:
 
 @contextmanager
 def undoing() -> Iterator[Undo]:
-    """Inside the block things may be changed whose undoing is registered first; interrupts wait for safe points."""
+    """Allow changes during the block, each with a step registered first; interrupts wait for safe points."""
     undo = Undo()
     with interrupts.held():
         try:
@@ -73,7 +73,7 @@ def undoing() -> Iterator[Undo]:
 
 @contextmanager
 def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """``owner.name`` is ``value`` inside the block; an inherited attribute is inherited again afterwards.
+    """Set ``owner.name`` to ``value`` during the block; an inherited attribute is inherited again afterwards.
 
     For objects that no other thread uses, and for values that look after other threads themselves.
     """
@@ -86,7 +86,7 @@ def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 @contextmanager
 def patched_together(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """``owner.name`` is replaced while any thread is inside such a block for it; blocks may end in any order.
+    """Replace ``owner.name`` while any thread is inside such a block for it; blocks may end in any order.
 
     For values that look after threads themselves: that of the first block stays until the last one ends. Ctrl-C acts
     inside as it does outside.
@@ -112,20 +112,22 @@ def patched_together(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 _together: dict[tuple[Any, str], tuple[int, Any]] = {}
-"""How many blocks replace an attribute, and what it was."""
+"""The number of blocks that replace an attribute, and its original value."""
 _together_lock = threading.Lock()
 
 
 @contextmanager
 def patched_here(owner: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
-    """Calls of ``owner.name`` from this thread run ``function`` inside the block; other threads get the original."""
+    """Run ``function`` for calls of ``owner.name`` from this thread during the block; other threads get the
+    original.
+    """
     with patched(owner, name, only_here(getattr(owner, name), function)):
         yield
 
 
 @contextmanager
 def patched_item(owner: dict[Any, Any], name: Any, value: Any) -> Iterator[None]:
-    """``owner[name]`` is ``value`` inside the block."""
+    """Set ``owner[name]`` to ``value`` during the block."""
     before = owner.get(name, _ABSENT)
 
     def put_back() -> None:
@@ -148,7 +150,7 @@ def _put_back(owner: Any, name: str, before: Any) -> None:
 
 
 def only_here(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that runs ``function`` in the thread that calls this, and ``original`` in all others."""
+    """Return a function that runs ``function`` in the current thread, and ``original`` in all others."""
     here, ident = threading.get_ident(), threading.get_ident
 
     def dispatch(*args: Any, **kwargs: Any) -> Any:
@@ -181,7 +183,7 @@ def _calling(name: str) -> types.CodeType:
 
 
 class _Stream:
-    """What one thread writes goes to a stream of its own; other threads write where they would anyway."""
+    """Redirects one thread's writes to a stream of its own; other threads' writes are not affected."""
 
     def __init__(self, original: Any, own: Any) -> None:
         self._original, self._own, self._here = original, own, threading.get_ident()
@@ -192,14 +194,14 @@ class _Stream:
 
 @contextmanager
 def output_here(output: Any, errors: Any = None) -> Iterator[None]:
-    """What this thread prints inside the block goes to these streams (both to the first if only one is given)."""
+    """Redirect this thread's output during the block to these streams (both to the first if only one is given)."""
     errors = output if errors is None else errors
     with patched(sys, "stdout", _Stream(sys.stdout, output)), patched(sys, "stderr", _Stream(sys.stderr, errors)):
         yield
 
 
 class _Here:
-    """Stands for the pattern in a filter of warnings: matches everything that this thread warns about, for a time."""
+    """Stands in for the pattern of a warnings filter: matches all warnings of this thread during a block."""
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
@@ -210,7 +212,7 @@ class _Here:
 
 @contextmanager
 def warnings_ignored_here(category: type[Warning] = Warning) -> Iterator[None]:
-    """This thread's warnings are dropped inside the block.
+    """Drop this thread's warnings during the block.
 
     ``warnings.catch_warnings`` changes the filters of all threads, and two of them that overlap leave them changed.
     """
@@ -233,7 +235,7 @@ def warnings_ignored_here(category: type[Warning] = Warning) -> Iterator[None]:
 
 @contextmanager
 def logs_dropped_here(*names: str, below: int = logging.CRITICAL) -> Iterator[None]:
-    """This thread's log records below a level are dropped inside the block: those of the named loggers, or all."""
+    """Drop this thread's log records below a level during the block: those of the named loggers, or all."""
     original = logging.Logger.callHandlers
 
     def call(self: logging.Logger, record: logging.LogRecord) -> None:
@@ -246,7 +248,7 @@ def logs_dropped_here(*names: str, below: int = logging.CRITICAL) -> Iterator[No
 
 
 def _forget_shown() -> None:
-    # as catch_warnings does: what was shown once may be shown again, because the filters have changed
+    # as catch_warnings does: reset the once-per-location registries, because the filters have changed
     changed = getattr(warnings, "_filters_mutated", None)
     if changed is not None:
         changed()

@@ -1,4 +1,4 @@
-"""A bar for calls that take long: shown by itself after two seconds, gone when the call is done."""
+"""A progress bar for long calls: appears after two seconds, and disappears at the end of the call."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _inside: contextvars.ContextVar[bool] = contextvars.ContextVar("inside a call th
 
 
 def show_progress(on: bool) -> None:
-    """Choose whether long calls show a progress bar by themselves; they do at first.
+    """Choose whether long calls show a progress bar; they do by default.
 
     A bar appears after two seconds, in a terminal or a notebook, and is gone when the call is done. A call that is
     given ``progress=`` shows none, nor does any where standard error is not a terminal, or where the environment
@@ -53,7 +53,7 @@ def show_progress(on: bool) -> None:
 
 
 def shows_progress(title: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make a public function show a bar while it runs; one that it calls shows none of its own.
+    """Make a public function show a bar while it runs; nested public functions show none.
 
     Other threads may trace with FX meanwhile: it does not reach the function. What prepbench does wrong in it is told
     as such.
@@ -105,7 +105,7 @@ def _in_kernel() -> bool:
 
 @contextmanager
 def _bar(title: str) -> Iterator[ProgressCallback]:
-    """A thread draws, because what is replaced while torch traces is replaced for the tracing thread only."""
+    """Draw the bar from another thread, because patches during tracing apply to the tracing thread only."""
     latest, ended = [Progress("")], threading.Event()
     draw = functools.partial(_draw, title, latest, ended, time.time(), sys.stderr)
     # in the caller's context, so that a notebook shows the bar below the cell that is running
@@ -146,14 +146,14 @@ def _terminal_bar() -> Any:
     from tqdm.std import tqdm
 
     class TerminalBar(tqdm):  # type: ignore[misc]
-        monitor_interval = 0  # no further thread, which would stay
+        monitor_interval = 0  # no further thread, which would outlive the call
 
     return TerminalBar
 
 
 @functools.cache
 def _notebook_bar() -> Any:
-    """The same bar as text in an output of its own: a saved notebook keeps nothing of it, as it would of a widget."""
+    """Return the same bar as text in an output of its own: unlike a widget, it leaves nothing in a saved notebook."""
     from IPython import display as ipython
 
     show: Any = ipython.display

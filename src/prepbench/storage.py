@@ -1,4 +1,4 @@
-"""Files that are whole or not there.
+"""Atomic writes of files and folders.
 
 What is written goes to a file or folder beside its place, is synced to the disk, and is moved in. An old one is set
 aside until the new one is in place. When that fails, the old one is still there, and the error says so.
@@ -37,7 +37,7 @@ _REMEDY = "Check the disk, or choose another folder."
 
 
 def write_file(path: Name, data: bytes | str, before: Callable[[], object] | None = None) -> Path:
-    """Write a file whole or not at all; text is written as UTF-8.
+    """Write a file atomically; text is written as UTF-8.
 
     Args:
         path: of the file.
@@ -57,7 +57,7 @@ def write_file(path: Name, data: bytes | str, before: Callable[[], object] | Non
         'ready'
     """
     given, content = Path(path), data.encode() if isinstance(data, str) else data
-    place = Path(os.path.realpath(given))  # a link stays, and what it points to is written
+    place = Path(os.path.realpath(given))  # a link stays, and its target is written
     with typed_errors(given, len(content)), interrupts.held():
         if place.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -72,7 +72,7 @@ def write_file(path: Name, data: bytes | str, before: Callable[[], object] | Non
                 before()
             os.replace(beside, place)
         finally:
-            with contextlib.suppress(FileNotFoundError):  # it was moved in
+            with contextlib.suppress(FileNotFoundError):  # it was moved away
                 os.unlink(beside)
         _sync_folder(place.parent)
     return given
@@ -93,7 +93,7 @@ def remove_new_files_on_error(*paths: Path) -> Iterator[None]:
 
 
 def move_file(source: Name, path: Name) -> Path:
-    """Move a finished file, which lies on the same disk, to its place, whole or not at all.
+    """Move a finished file on the same disk to its place, atomically.
 
     Returns:
         The path as it was given.
@@ -113,7 +113,7 @@ def move_file(source: Name, path: Name) -> Path:
 
 
 def write_folder(path: Name, fill: Callable[[Path], None]) -> Path:
-    """Write a folder whole or not at all; folders above it are made, and stay only if it is written.
+    """Write a folder atomically; parent folders are created, and stay only on success.
 
     Args:
         path: of the folder; one that is there is replaced as a whole once the new one is complete.
@@ -140,7 +140,7 @@ def write_folder(path: Name, fill: Callable[[Path], None]) -> Path:
 
 
 def _move_in(new: Path, place: Path) -> None:
-    """Put ``new`` in the place of what is there, which is set aside until then."""
+    """Replace the existing file or folder by ``new``; the existing one is set aside until then."""
     aside = new.with_name(f"{new.name}.old")
     try:
         if place.exists():
@@ -154,13 +154,13 @@ def _move_in(new: Path, place: Path) -> None:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Bytes of all files in a folder and the folders in it."""
+    """Return the bytes of all files in a folder and its subfolders."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 @contextlib.contextmanager
 def folder_beside(path: Name) -> Iterator[Path]:
-    """A folder on the same disk as ``path``, for files that will be moved there; gone afterwards.
+    """Create a temporary folder on the same disk as ``path``, for files that will be moved there.
 
     Inside the block interrupts wait for safe points.
 
@@ -181,21 +181,21 @@ def folder_beside(path: Name) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _folders_above(place: Path) -> Iterator[None]:
-    """Make the folders above a place; those that were not there go again where the block fails."""
+    """Create the parent folders of a place; remove the new ones if the block fails."""
     missing = [folder for folder in place.parents if not folder.exists()]
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         yield
     except BaseException:
         for folder in missing:
-            with contextlib.suppress(OSError):  # it was not made, or somebody else uses it
+            with contextlib.suppress(OSError):  # it was not created, or is in use elsewhere
                 folder.rmdir()
         raise
 
 
 @contextlib.contextmanager
 def temporary_folder(purpose: str) -> Iterator[Path]:
-    """A folder that is gone afterwards.
+    """Create a temporary folder, which is deleted afterwards.
 
     Args:
         purpose: part of its name, e.g. ``"onnx"``.
@@ -216,7 +216,7 @@ _made: contextvars.ContextVar[list[Callable[[], object]] | None] = contextvars.C
 
 @contextlib.contextmanager
 def nothing_left() -> Iterator[None]:
-    """Where the block fails, temporary folders that it made are gone at once; also those that objects were to keep.
+    """Delete temporary folders made in the block if it fails, also those that objects were to keep.
 
     An exception holds the objects of the calls that it came through, and a notebook holds the last exception. A block
     within this one that succeeded keeps its folders: a model that calls a compiled model may make and keep one.
@@ -235,7 +235,7 @@ def nothing_left() -> Iterator[None]:
 
 
 class KeptFolder:
-    """A temporary folder that lives as long as this object, or is gone at once where :func:`nothing_left` fails.
+    """A temporary folder that lives as long as this object, or until :func:`nothing_left` fails.
 
     Args:
         purpose: part of its name, e.g. ``"onnx"``.
@@ -245,7 +245,7 @@ class KeptFolder:
     """
 
     def __init__(self, purpose: str) -> None:
-        with interrupts.held():  # a folder that nobody knows of would stay for ever
+        with interrupts.held():  # a folder without an owner would never be deleted
             self.path = _temporary(f"prepbench-{purpose}-")
             self.remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
             if (made := _made.get()) is not None:
@@ -253,7 +253,7 @@ class KeptFolder:
 
 
 def check_temporary_space() -> None:
-    """Check that there is a place for temporary files.
+    """Check that temporary files can be written.
 
     Raises:
         StorageError: there is none.
@@ -281,7 +281,7 @@ def _place_for_files() -> Iterator[None]:
 
 @contextlib.contextmanager
 def typed_errors(path: Path, needed: int | None = None) -> Iterator[None]:
-    """Turn errors of the operating system into :class:`StorageError` that says what, where, and what is still there.
+    """Turn errors of the operating system into :class:`StorageError`, with operation, path and remaining files.
 
     Args:
         path: what is being written.
@@ -298,7 +298,7 @@ def typed_errors(path: Path, needed: int | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def temporary_space() -> Iterator[None]:
-    """Turn what a library makes of a full or read-only disk into :class:`StorageError`, for temporary files."""
+    """Turn other libraries' errors on a full or read-only disk into :class:`StorageError`, for temporary files."""
     try:
         yield
     except StorageError:
@@ -320,7 +320,7 @@ _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, err
 
 
 def _disk_error(error: BaseException | None) -> OSError | None:
-    """The error of the operating system that another one comes from, if the disk is the reason."""
+    """Return the operating system's error behind another one, if the disk is the cause."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -347,7 +347,7 @@ def _reason(error: OSError) -> str:
 
 
 def _missing(path: Path, needed: int | None, error: OSError) -> str:
-    """How much space there is, where that is what is missing."""
+    """Return the free space in words, if space is what is missing."""
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
         return ""
     with contextlib.suppress(OSError):
@@ -372,7 +372,7 @@ def _sync_tree(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make renames in a folder last; file systems that cannot sync a folder need no help."""
+    """Sync renames in a folder to disk; file systems that cannot sync a folder need no help."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

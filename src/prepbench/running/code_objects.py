@@ -12,7 +12,7 @@ CodePath = tuple[tuple[str, int], ...]
 
 
 def nested_codes(code: types.CodeType, path: CodePath = ()) -> Iterator[tuple[CodePath, types.CodeType]]:
-    """Return all code objects inside of one, with their paths."""
+    """Yield all code objects inside of one, with their paths."""
     yield from _numbered(code.co_consts, path)
 
 

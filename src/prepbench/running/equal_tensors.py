@@ -55,12 +55,12 @@ class Difference:
 
     @property
     def equal(self) -> bool:
-        """Return whether all differences are tolerated."""
+        """Whether all differences are tolerated."""
         return not self.path
 
     @property
     def text(self) -> str:
-        """Return the difference as one sentence without its full stop; empty if the results are equal."""
+        """The difference as one sentence without its full stop; empty if the results are equal."""
         return f"{self.path}: expected {self.expected}, got {self.got}" if self.path else ""
 
 

@@ -121,7 +121,7 @@ def _varying(rows: Sequence[Mapping[Any, int]]) -> dict[Any, tuple[int, ...]]:
 
 
 def _sums(sizes: Mapping[tuple[Steps, int], tuple[int, ...]]) -> Iterator[tuple[Any, tuple[int, ...]]]:
-    """Return sizes, their differences and sums, with the values in all samples; each size is named by its first
+    """Yield sizes, their differences and sums, with the values in all samples; each size is named by its first
     place.
     """
     first: dict[tuple[int, ...], tuple[Steps, int]] = {}

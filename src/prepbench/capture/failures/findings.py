@@ -50,9 +50,7 @@ def python_states() -> Any:
 
 
 def findings_of_draws(model: torch.nn.Module, samples: Sequence[Sample]) -> Iterator[Finding]:
-    """Return one finding for each line of the model at which this thread draws. Runs the model once under a
-    profiler.
-    """
+    """Yield one finding for each line of the model at which this thread draws. Runs the model once under a profiler."""
     twin = Twin(model).model
     names = {id(module): (fqn, type(module).__name__) for fqn, module in twin.named_modules()}
     found: dict[tuple[str, int], Finding] = {}
@@ -207,7 +205,7 @@ def _shared(model: torch.nn.Module, samples: Sequence[Sample]) -> Iterator[Findi
 
 
 def _changes(program: Program) -> Iterator[Finding]:
-    """Return inputs and buffers that operators of the graph write into, also through views."""
+    """Yield inputs and buffers that operators of the graph write into, also through views."""
     signature = program.graph_signature
     told = set()
     for node in program.graph.nodes:
@@ -228,7 +226,7 @@ def _changes(program: Program) -> Iterator[Finding]:
 
 
 def _built_by_calls(model: torch.nn.Module, program: Program) -> Iterator[Finding]:
-    """Return buffers of the graph that the model lacks so far, or has in another shape."""
+    """Yield buffers of the graph that the model lacks so far, or has in another shape."""
     for name in built_buffers(dict(model.named_buffers()), dict(program.named_buffers())):
         owner = name.rpartition(".")[0]
         text = f"The buffer {name} is built by the first call: the graph holds what calls on the samples leave in it."
@@ -431,7 +429,7 @@ _TOLERANCE = 1e-2
 
 
 def findings_of_padding(model: torch.nn.Module, samples: Sequence[Sample]) -> Iterator[Finding]:
-    """Return a finding for the first token whose result in a padded row differs from that without padding.
+    """Yield a finding for the first token whose result in a padded row differs from that without padding.
 
     Runs the model on one row of the first sample that has a mask with zeros, with and without what the mask leaves out.
     """

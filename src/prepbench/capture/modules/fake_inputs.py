@@ -198,7 +198,7 @@ _WEIGHTS = range(-2, 4)
 
 
 def _weights(count: int) -> list[tuple[int, ...]]:
-    """Yield weights for adding up the sizes of samples, the simplest first.
+    """Return weights for adding up the sizes of samples, the simplest first.
 
     Weights that add up to 1 keep also what holds with a constant, such as one more token in a mask than in a cache.
     """

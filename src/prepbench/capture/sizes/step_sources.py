@@ -211,7 +211,7 @@ IN_HEADS: dict[str, Callable[..., Any]] = {
 
 
 def number_in(index: Any) -> Iterator[tuple[int, StepNumber, int]]:
-    """Return where a step's number occurs in an index: positions, numbers, and the count of entries from there."""
+    """Yield where a step's number occurs in an index: positions, numbers, and the count of entries from there."""
     for place, part in builtins.enumerate(index if isinstance(index, tuple) else (index,)):
         if isinstance(part, StepNumber):
             yield place, part, 0
