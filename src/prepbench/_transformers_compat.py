@@ -25,7 +25,7 @@ class _Part:
         home: the module.
         name: a class or a function.
         parameters: those of the function, or of methods by their names; further ones may follow.
-        attributes: what methods of the class use.
+        attributes: the attributes that methods of the class use.
     """
 
     home: str

@@ -31,8 +31,8 @@ def check_function(name: str, value: object, call: str, *, optional: bool = Fals
 
     Args:
         name: of the argument.
-        value: what was given.
-        call: how it will be called, e.g. ``"metric(output, target)"``.
+        value: the argument.
+        call: the form of its calls, e.g. ``"metric(output, target)"``.
         optional: whether None is allowed.
     """
     if not (callable(value) or (optional and value is None)) or isinstance(value, type):
@@ -113,7 +113,7 @@ def check_type(name: str, value: object, kind: type | tuple[type, ...], remedy: 
 
     Args:
         name: of the argument.
-        value: what was given.
+        value: the argument.
         kind: the class, or several.
         remedy: a sentence that says how to get one.
         optional: whether None is allowed.

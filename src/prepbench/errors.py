@@ -86,7 +86,7 @@ class ConditionError(InputError):
 
 
 class CaptureError(PrepbenchError, RuntimeError):
-    """A model could not be captured as one graph."""
+    """A model that could not be captured as one graph."""
 
 
 class PreparationError(PrepbenchError, RuntimeError):
@@ -94,7 +94,7 @@ class PreparationError(PrepbenchError, RuntimeError):
 
 
 class SettingsError(PrepbenchError, ValueError):
-    """A setting is invalid, contradicts another one, or matches no layer."""
+    """A setting that is invalid, contradicts another one, or matches no layer."""
 
 
 class TrainingError(PrepbenchError, RuntimeError):
@@ -136,15 +136,15 @@ class InternalError(PrepbenchError, RuntimeError):
 
 
 class MetricError(PrepbenchError, TypeError):
-    """A metric did not return a number."""
+    """A metric that did not return a number."""
 
 
 class DocumentError(PrepbenchError, ValueError):
-    """A graph-collection document is damaged or of an unknown version."""
+    """A graph-collection document that is damaged or of an unknown version."""
 
 
 class ArtifactError(PrepbenchError, ValueError):
-    """A saved model folder is damaged, incomplete or of an unknown version."""
+    """A saved model folder that is damaged, incomplete or of an unknown version."""
 
 
 class StorageError(PrepbenchError, OSError):

@@ -75,7 +75,7 @@ def normalize_samples(
     in place of the list counts as one sample.
 
     Args:
-        module_or_function: what will be called; its signature decides how mappings and lists are passed.
+        module_or_function: the callee; its signature decides how mappings and lists are passed.
         samples: an iterable of samples (a generator or ``DataLoader`` is read once).
         name: the argument's name, for error messages.
         data_transform_fn: applied to each element first.

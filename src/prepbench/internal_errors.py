@@ -51,7 +51,7 @@ def raise_if_internal(error: BaseException, *, of_libraries: bool = False) -> No
     """Raise an :class:`InternalError` in place of ``error`` if it is not the user's; else do nothing.
 
     Args:
-        error: what was caught.
+        error: the caught exception.
         of_libraries: see :func:`internal_error`.
 
     Raises:
@@ -68,7 +68,7 @@ def internal_error(error: BaseException, *, of_libraries: bool = False) -> Prepb
     """Return the error to raise in place of one that is not the user's; ``None`` for the user's.
 
     Args:
-        error: what was caught, with its traceback.
+        error: the caught exception with its traceback.
         of_libraries: also what a library raises because prepbench calls it, with nobody's code in between; for places
             where it does not work on a user's model.
 

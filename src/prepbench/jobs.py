@@ -197,7 +197,7 @@ class Job(Generic[T]):
 
         Raises:
             TimeoutError: it is still running.
-            Exception: what the function raised.
+            Exception: the error of the function.
         """
         check_seconds("timeout", timeout, optional=True)
         if not self._ended.wait(timeout):

@@ -86,9 +86,9 @@ def imported(module: str, purpose: str, install: str, otherwise: str = "") -> Mo
 
     Args:
         module: its name, or that of a part of it.
-        purpose: what needs it, to begin a sentence with.
-        install: what to give ``pip install``.
-        otherwise: what else one can do, as a sentence.
+        purpose: the feature that needs it, as the start of a sentence.
+        install: the argument of ``pip install``.
+        otherwise: the alternative, as a sentence.
 
     Raises:
         MissingPackageError: it is not installed, or it is and its import fails, which the message tells apart.

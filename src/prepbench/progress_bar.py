@@ -59,7 +59,7 @@ def shows_progress(title: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     as such.
 
     Args:
-        title: what the bar says in front of the stage, e.g. ``"compile"``.
+        title: the bar's text in front of the stage, e.g. ``"compile"``.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:

@@ -49,7 +49,7 @@ def write_file(path: Name, data: bytes | str, before: Callable[[], object] | Non
 
     Raises:
         StorageError: it cannot be written. What was there before is still there.
-        Exception: what ``before`` raises, with the same promise.
+        Exception: an error of ``before``, with the same guarantee.
 
     Example:
         >>> import tempfile
@@ -121,7 +121,7 @@ def write_folder(path: Name, fill: Callable[[Path], None]) -> Path:
 
     Raises:
         StorageError: it cannot be written. What was there before is still there.
-        Exception: what ``fill`` raises, with the same promise.
+        Exception: an error of ``fill``, with the same guarantee.
     """
     given = Path(path)
     place = Path(os.path.realpath(given))
@@ -284,7 +284,7 @@ def typed_errors(path: Path, needed: int | None = None) -> Iterator[None]:
     """Turn errors of the operating system into :class:`StorageError`, with operation, path and remaining files.
 
     Args:
-        path: what is being written.
+        path: the file or folder being written.
         needed: its size in bytes, if known.
     """
     existed = os.path.lexists(path)

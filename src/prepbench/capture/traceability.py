@@ -47,7 +47,7 @@ class Check:
         passed: whether the whole model is one graph that way, which gives what the model gives on all samples; for
             operators, whether the target supports all of them.
         failures: every reason why not.
-        seconds: how long it took.
+        seconds: the duration.
         timed_out: whether it was ended by the time limit.
         equal: whether the graph gave what the model gives on all samples: outputs, and the buffers and the caller's
             tensors after each call; ``None`` where there was no whole graph to compare.

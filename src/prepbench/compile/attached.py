@@ -124,7 +124,7 @@ def model_to_attach(model: Any, parameters: tuple[str, ...]) -> nn.Module:
     """Return the module whose forward a block replaces: for a PEFT wrapper the model inside, which generation calls.
 
     Args:
-        model: what was compiled, or the model inside of it, or a wrapper around it.
+        model: the compiled model's original, or the model inside of it, or a wrapper around it.
         parameters: of the forward that was compiled.
 
     Raises:

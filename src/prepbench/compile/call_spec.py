@@ -51,7 +51,7 @@ class CallSpec:
 
     Attributes:
         parameters: names of the parameters of ``forward`` that can be given by position.
-        positional: how many arguments were given by position.
+        positional: the number of positional arguments.
         keywords: names of those given by keyword.
         inputs: the nesting of ``(args, kwargs)``.
         outputs: the nesting of the result.
@@ -65,7 +65,7 @@ class CallSpec:
         object_numbers: numbers and texts that objects among the arguments hold, by path. The graph is valid for these
             values only.
         counted: numbers that objects hold and that follow from sizes, from which the graph computes them.
-        identity: which weights and adapters the model had.
+        identity: the identity of the model's weights and adapters.
         conditions: on sizes, under which the graph equals the model.
         variants: what each of several graphs takes, of which a call runs the first that takes it; empty for one graph.
         assertions: on values, for which the lowered program has further outputs.
@@ -495,7 +495,7 @@ class SizeChecks:
     """Refuses calls of sizes for which the graph is not known to equal the model.
 
     Args:
-        conditions: what they must fulfil.
+        conditions: the conditions on them.
     """
 
     def __init__(self, conditions: Sequence[SizeCondition]) -> None:

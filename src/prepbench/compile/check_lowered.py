@@ -319,7 +319,7 @@ def with_edge_values(sample: Sample, *, is_quantized: bool) -> Iterator[tuple[st
     """Yield calls with values that are rare in samples, by description.
 
     Args:
-        sample: what is changed.
+        sample: the sample to change.
         is_quantized: whether the program computes in integers, of which the small ones are all the same.
     """
     for what, change in _EDGES.items():

@@ -63,7 +63,7 @@ class CompiledModel(nn.Module):
     Several threads may call it at once.
 
     Attributes:
-        report: what was done to each layer, stage times, sizes.
+        report: the outcome for each layer, stage times, sizes.
         deployment_settings: the settings it was compiled for.
         allow_unproven: whether calls that break one of :attr:`conditions`, or those of each variant, are computed;
             False at first.
@@ -124,7 +124,7 @@ class CompiledModel(nn.Module):
             InputError: the call has another form than the tracing inputs, or fails.
             ConditionError: its sizes or values break one of :attr:`conditions`, or its sizes those of each variant.
             UnknownOutputsError: a leaf returns another structure, and the model is not there.
-            Exception: what the model itself raises, in a leaf.
+            Exception: an error of the model itself, in a leaf.
         """
         leaves = self._call_spec.flatten(args, kwargs)
         try:

@@ -52,7 +52,7 @@ class FloatProgram:
 
     Attributes:
         program: the flat program, in types that the target computes in.
-        call_spec: how the model is called.
+        call_spec: the specification of the model's calls.
         settings: of the target.
         options: algorithms.
         samples: the calibration inputs, as calls of the program.

@@ -65,7 +65,7 @@ def joined_report(reports: Sequence[CompileReport], texts: Sequence[str], **chan
 
     Args:
         reports: of the variants.
-        texts: what each of them is for.
+        texts: the description of each.
         changes: fields that are known of the whole.
     """
     sqnrs = [report.model_sqnr for report in reports if report.model_sqnr is not None]

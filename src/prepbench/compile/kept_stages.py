@@ -137,7 +137,7 @@ class Captures:
     """A thread-safe cache of the most recently used captures.
 
     Args:
-        limit: how many there are at most.
+        limit: the most entries.
     """
 
     def __init__(self, limit: int) -> None:
@@ -199,10 +199,10 @@ class KeptStages:
     ``discard_input_model=False``, and with the integers of its last two quantized programs. :meth:`clear` releases all.
 
     Args:
-        captures: how many captures are kept; the one that was not used for longest goes first.
+        captures: the most captures to keep; the least recently used one is dropped first.
 
     Attributes:
-        table: what is kept, for ``compile_model``.
+        table: the kept results, for ``compile_model``.
 
     Example:
         >>> from prepbench import compile_model

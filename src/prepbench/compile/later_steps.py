@@ -34,7 +34,7 @@ class Begun:
 
     Attributes:
         leaves: of the first call of the compiled model, in the order in which it takes them.
-        roles: what becomes of each of them in later calls.
+        roles: the update of each of them in later calls.
     """
 
     leaves: tuple[Any, ...]
@@ -87,7 +87,7 @@ class LaterSteps:
 
         Args:
             model: runs the first step; it is called like the compiled one.
-            prompt: what ``generate`` is given.
+            prompt: the arguments of ``generate``.
 
         Raises:
             InputError: the first step is not the model's own, or a leaf changes in a way that is not known.

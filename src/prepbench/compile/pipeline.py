@@ -129,7 +129,7 @@ def compile_model(
             :func:`prepbench.trainable`.
         logs_dir: a folder for ``compile.log`` (for people) and ``events.jsonl`` (for programs); None writes nothing.
         compile_options: the algorithms of quantization, and the SQNR below which a layer stays in float.
-        dynamic_axes: which dims are dynamic; inferred from the tracing inputs when omitted.
+        dynamic_axes: the dynamic dims; inferred from the tracing inputs when omitted.
         discard_input_model: True compiles the model's own tensors, without a second copy of the weights; a result that
             runs in PyTorch shares them with the model. False compiles copies.
         is_model_pretrained: False says that the weights are not trained yet. Layers are then quantized as the settings

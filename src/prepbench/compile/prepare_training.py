@@ -449,7 +449,7 @@ class SmallerModel:
     Attributes:
         task: with the pruned program.
         own: has the tensors of that program under the names of the model; its code does not run.
-        zeros: where weights are zero, by the parameter.
+        zeros: masks of zero weights, by the parameter.
     """
 
     task: CompileTask
@@ -463,8 +463,8 @@ class Unprepared:
 
     Attributes:
         model: as it was before it was pruned.
-        layers: what is decided for each layer; empty where nothing is pruned.
-        pruned: what came of it.
+        layers: the decision for each layer; empty where nothing is pruned.
+        pruned: the result.
         calibration: samples that decide what goes.
         graph: which was pruned before, and whose weights are trained.
     """
@@ -516,7 +516,7 @@ def pruned_as_graph(task: CompileTask, own: nn.Module, before: Unprepared) -> Sm
     Args:
         task: of ``own``; pruning it was proven before.
         own: as it is.
-        before: what is decided for each layer.
+        before: the decision for each layer.
     """
     deciding = replace(task, calibration=tuple(before.calibration))
     pruned = pruned_program(

@@ -49,7 +49,7 @@ class PrunedModel:
     Attributes:
         model: of the user's own class with smaller weights, or, where its code does not take fewer channels, a module
             that runs the pruned graph.
-        layers: what was done to each layer.
+        layers: the outcome for each layer.
         why_graph: why the model is not of its own class; empty where it is.
         masks: ones for weights that stay, by the name of the parameter, where single weights were removed.
     """
@@ -75,9 +75,9 @@ class Origin:
 
     Attributes:
         model: a copy of the model, before it was pruned.
-        rows: what was decided for each layer.
+        rows: the decision for each layer.
         calibration: samples that decided what goes.
-        pruned: what came of it.
+        pruned: the result.
     """
 
     model: nn.Module
@@ -92,7 +92,7 @@ class PrunedGraph(nn.Module):
     It computes what the model does in evaluation mode, in training mode as well.
 
     Attributes:
-        origin: what it was made of.
+        origin: the data that it was made from.
     """
 
     origin: Origin
@@ -138,7 +138,7 @@ def prune(
     Args:
         model: the model; it is pruned in evaluation mode.
         inputs: samples whose sizes differ in the dims to make dynamic.
-        pruning_settings: what to remove.
+        pruning_settings: the weights to remove.
         layer_pruning_settings: overrides by FQN, glob, ``re:`` pattern or class name.
         calibration_inputs: representative samples, for scores and thresholds that look at activations.
         progress: receives a :class:`prepbench.Progress` for each step; may raise to stop.

@@ -45,9 +45,9 @@ class Quantized:
 
     Attributes:
         program: the program.
-        layers: what was done to each layer.
-        score: how far the outputs are from float on calibration samples; None when not measured.
-        tensors: what became of each parameter, buffer and constant.
+        layers: the outcome for each layer.
+        score: the distance of the outputs from float on calibration samples; None when not measured.
+        tensors: the outcome for each parameter, buffer and constant.
         stored: the constants of the program that hold the integers of weights, by name.
     """
 
@@ -64,7 +64,7 @@ def quantize(task: CompileTask, timer: StageTimer, kept: KeptCapture | None = No
     Args:
         task: the program in float, in the types of the target.
         timer: of the stages.
-        kept: what earlier compiles of the same capture learned; what this one learns is added.
+        kept: the statistics of earlier compiles of the same capture; new ones are added.
     """
     known: Quantized | None = None if kept is None else kept.quantized(task)
     if known is not None:

@@ -28,7 +28,7 @@ def with_stored_bits(
     Args:
         layers: the reports.
         stored: the constants that hold integers, by the names that the program has for them.
-        bits: what each constant of the lowered program takes; the names begin as in the program.
+        bits: the stored bits of each constant of the lowered program; the names begin as in the program.
     """
     found: dict[str, tuple[int, int]] = {}
     for name, taken in bits.items():
@@ -48,8 +48,8 @@ def bits_per_weight(tensors: Iterable[TensorReport], bits: Mapping[str, int], si
     """Return the stored bits per number of the model's parameters and buffers, including scales and zero points.
 
     Args:
-        tensors: what the model has.
-        bits: what each constant of the lowered program takes; empty where it is opaque.
+        tensors: the tensors of the model.
+        bits: the stored bits of each constant of the lowered program; empty where it is opaque.
         size: of the files, which counts there.
     """
     elements = sum(row.elements for row in tensors if row.kind != "constant")
@@ -81,7 +81,7 @@ class CompileReport:
     Attributes:
         target: name of the target.
         seconds: duration of each stage.
-        layers: what was done to each layer with a weight; empty for a compile in float.
+        layers: the outcome for each layer with a weight; empty for a compile in float.
         float_bytes: bytes of the original's parameters and buffers.
         size_bytes: bytes of the compiled model on disk; None when it cannot be saved.
         leaves: what was not captured: FQNs of leaf modules, and lines of modules in words.
@@ -95,10 +95,10 @@ class CompileReport:
         estimated_bytes: for a plan, the size that the weights would take.
         unsupported: for a plan, what the target does not support, with the module that it is in.
         problem: for a plan, why nothing can be quantized with these settings.
-        remarks: what holds for all quantized layers, such as a bit that is left unused because of the CPU.
-        reused: what was taken from an earlier compile, stage by stage; see :class:`prepbench.KeptStages`.
-        pruned: what pruning did to each layer; empty where nothing was pruned.
-        tensors: what became of each parameter, buffer and constant: quantized, in float and why, or not reached by the
+        remarks: facts on all quantized layers, such as a bit that is left unused because of the CPU.
+        reused: the results reused from an earlier compile, by stage; see :class:`prepbench.KeptStages`.
+        pruned: the effect of pruning on each layer; empty where nothing was pruned.
+        tensors: the outcome for each parameter, buffer and constant: quantized, in float and why, or not reached by the
             graph. Their bytes without constants add up to those of the model that was captured.
         conditions: on sizes, under which the graph equals the model, in words with the lines that ask.
         variants: of a model with several graphs, which inputs each of them is for and where it holds, in words.

@@ -50,7 +50,7 @@ def spread_samples(samples: Iterable[Sample], rows: int) -> list[Sample]:
 
     Args:
         samples: calls of a graph, in any number.
-        rows: how many; a call has as many as the first dim of its inputs.
+        rows: the number of rows; a call has as many as the first dim of its inputs.
     """
     kept: list[Sample] = []
     most, step = 1, 1

@@ -67,7 +67,7 @@ class Simulation:
     Attributes:
         layers: FQNs of the layers that can be quantized on this target, in execution order.
         types: the class name of each of them.
-        parameters: how many numbers each of them learns.
+        parameters: the number of trainable numbers of each.
 
     Example:
         >>> model, samples = nn.Sequential(nn.Linear(4, 2)), [torch.randn(n, 4) for n in (2, 3)]
@@ -434,7 +434,7 @@ class Rounded:
 
     Attributes:
         quantizer: which value, how it is rounded, and for whom; equal where it is the same.
-        noise: what rounding it does to the outputs.
+        noise: the effect of rounding it on the outputs.
         needed_by: FQNs of the layers.
     """
 
@@ -449,7 +449,7 @@ class LayerEffects:
 
     Attributes:
         weights: by FQN.
-        values: what is rounded between layers.
+        values: the values that are rounded between layers.
     """
 
     weights: Mapping[str, float]
@@ -482,7 +482,7 @@ def layer_effects(
         source: the captured model.
         mixed: its graph, which knows the outputs in float.
         mixture: the settings of all layers.
-        statistics: what was learned before of a graph with these weights; what is learned now is added.
+        statistics: the known statistics of a graph with these weights; new ones are added.
         unchanged: the same of the graph before algorithms changed weights.
         progress: called after each sample; may raise to cancel.
     """

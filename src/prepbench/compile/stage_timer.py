@@ -19,7 +19,7 @@ class StageTimer:
 
     Attributes:
         seconds: the seconds of each stage so far.
-        reused: what was taken from an earlier compile, in words.
+        reused: the results reused from an earlier compile, in words.
     """
 
     def __init__(self, progress: ProgressCallback, log: CompileLog) -> None:

@@ -35,7 +35,7 @@ class CompileTask:
         settings: the settings of the target.
         options: algorithms and floors.
         captured: the model as a graph.
-        call_spec: how the model is called.
+        call_spec: the specification of the model's calls.
         program: the flat program, in float.
         name: the name of the graph.
         layer_settings: the settings that apply to each layer; None for a compile in float.
@@ -44,9 +44,9 @@ class CompileTask:
         fullgraph: whether the target must take the whole graph.
         data_transform_fn: applied to samples that are given later.
         configuration: the model's own files that go with its weights.
-        pruned: what was pruned, layer by layer; ``captured.model`` then has the weights that are left, for counting.
+        pruned: the effect of pruning, by layer; ``captured.model`` then has the weights that are left, for counting.
         dense_bytes: bytes of parameters and buffers before pruning; None where nothing was pruned.
-        remarks: what was done to the model before, in words.
+        remarks: earlier changes of the model, in words.
         trained: the model that learned what its quantizers are in training; None where observers are to learn it.
         variants: a task for each variant of the capture; see :meth:`of_variants`.
     """

@@ -69,8 +69,8 @@ def with_empty_tensors(
 
     Args:
         leaves: of a call.
-        missing: which of them are not there yet.
-        specs: what they must be.
+        missing: the indices of the missing ones.
+        specs: the required dtypes and sizes.
         noted: sizes that something else than a leaf says, by symbol.
     """
     known = dict(noted or {})
@@ -93,7 +93,7 @@ class TensorChecks:
     """The requirements on each input leaf of a call, in a form that is fast to check.
 
     Args:
-        specs: what leaves must be.
+        specs: the required dtypes and sizes of leaves.
         paths: of the leaves, for messages.
     """
 

@@ -29,7 +29,7 @@ class UncompiledModel(CompiledModel):
     Args:
         model: runs, in the mode it is in.
         sample: a call that it takes.
-        deployment_settings: what it would have been compiled for.
+        deployment_settings: the intended target.
         report: says why nothing is compiled.
     """
 

@@ -62,7 +62,7 @@ class VariantsRuntime(Runtime):
 
     Args:
         runtimes: one for each variant.
-        calls: what each of them takes.
+        calls: the calls that each of them takes.
         paths: of the input leaves.
 
     Attributes:

@@ -38,9 +38,9 @@ class Blame:
     """Finds the first operator whose value differs, by lowering the program with its values as further outputs.
 
     Args:
-        target: what is judged.
+        target: the target in question.
         settings: of the target.
-        lowering: what it was given.
+        lowering: its input.
     """
 
     def __init__(self, target: Target, settings: DeploymentSettings, lowering: Lowering) -> None:

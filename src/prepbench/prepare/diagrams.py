@@ -48,7 +48,7 @@ def before_and_after(model: torch.nn.Module, prepared: PreparedModel, *, inputs:
 
     Args:
         model: the original.
-        prepared: what :func:`prepbench.prepare_model` made of it.
+        prepared: the result of :func:`prepbench.prepare_model`.
         inputs: sample inputs, as for :func:`prepbench.recursive_trace`.
     """
     return BeforeAfter(recursive_trace(model, inputs=inputs), recursive_trace(prepared, inputs=inputs))

@@ -32,7 +32,7 @@ class PreparedModel(fx.GraphModule):
     methods of the original model. Made by :func:`prepbench.prepare_model`.
 
     Attributes:
-        preparation_report: what was changed, what was left alone and why, and how much outputs differ.
+        preparation_report: changes, kept operations with reasons, and the differences of outputs.
     """
 
     preparation_report: PreparationReport

@@ -64,7 +64,7 @@ class Operator(torch.nn.Module):
         args: what is fixed, in the order of the function; :data:`INPUT` stands where forward's inputs go. Inputs that
             have no such place come after ``args``.
         function: the function, if it is not the first one of the class: an in-place form, a ``Tensor`` method.
-        kwargs: what is fixed, by name.
+        kwargs: the fixed arguments by name.
 
     Example:
         >>> from prepbench.prepare.modules import Softmax, Subtract

@@ -203,7 +203,7 @@ class Operation:
 
     Attributes:
         name: torch's name, e.g. ``"softmax"``.
-        group: what kind of operation it is, e.g. ``"activation"``.
+        group: the kind of operation, e.g. ``"activation"``.
         class_name: its class in :mod:`prepbench.prepare.modules`; "" if it stays a call.
         reason: why it stays a call; "" if it has a module.
     """

@@ -15,11 +15,11 @@ class Change:
     """One change by preparation.
 
     Attributes:
-        kind: what was done, e.g. ``"operation to module"``.
+        kind: the kind of change, e.g. ``"operation to module"``.
         node: the graph's node, as it is called now.
         module: fully qualified name (FQN) of the module that does it now.
         module_type: its class.
-        was: what it was before: a function such as ``"torch.nn.functional.relu"``, or another module's name.
+        was: its former operation: a function such as ``"torch.nn.functional.relu"``, or another module's name.
         why: the reason.
         source: the user's line, if known.
     """
@@ -40,7 +40,7 @@ class Kept:
     Attributes:
         node: the graph's node.
         fqn: the module it belongs to.
-        operation: what it does.
+        operation: its operation.
         why: the reason why it stays.
         source: the user's line, if known.
     """
@@ -57,7 +57,7 @@ class Compared:
     """One comparison of the prepared model with the original.
 
     Attributes:
-        inputs: which inputs, e.g. ``"inputs[0]"`` or ``"unseen sizes: x (3, 3, 32, 32)"``.
+        inputs: the description of the inputs, e.g. ``"inputs[0]"`` or ``"unseen sizes: x (3, 3, 32, 32)"``.
         largest: the largest difference of outputs and buffers, relative to the largest value of the same tensor.
         note: why nothing was compared; "" if it was.
     """
@@ -74,7 +74,7 @@ class PreparationReport:
     Attributes:
         model_type: class of the prepared model.
         changes: one entry for each thing that was changed, in the order of the passes.
-        kept: what is still a function, a method or a whole module of the user's, with the reasons.
+        kept: the remaining functions, methods and whole modules of the user's, with the reasons.
         compared: the comparisons with the original; empty without inputs.
         notes: assumptions and limits of the prepared model.
 

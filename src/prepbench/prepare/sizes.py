@@ -139,7 +139,7 @@ def unequal_sizes(
         model: the original.
         prepared: its graph.
         samples: those that were traced.
-        trace: what was asked about sizes.
+        trace: the trace, with its guards on sizes.
     """
     groups = linked_axes(DynamicAxes.infer(list(samples), model))
     now = sizes_in(model, samples[0])

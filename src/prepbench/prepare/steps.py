@@ -38,7 +38,7 @@ class Step:
         name: the operation's name; "" for a module call.
         args: its arguments, with a :class:`TensorSource` in the place of each tensor.
         kwargs: the same by name.
-        result: what it returned.
+        result: its result.
     """
 
     caller: str

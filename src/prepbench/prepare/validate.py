@@ -44,8 +44,8 @@ class Violation:
         kind: ``"reused module"``, ``"operation without module"``, ``"missing module"`` or ``"not traced"``.
         fqn: the module it is in, or the reused module itself.
         operation: the function, or the module's class.
-        why: what is wrong with it.
-        remedy: what to do.
+        why: the violated guideline.
+        remedy: the remedy.
         source: the user's line, if known.
     """
 

@@ -19,7 +19,7 @@ def alike_samples(function: Callable[..., Any], samples: Any, **reading: Any) ->
     Each sample lists the numbers in objects that follow from sizes (:attr:`prepbench.Sample.counted`).
 
     Args:
-        function: what will be called with them.
+        function: the callee.
         samples: in any form that it takes.
         reading: its further arguments.
 

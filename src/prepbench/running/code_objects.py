@@ -25,7 +25,7 @@ def file_codes(tree: ast.Module, name: str, flags: int | None) -> dict[CodePath,
     Args:
         tree: the syntax of the file or cell, perhaps changed.
         name: the name that Python knows it by.
-        flags: what :func:`cell_flags` gives for the file or cell that it is, or is a changed copy of.
+        flags: the result of :func:`cell_flags` for this file or cell, or for its original.
 
     Raises:
         SyntaxError: Python does not take it.

@@ -21,7 +21,7 @@ def tensor_shapes(function: Callable[..., Any], samples: Sequence[Sample], *, wi
     """Return the shape of every tensor argument in each sample, by path.
 
     Args:
-        function: what is called with the samples.
+        function: the callee.
         samples: one after the other, compared with the first.
         with_counted: whether numbers that follow from sizes may differ.
 

@@ -39,8 +39,8 @@ class Difference:
 
     Attributes:
         path: the place, e.g. ``"output['logits'] at (0, 3)"``.
-        expected: what stands there in the result that is right.
-        got: what stands there in the other one.
+        expected: the value there in the right result.
+        got: the value there in the other one.
         largest: the largest difference of two floating-point numbers that were compared.
         relative: the largest difference, relative to the largest number of its tensor.
         has_broadcast: whether shapes differ that broadcast to one shape.

@@ -38,10 +38,10 @@ def difference(expected: Any, got: Any, closeness: Closeness = EXACT, name: str 
     objects are walked; devices, strides and gradients are not compared.
 
     Args:
-        expected: what is right: a result, or an :class:`Outcome`, whose buffers and caller's tensors count too.
-        got: what is judged.
-        closeness: what may differ; nothing by default, so that even -0.0 is not 0.0.
-        name: what the result is called in the answer.
+        expected: the right one: a result, or an :class:`Outcome`, whose buffers and caller's tensors count too.
+        got: the one to compare.
+        closeness: the tolerances; nothing by default, so that even -0.0 is not 0.0.
+        name: the name of the result in the answer.
 
     Returns:
         A :class:`Difference`. Its ``equal`` is true, or it holds the path, what was expected there, and what is there.
@@ -73,12 +73,12 @@ def repeated_outcome(function: Callable[..., Any], sample: Sample, model: torch.
     On values that it is not made for, a model may read memory that nobody wrote; that is no judge of anything.
 
     Args:
-        function: what is called, twice.
+        function: the callee, which runs twice.
         sample: with what.
         model: whose state the call may change.
 
     Raises:
-        Exception: what the call raises.
+        Exception: an error of the call.
     """
     first = outcome(function, sample, model)
     # memory that is given out again does not hold the first result by chance

@@ -62,7 +62,7 @@ def fingerprint(*roots: Any, by_value: bool = False) -> Fingerprint:
     lives outside of Python, and inside of installed libraries' objects, is told apart by identity only.
 
     Args:
-        roots: what to read.
+        roots: the objects to read.
         by_value: tensors and arrays that hold the same are the same, as for samples, which a loader makes anew.
     """
     reader = _Reader(by_value)

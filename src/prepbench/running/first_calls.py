@@ -31,7 +31,7 @@ def fill_caches_(model: torch.nn.Module, samples: Sequence[Sample]) -> list[str]
 
     Args:
         model: a twin, whose caches are to be captured as eager calls leave them.
-        samples: what it is called with.
+        samples: its inputs.
 
     Returns:
         The names of the buffers that were built.

@@ -24,7 +24,7 @@ def restored(root: torch.nn.Module, function: Any = None) -> Iterator[dict[str, 
 
     Args:
         root: the model.
-        function: what is called in its place, if that is not the model itself.
+        function: the callee, if that is not the model itself.
     """
     buffers = dict(root.named_buffers())
     with undoing() as undo:

@@ -52,7 +52,7 @@ def outcome(
     """Return all effects of one call under ``no_grad``, and undo them.
 
     Args:
-        function: what is called.
+        function: the callee.
         sample: with what.
         model: whose state the call may change.
         noted: that state, where it is noted already.

@@ -28,7 +28,7 @@ def numbers_kept(devices: Sequence[int] = (), *, seed: int | None = None) -> Ite
 
     Args:
         devices: indices of the CUDA devices whose generators are kept, too.
-        seed: what torch's generators are seeded with inside the block, so that two runs draw the same numbers.
+        seed: the seed of torch's generators inside the block, so that two runs draw the same numbers.
 
     Example:
         >>> with numbers_kept(seed=0):

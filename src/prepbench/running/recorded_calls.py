@@ -53,7 +53,7 @@ class RecordedCall:
         changed: positions of the inputs that the call wrote into.
         restructured: the call put other tensors into its own arguments (a cache that grew); the result is then the
             output and the arguments after the call.
-        shared: which tensors of the call share memory, in words; empty if none do.
+        shared: the tensors of the call that share memory, in words; empty if none do.
     """
 
     inputs: tuple[Any, ...]
@@ -77,7 +77,7 @@ class RecordedRun:
 
     Attributes:
         calls: the calls that finished, by the fully qualified name of the module; the name of the model itself is "".
-        error: what the model raised, if it did.
+        error: the exception of the model, if there was one.
     """
 
     calls: dict[str, list[RecordedCall]] = field(default_factory=dict)

@@ -24,7 +24,7 @@ def filled_for_all(model: torch.nn.Module, samples: Sequence[Sample]) -> str:
     Runs the model once for each object that samples share, on copies.
 
     Args:
-        model: what is called with them.
+        model: the callee.
         samples: as they were given.
     """
     holders: dict[tuple[str, int], list[Sample]] = {}

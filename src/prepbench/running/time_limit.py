@@ -21,7 +21,7 @@ class TimeLimit:
     The exception appears at the next step of Python code; a long call into C++ finishes first.
 
     Args:
-        seconds: how long the block may run.
+        seconds: the limit of the block.
 
     Example:
         >>> with TimeLimit(10):

@@ -46,7 +46,7 @@ class NotedState:
         """Restore attributes, buffer values, the training flags and every random number generator after the block.
 
         Args:
-            seed: what torch's random numbers are seeded with inside the block.
+            seed: the seed of torch's random numbers inside the block.
         """
         with undoing() as undo:
             undo.add_all(self._steps)
@@ -60,7 +60,7 @@ def unchanged(model: torch.nn.Module, *, seed: int | None = None) -> Iterator[No
 
     Args:
         model: whose forward runs in the block.
-        seed: what torch's random numbers are seeded with inside the block.
+        seed: the seed of torch's random numbers inside the block.
     """
     with NotedState(model).unchanged(seed=seed):
         yield

@@ -39,9 +39,9 @@ class Lowering:
         output_names: a name for each of its outputs, e.g. ``"logits"``.
         dimension_names: readable names of the dynamic sizes, by the symbols in the program.
         leaves: those in it, modules and lines, each of which is one operator.
-        keep_alive: what the operators of leaves call; held as long as the program runs.
+        keep_alive: the callees of the leaves' operators; held as long as the program runs.
         progress: called with the progress of long stages.
-        programs: what was derived from graphs of the same form before; None where nothing is kept.
+        programs: the cache of programs derived from graphs of the same form; None for no cache.
     """
 
     program: torch.export.ExportedProgram
@@ -92,7 +92,7 @@ class Runtime(ABC):
 
         Args:
             calls: the inputs of one or several calls.
-            rounds: how often each is measured.
+            rounds: the repetitions of each measurement.
 
         Raises:
             TargetError: the runtime has no profiler.
@@ -108,13 +108,13 @@ class Target(ABC):
 
     Attributes:
         name: in saved models and reports, e.g. ``"onnxruntime"``.
-        display_name: where people read it, e.g. ``"ONNX Runtime"``.
+        display_name: the name shown to users, e.g. ``"ONNX Runtime"``.
         settings_type: the settings that choose this target.
-        packages: what must be importable, by the names under which pip installs it.
-        modules: what shows whether they work; the packages themselves where it is empty.
+        packages: the required packages, by their names for pip.
+        modules: the modules whose import tests them; the packages themselves if it is empty.
         extra: the extra of prepbench that installs the packages; empty where prepbench itself requires them.
         runs_leaves: whether it can run leaves, which call back into this process's Python.
-        placement: where it wants quantizers, and which bits it has.
+        placement: the places of quantizers, and the supported bits.
         types_without_kernels: floating types that it computes in float32, because it has no kernels of them.
         renamed_file: the main file that :meth:`rename_ends` writes, as tools for ``transformers`` call it; empty where
             it writes none.

@@ -47,7 +47,7 @@ class KeptPrograms:
     One thread at a time uses it: the one that traces.
 
     Attributes:
-        taken: how many programs did not have to be derived.
+        taken: the number of reused programs.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class KeptPrograms:
         """Return the program that ``derived`` makes of ``module``, and whether it was known.
 
         Args:
-            purpose: what the program is for; programs for one purpose are made in one way.
+            purpose: the purpose of the program; programs for one purpose are made in one way.
             module: the graph.
             tensors: its parameters, buffers and constants by name.
             derived: called where no graph of this form is known.

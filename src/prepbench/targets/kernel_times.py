@@ -28,9 +28,9 @@ class KernelTime:
 
     Attributes:
         name: as the runtime calls it.
-        operator: what it computes, as the runtime calls it, such as ``"QLinearConv"``.
+        operator: its operator, as the runtime calls it, such as ``"QLinearConv"``.
         place: FQN of the layer, "" for the model itself; where ``is_layer`` is false one of the names above.
-        seconds: what it takes itself, without the kernels of graphs inside of it.
+        seconds: its own time, without the kernels of nested graphs.
         is_layer: whether ``place`` is an FQN.
         result_bytes: of its results; None where the runtime does not tell.
     """
@@ -63,7 +63,7 @@ def placed(name: str, operator: str, layer: str | None, seconds: float, result_b
         name: of the kernel.
         operator: decides what a kernel without a layer is.
         layer: FQN; None for none.
-        seconds: what it takes.
+        seconds: its time.
         result_bytes: of its results.
     """
     if layer is not None:
@@ -118,7 +118,7 @@ def mean_call(measured: Sequence[KernelTimes], samples: int) -> KernelTimes:
 
     Args:
         measured: as many calls of each sample, those of one after those of another.
-        samples: how many there are.
+        samples: the number of samples.
     """
     rounds = len(measured) // samples
     found = [typical(measured[at * rounds : (at + 1) * rounds]) for at in range(samples)]

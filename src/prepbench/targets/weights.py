@@ -38,7 +38,7 @@ class QuantizedWeight:
         scale: float32, for each channel along ``axis``, or one for all.
         zero_point: int32, likewise.
         axis: the dim of the channels; 0 where one scale is for all.
-        bits: how many the integers need.
+        bits: the bits that the integers need.
     """
 
     integers: torch.Tensor
@@ -115,7 +115,7 @@ def lowered_program(module: fx.GraphModule, program: Program, inputs: tuple[Any,
     Args:
         module: the rewritten form.
         program: it is not changed.
-        inputs: what to trace with; the example inputs of ``program`` if left out.
+        inputs: the inputs to trace with; by default the example inputs of ``program``.
 
     Raises:
         TargetError: a size cannot stay dynamic.

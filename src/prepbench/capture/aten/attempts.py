@@ -69,7 +69,7 @@ class Attempts:
     """Attempts to capture one model on its samples.
 
     Args:
-        expected: what the model returns and changes on each sample.
+        expected: the outcome of the model on each sample.
         chosen: leaves that the user asked for.
         deriving: names of the modules in whose own forward ``torch.func`` takes derivatives.
     """

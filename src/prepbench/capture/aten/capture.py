@@ -67,9 +67,9 @@ def capture(
     that a first call builds are in the graph as calls on all inputs leave them.
 
     Args:
-        module_or_func: what to capture, in the mode it is in.
+        module_or_func: the model to capture, in its present mode.
         inputs: sample inputs; sizes that differ between them become dynamic.
-        dynamic_axes: which dims are dynamic; inferred from the inputs when not given.
+        dynamic_axes: the dynamic dims; inferred from the inputs when not given.
         leaf_modules: modules to keep as leaves, one operator each: names, module objects or classes.
         fullgraph: if true, what cannot be exported is an error. Otherwise it becomes a leaf, and the rest stays one
             graph: the fewest consecutive statements of a forward, or of a function that it calls, whose inputs and

@@ -32,10 +32,10 @@ class Captured(HasDiagram):
             and buffers of the model: a call that changes a buffer changes it there, too.
         model: the module that was captured (for a function, a module that calls it).
         samples: the inputs it was captured with.
-        axes: which dims of the inputs may vary.
+        axes: the dims of the inputs that may vary.
         leaves: the modules, and the lines of modules, that are one operator in the graph, and why.
-        seconds: how long capturing took.
-        holds_where: what the graph takes for granted about sizes, and what was tried.
+        seconds: the duration of the capture.
+        holds_where: the conditions of the graph on sizes, and the trial calls.
         variants: a capture each for the ways that the sizes of samples lead; the program is that of the first. Empty
             where one graph is enough.
 

@@ -44,7 +44,7 @@ def document_of_program(
         leaves: the modules and lines that are one operator in the program, with the reasons.
         title: shown as the model's name instead of its class.
         size_names: the symbols of dynamic axes by the program's symbols for their sizes.
-        findings: what the program assumes.
+        findings: the assumptions of the program.
         axes: the dynamic axes.
     """
     hidden = _hidden(program)

@@ -25,7 +25,7 @@ def export_again(
 
     Args:
         module: a graph that takes its input leaves by position.
-        inputs: what it is exported with.
+        inputs: the example inputs.
         dynamic: for each input the dims whose sizes must stay dynamic.
         error: makes the exception to raise for an input, given its name, whose sizes became static.
 

@@ -52,7 +52,7 @@ class Trial:
     Attributes:
         sample: the call.
         sizes: of its tensors.
-        equal: whether the graph does what the model does.
+        equal: whether the graph agrees with the model.
         made: the dim that was given a size of 0 or 1, its name, and that size; None for other calls.
     """
 
@@ -67,10 +67,10 @@ class HoldsWhere:
     """The conditions on sizes that a captured graph assumes.
 
     Attributes:
-        firm: what the model's own Python asked of sizes above 1, and the limits that were declared.
-        doubtful: what torch asked, and what the model asks of sizes of 0 and 1.
+        firm: guards of the model's own Python on sizes above 1, and declared limits.
+        doubtful: torch's guards, and the model's on sizes of 0 and 1.
         trials: calls that tell whether the doubtful ones matter.
-        edges: firm ones in which a size is more than others; that it may equal them is firm, and a call there decides.
+        edges: strict inequalities whose weak form is firm; a trial call at equality decides between the two.
     """
 
     firm: tuple[SizeCondition, ...] = ()
@@ -153,7 +153,7 @@ def holds_where(
 
     Args:
         program: captured from the model.
-        model: which may run here; its state is put back.
+        model: the model, which runs here; its state is restored.
         samples: that the program is right for.
         axes: of the program.
         noted: the state of the model.

@@ -37,8 +37,8 @@ class LeafDefinition:
 
     Attributes:
         fqn: the name of the leaf.
-        signature: how its arguments become a call.
-        outputs: what it returns, learned from calls of this kind.
+        signature: maps its arguments to a call.
+        outputs: the rules for its results, learned from calls of this kind.
         strict: whether it refuses a result that is memory of its arguments.
     """
 
@@ -55,7 +55,7 @@ class KeepAlive:
 
     Attributes:
         model: the model whose leaves run.
-        libraries: what registered the operators.
+        libraries: the torch libraries that registered the operators.
         functions: the functions that statements were cut out of.
         strict: the operators, by the names of their overloads, that refuse results which are memory of their arguments.
     """
@@ -224,8 +224,8 @@ class LeafOperators:
         """Register an operator.
 
         Args:
-            definition: what it is.
-            run: what it runs, where that is not the module or the statements of its name.
+            definition: the definition of the operator.
+            run: its implementation, if that is not the module or the statements of its name.
         """
         fqn, signature, outputs = definition.fqn, definition.signature, definition.outputs
         self._namespace = self._namespace or _free_namespace()

@@ -115,7 +115,7 @@ class LeafOutputs:
 
         Args:
             flat_inputs: the flattened arguments before the call.
-            output: what the module returned.
+            output: the module's result.
             arguments: ``(args, kwargs)`` after the call.
 
         Raises:

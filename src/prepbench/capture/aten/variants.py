@@ -42,10 +42,10 @@ def captured_variants(
 
     Args:
         capture_some: captures the model for some samples as one graph.
-        model: what is captured.
+        model: the model to capture.
         samples: all samples.
         axes: of all samples.
-        limit: how many graphs there may be.
+        limit: the most graphs.
 
     Raises:
         CaptureError: there would be more; no conditions on sizes tell the samples apart; or each graph would take

@@ -41,8 +41,8 @@ class AxisResult:
         held: sizes at which the graph equals the model.
         refused: sizes that the model takes and the graph does not.
         range: the sizes that the graph was made for; ``None`` for no upper bound.
-        reason: what refused the first of the refused sizes.
-        conditions: what the graph asks of this size, in words, with the line that asked.
+        reason: the refusal of the first refused size.
+        conditions: the graph's conditions on this size, in words, with the line of each.
         wrong: sizes at which the graph runs and differs from the model.
     """
 
@@ -108,7 +108,7 @@ class ChosenGraph(torch.nn.Module):
     """The graphs of several variants; runs the first whose conditions the sizes of a call meet.
 
     Args:
-        model: what they were captured from.
+        model: the model that they were captured from.
         graphs: each with its conditions.
     """
 

@@ -61,7 +61,7 @@ def describe_failure(
     """Describe why capturing the module ``fqn`` raised ``error``.
 
     Args:
-        error: what was raised, with its traceback.
+        error: the exception with its traceback.
         fqn: fully qualified name of the module that failed ("" is the model itself).
         module_type: its class name.
         module: the module, whose ``forward`` gives a line when the traceback has no line of the user's.

@@ -31,9 +31,9 @@ def problem(
 
     Args:
         graph: the graph as something to call.
-        model: what it was made from; its buffers after a call count, too.
-        samples: what to call both with.
-        expected: what the model does on the samples.
+        model: the original; its buffers after a call are compared, too.
+        samples: the inputs of both.
+        expected: the outcomes of the model on the samples.
         noted: the state of the model, where it is noted already.
     """
     noted = noted or NotedState(model)

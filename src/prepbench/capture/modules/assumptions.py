@@ -52,7 +52,7 @@ def number_findings(
 
     Args:
         trace: of one module.
-        samples: how many there were.
+        samples: the number of samples.
         prefix: the name of that module.
         type_name: gives the class of a module by its name.
     """

@@ -45,7 +45,7 @@ class GraphCollection(HasDiagram):
     around it, and each submodule inside it has a graph of its own, so that as much as possible is covered.
 
     Attributes:
-        model: what was traced.
+        model: the traced model.
         graphs: the graphs by fully qualified name of the traced module; the graph of a module whose own forward failed
             is empty.
 
@@ -366,8 +366,8 @@ def document_of_collection(
         model: the module or function that was traced.
         traces: its graphs by the name of the traced module.
         failures: why modules could not be traced.
-        findings: what the graphs assume.
-        visits: which modules were called while tracing.
+        findings: the assumptions of the graphs.
+        visits: the modules that were called while tracing.
     """
     texts = SizeTexts(_inputs_sizes(traces))
     graphs = tuple(_graph(fqn, trace, texts, model) for fqn, trace in traces.items())

@@ -26,9 +26,9 @@ class InputSize:
 
     Attributes:
         path: of the tensor among the arguments.
-        dim: which of its sizes; ``None`` for the integer in it.
+        dim: the dim of the size; ``None`` for the integer in it.
         sizes: the values in the samples.
-        name: what shapes show.
+        name: the name in shapes.
         hint: the value that is traced with.
     """
 

@@ -32,10 +32,10 @@ class Questions:
 
     Attributes:
         mode: the fake mode in which the model runs.
-        sizes: what is known of the symbols that come with the inputs.
+        sizes: the known facts on the inputs' symbols.
         strict: refuse what sizes decide differently for different samples; for numbers that is always so.
         assumptions: the answers that the graph depends on.
-        known: what the model's lines asked and tracing knew, because it takes sizes of 0 and 1 for impossible.
+        known: guards of the model's lines that tracing decided, because it assumes sizes of 0 and 1 impossible.
     """
 
     def __init__(self, run: Run) -> None:

@@ -98,8 +98,8 @@ class SampleRuns:
 
         Args:
             fqn: the module.
-            number: which of its calls, from 0.
-            inputs: what the module receives while tracing.
+            number: the index of the call, from 0.
+            inputs: the module's inputs while tracing.
             make: turns a recorded tensor and its new sizes into a fake tensor.
             unknown_size: makes a size that nothing is known about.
 

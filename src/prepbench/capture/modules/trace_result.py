@@ -44,7 +44,7 @@ class Granted:
 
     Attributes:
         fqn: the module whose code reads it.
-        text: what is taken for granted, e.g. ``"n.item() == 3"``.
+        text: the assumption, e.g. ``"n.item() == 3"``.
         source: the user's line that reads it.
     """
 

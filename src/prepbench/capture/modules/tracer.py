@@ -162,7 +162,7 @@ class RobustTracer:
         """Note that ``m`` was called, and with ``e`` that its code could not be traced.
 
         Args:
-            m: what was called.
+            m: the module that was called.
             e: why it could not be traced; None if it could.
         """
         self._visited[id(m)] = m
@@ -255,7 +255,7 @@ def trace_symbolically(
         root: a module or a function.
         concrete_args: values by parameter name; tensors become proxies, other values are used as they are. Parameters
             left out use their default, or a proxy if they have none.
-        is_leaf: which modules stay single calls.
+        is_leaf: decides which modules stay single calls.
         keep: whether ``root`` is used afterwards, so that what forward leaves on it must be put back.
     """
     tracer = _Tracer(is_leaf)
@@ -475,7 +475,7 @@ def trace_values(
     Args:
         root: a module, or a function over tensors.
         samples: at least one; sizes that differ between samples stay symbolic.
-        is_leaf: which modules stay single calls; called with the module and its name within ``root``.
+        is_leaf: decides which modules stay single calls; called with the module and its name within ``root``.
         runs: what the submodules do on the samples. If something fails, the model runs to record it, and ``root`` is
             traced once more.
         prefix: name of ``root`` within the model that runs.

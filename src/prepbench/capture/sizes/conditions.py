@@ -29,7 +29,7 @@ class SizeCondition:
         text: e.g. ``"x.shape[2] must be a multiple of 4"``.
         sizes: the sizes it is about, e.g. ``("x.shape[2]",)``.
         source: the user's line that asked.
-        formula: what must be true, over ``s0``, ``s1``, ... for ``sizes``, as :mod:`size_formulas` reads it; "" where
+        formula: the condition, over ``s0``, ``s1``, ... for ``sizes``, as :mod:`size_formulas` reads it; "" where
             only the words are known.
         places: for each of ``sizes`` the number of the leaf of a call, and the dim.
         is_own: whether the model's own Python asked, so that it goes another way where the condition does not hold.

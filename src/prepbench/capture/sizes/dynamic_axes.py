@@ -67,7 +67,7 @@ class DynamicAxes:
 
         Args:
             samples: sample inputs, in any form that :func:`prepbench.inputs.normalize_samples` takes.
-            module_or_func: what will be called with them; gives positional arguments their names.
+            module_or_func: the callee, which gives positional arguments their names.
 
         Returns:
             The axes of every tensor in the samples.
@@ -216,9 +216,9 @@ class DynamicAxes:
         """Return the ``dynamic_shapes`` argument of ``torch.export.export`` for a call of ``module_or_func``.
 
         Args:
-            module_or_func: what is exported.
+            module_or_func: the exported module or function.
             sample: the call; the first of the samples that the axes were inferred from when not given.
-            hint: what stands for a dynamic dim; ``torch.export.Dim.DYNAMIC`` when not given.
+            hint: the placeholder of a dynamic dim; ``torch.export.Dim.DYNAMIC`` when not given.
 
         Returns:
             A structure like that of the arguments, with ``hint`` for each dynamic dim.

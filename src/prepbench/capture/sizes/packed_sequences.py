@@ -22,10 +22,10 @@ class Packing:
     """The layout of a packed sequence relative to the padded batch that it was made from.
 
     Attributes:
-        batch_sizes: what a ``PackedSequence`` has of this name.
+        batch_sizes: the attribute of a ``PackedSequence``.
         lengths: of shape (batch,).
         mask: of shape (time, batch), true where there is a row.
-        rows: where these are in the flattened mask.
+        rows: the indices of these in the flattened mask.
         longest: the largest length, a size that depends on data.
     """
 

@@ -129,7 +129,7 @@ def with_sizes(
     nothing to repeat.
 
     Args:
-        function: what is called with the sample.
+        function: the callee.
         sample: the sample.
         sizes: the new sizes.
         samples: all samples, of which ``sample`` is one, or was made: they tell what makes values valid.

@@ -32,7 +32,7 @@ class SampleSizes:
     """The sizes of all tensors in all samples.
 
     Args:
-        function: what is called with the samples; gives positional arguments their names.
+        function: the callee, which gives positional arguments their names.
     """
 
     def __init__(self, function: Callable[..., Any], samples: Sequence[Sample]) -> None:
@@ -95,7 +95,7 @@ def disagreement(
         expression: a sympy condition or number over sizes.
         names: the size behind each symbol.
         values: for each sample its sizes.
-        what: what the names stand for.
+        what: the kind of things that are named.
     """
     answers = {index: value_at(expression, sizes) for index, sizes in values.items()}
     if not all(a is not None and (a.is_Number or a in (True, False)) for a in answers.values()):

@@ -17,7 +17,7 @@ class SizeTexts:
     longer formula, such as ``"H1"`` for ``(H - 1)//2 + 1``. Names count up in the order in which formulas come.
 
     Args:
-        inputs: what the names of inputs' sizes stand for, e.g. ``{"H": "x.shape[2]"}``.
+        inputs: the meaning of the names of inputs' sizes, e.g. ``{"H": "x.shape[2]"}``.
     """
 
     def __init__(self, inputs: Mapping[str, str]) -> None:

@@ -56,12 +56,12 @@ def run_loop(
     """Run a loop: ``step`` for each item, or one operator if their number is symbolic.
 
     Args:
-        items: what the loop goes over.
+        items: the iterable of the loop.
         step: the body; takes an item, the states and the lists; gives the next states, and what else is read later.
-        states: what it takes from the step before; at the first one.
-        lasts: how many values it gives besides.
-        lists: what it appends to, and does nothing else with.
-        changed: how many of the states, the first ones, it only assigns entries of.
+        states: the loop-carried values at the first step.
+        lasts: the number of its other results.
+        lists: the lists that it only appends to.
+        changed: the number of leading states of which it only assigns entries.
 
     Returns:
         The last states, the values that the last step gave besides, and the lists.
@@ -269,11 +269,11 @@ class _InStep(TorchFunctionMode):
 
     Args:
         count: the number of steps.
-        others: what stands for tensors from outside, by their ids; None to find out which are read.
+        others: the replacements of outer tensors, by id; None to find out which are read.
 
     Attributes:
-        reads: where the step reads at its number; while it is traced, the rows.
-        written: where it writes at its number.
+        reads: the places that the step reads at its number; while it is traced, the rows.
+        written: the places that it writes at its number.
         others: tensors from outside, or what stands for them.
         writes: whether it changes states in place.
         reversed_lists: for each list, whether the step puts what it gives in front of it.

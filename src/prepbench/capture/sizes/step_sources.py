@@ -26,7 +26,7 @@ class StepNumber:
     Attributes:
         start: at the first step; a number or a symbol.
         sign: 1 or -1.
-        count: how many steps there are.
+        count: the number of steps.
     """
 
     def __init__(self, start: Any, sign: int, count: Any) -> None:
@@ -58,8 +58,8 @@ class StepNumber:
 
         Args:
             tensor: read only where that is inside of it.
-            dim: which the number is an index of.
-            length: how many entries from there on; if not 1, they are the last dim.
+            dim: the dim that the number indexes.
+            length: the number of entries from there on; if not 1, they are the last dim.
             one_more: with any row before the first.
         """
         dim %= tensor.dim()
@@ -120,7 +120,7 @@ class Source:
     Attributes:
         count: the number of steps.
         rows: tensors with the steps first.
-        item: what the body gets, from a row of each of these.
+        item: makes the body's argument from a row of each of these.
     """
 
     count: Any

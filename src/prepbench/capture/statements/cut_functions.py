@@ -29,7 +29,7 @@ class Move:
 
     Attributes:
         line: the statement's line, counted from the first of the function.
-        column: where it begins.
+        column: its first column.
         number: that of the first name made for them.
     """
 
@@ -60,12 +60,12 @@ class CutFunction:
     """A function and its cuts.
 
     Attributes:
-        path: where its code stands in its file.
+        path: the path of its code in its file.
         module: the module that the file is.
         source: a digest of each of its lines.
         syntax: a digest of the function with its moves.
         moves: in the order in which they were made.
-        ranges: what is cut out.
+        ranges: the ranges that are cut out.
         file: the name of the file in this process.
         line: its first line in this process.
     """

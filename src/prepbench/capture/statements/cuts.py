@@ -38,10 +38,10 @@ class _Cut:
     Attributes:
         found: the statements.
         fqn: the module that failed there first.
-        reason: what it raised.
-        steps: how often it has grown.
+        reason: the exception of that module.
+        steps: the number of times that it has grown.
         before: the statement as it was before expressions were moved out of it.
-        moved: what computes these.
+        moved: the assignments of these expressions.
     """
 
     found: StatementRange
@@ -118,7 +118,7 @@ class Cuts:
         """Cut out the statements that raised in some modules, or grow the ranges that did.
 
         Args:
-            failing: what each module raised, with the traceback from its forward on.
+            failing: the exception of each module, with the traceback from its forward on.
 
         Returns:
             Whether there is a new range. If not, the modules themselves have to be leaves.

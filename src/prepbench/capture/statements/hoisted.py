@@ -52,7 +52,7 @@ class _Mover:
     """Hoists expressions out of one statement.
 
     Args:
-        around: what is known about names.
+        around: the known facts about names.
         numbers: for new names.
     """
 
@@ -167,7 +167,7 @@ def move_out(statement: ast.stmt, around: Surroundings, numbers: Iterator[int]) 
 
     Args:
         statement: an ``if``, or a statement without others inside.
-        around: what is known about the names in it.
+        around: the known facts about the names in it.
         numbers: for new names.
     """
     mover = _Mover(around, numbers)

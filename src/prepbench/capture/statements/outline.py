@@ -46,7 +46,7 @@ class Outlined:
 
     Attributes:
         call: the global name that its function calls in its place.
-        path: where the code of the cut-out function stands.
+        path: the path of the cut-out function's code.
         owner: the first parameter of the function around it, if it is never assigned to; else "".
         inputs: the variables that it takes; the owner first, if it is one.
         outputs: the variables that it gives back; None where it returns what the function around it returns.

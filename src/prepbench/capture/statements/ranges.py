@@ -26,7 +26,7 @@ class Block:
     """A list of statements inside a function.
 
     Attributes:
-        owner: what it belongs to: the function, or a compound statement.
+        owner: the function or compound statement that it belongs to.
         statements: its statements.
         around: the block that ``owner`` is a statement of; None for the function's own.
     """
@@ -41,7 +41,7 @@ class StatementRange:
     """Consecutive statements of one block.
 
     Attributes:
-        block: where they stand.
+        block: the block that contains them.
         start: the first.
         end: the last.
     """
@@ -230,8 +230,8 @@ class SourceFile:
     Attributes:
         name: the name that Python knows it by.
         tree: its syntax.
-        codes: what it compiles to, by place.
-        text: what stands in it.
+        codes: its code objects, by path.
+        text: its source text.
     """
 
     name: str

@@ -38,7 +38,7 @@ class GraphCall:
         values: its inputs.
         model_call: the call of the model.
         root: the model.
-        session: what it shares with the other graphs of the model.
+        session: the state shared with the other graphs of the model.
         place: the code that dynamo made the graph of.
         fixed_sizes: whether the graph is compiled for each size on its own.
     """
@@ -87,10 +87,10 @@ class GraphRunner:
 
     Attributes:
         call: from the graph's inputs to output leaves.
-        leaves: how many leaves that gives.
+        leaves: the number of leaves of the result.
         outputs: for each output of the graph its place among the leaves; None for a number.
         numbers: computes the outputs that are numbers, if there are any.
-        roles: which inputs it takes from whom.
+        roles: the roles of its inputs.
         fixed_sizes: whether it takes the sizes of one call only.
     """
 

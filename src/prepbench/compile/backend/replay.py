@@ -44,7 +44,7 @@ def replay(
     """Run a twin of a function through dynamo once more.
 
     Args:
-        function: what was given to ``torch.compile``.
+        function: the argument of ``torch.compile``.
         samples: the calls.
         skips_eval_mode: whether it runs in the mode that it is in.
         dynamic: as for ``torch.compile``.

@@ -34,14 +34,14 @@ class Session:
     """The shared state of one compiled function's graphs. Holds no strong reference to the function or its weights.
 
     Args:
-        function: what was given to ``torch.compile``.
-        options: what was given with it.
+        function: the argument of ``torch.compile``.
+        options: the options of ``torch.compile``.
 
     Attributes:
         generation: counts how often the weights changed, after which everything is compiled again.
         versions: the weights that were compiled.
         has_several_graphs: whether dynamo broke the model into several graphs.
-        pieces: what was compiled for one of several graphs, by the place and the inputs of that graph.
+        pieces: the compiled graphs of several, by the place and the inputs of each.
     """
 
     def __init__(self, function: Callable[..., Any], options: Mapping[str, Any] | None) -> None:
@@ -161,7 +161,7 @@ def compile_for_one_call(
     """Compile for one call, without other samples.
 
     Args:
-        function: what is compiled.
+        function: the function to compile.
         keywords: further arguments for ``compile_model``.
         sample: the call.
         dynamic: the dims to make dynamic, by the ``id`` of the tensor.

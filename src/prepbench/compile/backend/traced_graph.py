@@ -21,7 +21,7 @@ class TracedGraph:
 
     Attributes:
         module: the graph.
-        inputs: what each of its inputs is.
+        inputs: the kind of each input.
         tensor_outputs: for each output whether it is a tensor. The others are numbers.
     """
 

@@ -21,7 +21,7 @@ def compile_whole(call: GraphCall, run: GraphRun, result: Any) -> GraphRunner | 
     Args:
         call: of the graph.
         run: the same call, replayed.
-        result: what the model returned then.
+        result: the model's result of that call.
     """
     register_nodes(result)
     results = pytree.tree_leaves(result)

@@ -20,7 +20,7 @@ def bound_statements(cuts: Cuts, functions: Sequence[CutFunction], rows: Sequenc
 
     Args:
         cuts: of the model, with nothing cut out yet.
-        functions: what was cut out of them.
+        functions: the cuts of each.
         rows: the operators of statements.
 
     Returns:

@@ -134,7 +134,7 @@ def function_of(cut: CutFunction, candidates: Sequence[types.FunctionType]) -> t
     """Return the function of the model handed in that statements were cut out of.
 
     Args:
-        cut: what a folder says of it.
+        cut: its description in the folder.
         candidates: those that calls of the model can lead to.
 
     Raises:

@@ -42,7 +42,7 @@ class LoadedLeaves:
     """The result of loading leaves.
 
     Attributes:
-        leaves: what stays in Python.
+        leaves: the parts that stay in Python.
         operators: the operators of this process, by their names in the folder.
     """
 
@@ -136,7 +136,7 @@ def load_leaves(
         model: handed in; None where every leaf is an exported piece.
         folder: has the pieces.
         texts: those that each call of the loaded model has to give.
-        forward_fn: how the model is called; only functions that it or a forward leads to are looked for.
+        forward_fn: calls the model; only functions that it or a forward leads to are looked for.
 
     Raises:
         ArtifactError: the model is not the one that was compiled, or the content is damaged.

@@ -43,7 +43,7 @@ class ModelLeaves:
         pieces: leaves that are exported by themselves, by the name of their folder.
         problem: why the model cannot be saved; "" if it can.
         needs: the leaves that a loaded model runs in Python, each with what it needs, in words.
-        keep_alive: what the operators of the leaves need.
+        keep_alive: the objects that the operators of the leaves need.
     """
 
     model: Callable[..., Any] | None

@@ -25,7 +25,7 @@ class Names:
 
         Args:
             scope: where it is used. Lists and sequences number their children, so their owner gets the module instead.
-            name: what it does.
+            name: the name of its operation.
             module: the new module.
             first: the first number; 0 is not written. With 0 the whole model is counted, otherwise ``scope``.
         """

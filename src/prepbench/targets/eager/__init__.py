@@ -23,7 +23,7 @@ class EagerRuntime(Runtime):
     """The program as a module.
 
     Args:
-        program: what it runs.
+        program: the program to run.
         layers: FQNs by names of its operators, where the program does not have them itself.
     """
 

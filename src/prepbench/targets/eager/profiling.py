@@ -23,7 +23,7 @@ def kernel_times(
     Args:
         module: the program.
         calls: the inputs of calls.
-        rounds: how often each call is made, after once to warm up.
+        rounds: the repetitions of each call, after one to warm up.
         layers: FQNs by names of operators.
     """
     measured = []

@@ -28,7 +28,7 @@ class InstructionLayers:
 
     Attributes:
         operators: FQNs of operators.
-        delegates: what each delegate computes.
+        delegates: the operators of each delegate.
     """
 
     operators: Mapping[int, str | None]
@@ -61,7 +61,7 @@ def instruction_layers(edge: Any, lowered: Any, places: Mapping[int, str | None]
     Args:
         edge: ExecuTorch's manager of the program with its delegates.
         lowered: the manager of what it became.
-        places: what :func:`layers_by_handle` gave before.
+        places: the earlier result of :func:`layers_by_handle`.
     """
     module = edge.exported_program().graph_module
     delegates = [

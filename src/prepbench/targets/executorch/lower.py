@@ -312,8 +312,8 @@ class LargestSizes:
     values are tried. Interval arithmetic would give too much, and not the same for a tensor and its views.
 
     Args:
-        program: what is lowered.
-        factor: how many times its sizes in the example inputs dynamic ones may become.
+        program: the program to lower.
+        factor: the largest ratio of dynamic sizes to those of the example inputs.
         graph: in which the sizes occur, for messages.
     """
 

@@ -54,7 +54,7 @@ def kernel_times(file: Path, calls: Sequence[Sequence[Any]], rounds: int, layers
     Args:
         file: the ``.pte`` file.
         calls: inputs as the program takes them, each a call.
-        rounds: how often each call is made, after once to warm up.
+        rounds: the repetitions of each call, after one to warm up.
         layers: of its instructions.
     """
     with needed_for("the time that kernels of ExecuTorch take", "executorch"):
@@ -124,7 +124,7 @@ def aligned(kernels: Sequence[str], operators: Operators) -> list[str | None]:
 
     Args:
         kernels: names of XNNPACK.
-        operators: what the delegate computes.
+        operators: the operators of the delegate.
 
     Example:
         >>> aligned(["Transpose (ND, X32) #1", "Convolution (NHWC, F32) GEMM #1"], (("convolution", "stem"),))

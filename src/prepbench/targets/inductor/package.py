@@ -28,7 +28,7 @@ class Package:
     these weights are copied to the memory of tensors, and the first copy is not used again.
 
     Args:
-        file: what ``aoti_compile_and_package`` wrote.
+        file: the output of ``aoti_compile_and_package``.
 
     Raises:
         ArtifactError: the file does not hold one library.
@@ -56,7 +56,7 @@ def write_dim_orders(file: Path, inputs: Sequence[torch.Tensor]) -> None:
     """Record the memory layout of a package's inputs, because the machine code assumes it unchecked.
 
     Args:
-        file: what ``aoti_compile_and_package`` wrote.
+        file: the output of ``aoti_compile_and_package``.
         inputs: the tensors with which the program was traced.
     """
     orders = [sorted(range(value.dim()), key=value.stride, reverse=True) for value in inputs]

@@ -33,7 +33,7 @@ def kernel_times(
     Args:
         run: runs the package once.
         calls: the inputs of calls.
-        rounds: how often each call is made, after once to warm up.
+        rounds: the repetitions of each call, after one to warm up.
         file: the package.
         graph: of the program that was compiled.
     """

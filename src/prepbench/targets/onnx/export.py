@@ -60,7 +60,7 @@ def export_onnx(lowering: Lowering, folder: Path, changes: Sequence[Change], *, 
     Args:
         lowering: the program and its names; the program is not changed.
         folder: an existing folder.
-        changes: what a runtime wants changed in the ONNX graph.
+        changes: a runtime's changes of the ONNX graph.
         one_file: put weights into the file as long as it can hold them (2 GB), which takes memory for three copies.
 
     The file's metadata has an entry ``prepbench.inputs`` with a line for each input of the program: the name of the
@@ -284,7 +284,7 @@ class _Integers:
         integers: int8 of any shape.
         scale: float32 of the same shape.
         zero_point: int8, likewise; None for none.
-        block_size: how many neighbours along the last axis share a scale.
+        block_size: the number of neighbours along the last axis that share a scale.
     """
 
     def __init__(self, integers: Array, scale: Array, zero_point: Array | None, block_size: int) -> None:

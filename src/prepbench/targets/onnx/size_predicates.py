@@ -22,7 +22,7 @@ class SizePredicates:
     """Writes conditions on sizes, in 64-bit integers.
 
     Attributes:
-        nodes: what was written so far.
+        nodes: the nodes so far.
     """
 
     def __init__(self) -> None:

@@ -50,7 +50,7 @@ class _Table:
         scale: float32 of shape (rows, blocks).
         zero_point: likewise; None for none.
         columns: of the table.
-        middle: what the bytes have too much.
+        middle: the offset of the bytes.
         bits: 4 or 8.
         is_shared: whether the bytes are as ``MatMulNBits`` reads them, and read by it.
     """

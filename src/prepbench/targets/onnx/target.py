@@ -23,7 +23,7 @@ class OnnxTarget(Target):
     """A target that reads ONNX.
 
     Attributes:
-        changes: what it wants changed in the ONNX graph, each in place.
+        changes: its changes of the ONNX graph, each in place.
     """
 
     packages: ClassVar[tuple[str, ...]] = ("onnx", "onnxscript")

@@ -34,7 +34,7 @@ class OnnxRuntime(Runtime):
     """A session on an ONNX file, and the input leaves that it takes.
 
     Attributes:
-        metadata: what the file says about itself.
+        metadata: the file's metadata.
 
     Args:
         file: the ONNX file; large weights may lie beside it.

@@ -24,7 +24,7 @@ def kernel_times(
         file: the ONNX file.
         options: of the session; they are changed.
         calls: an ``onnxruntime.OrtValue`` for each name of an input, each a call.
-        rounds: how often each call is made, after once to warm up.
+        rounds: the repetitions of each call, after one to warm up.
         layers: FQNs by names of nodes.
     """
 

@@ -20,7 +20,7 @@ def kernel_times(
     Args:
         compiled: the compiled model.
         calls: each sets the inputs of a request.
-        rounds: how often each call is made, after once to warm up.
+        rounds: the repetitions of each call, after one to warm up.
         layers: FQNs by names of operations, see :func:`named_operations`.
     """
     request, measured = compiled.create_infer_request(), []

@@ -59,7 +59,7 @@ class Requests:
         does not change the other. After this, the request may be taken again.
 
         Args:
-            request: what :meth:`take` gave.
+            request: the result of :meth:`take`.
             inputs: the tensors that it read.
         """
         shared = [
