@@ -1,7 +1,7 @@
 """Checks of the arguments of public functions, one function for each kind of argument.
 
-Each names the argument and says what to give. They raise before anything is done, so that nobody has to read the error
-of whatever would have used the argument much later.
+Each names the argument and the expected value. They raise before any work is done, instead of a later error in code
+that would have used the argument.
 """
 
 from __future__ import annotations

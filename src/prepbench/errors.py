@@ -131,7 +131,7 @@ class TorchVersionError(PackageVersionError):
 class InternalError(PrepbenchError, RuntimeError):
     """A failure of prepbench itself, not of the user's code; names the place and versions, and asks for a report.
 
-    The cause is what was raised.
+    The cause is the original exception.
     """
 
 

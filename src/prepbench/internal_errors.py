@@ -1,8 +1,8 @@
 """Tell errors of a user's code or data from errors of prepbench itself.
 
-Capture runs somebody's code, so nearly everything that is raised there is a failure of that code, and is explained as
-one. The others must never be: an attribute that a new version of torch took away, a call that it does not take any
-more, a name that we misspelled. One rule tells them apart, by the type and the innermost frames of the traceback:
+Capture runs the user's code, so nearly every error there is a failure of that code, and is explained as one. The others
+must not be: an attribute that a new version of torch removed, a call that it no longer accepts, a name that we
+misspelled. One rule tells them apart, by the type and the innermost frames of the traceback:
 
 - An ``AttributeError``, ``TypeError``, ``KeyError``, ``ImportError``, ``NameError`` or ``AssertionError`` that arose in
   a line of prepbench is ours.
@@ -93,8 +93,8 @@ def internal_error(error: BaseException, *, of_libraries: bool = False) -> Prepb
 def internal_errors_told() -> Iterator[None]:
     """Turn prepbench's own errors during the block into :class:`InternalError`.
 
-    For public functions as a whole: their own errors are told by then, and what is left comes from prepbench, or from
-    the user's code and is raised as it is.
+    For public functions as a whole: deliberate errors are raised inside already, and the rest is either prepbench's
+    fault, or an error of the user's code, which propagates unchanged.
     """
     try:
         yield

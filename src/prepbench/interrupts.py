@@ -1,8 +1,8 @@
 """Defer Ctrl-C while something is replaced or restored, and raise it at the next safe point.
 
-Python raises ``KeyboardInterrupt`` between any two steps of the main thread, also in the middle of a ``finally``. Code
-that has to put something back therefore runs inside :func:`held`, where an interrupt is only noted. :func:`safe_point`
-raises what was noted, and so does the end of the block. Other threads are never interrupted by Python.
+Python raises ``KeyboardInterrupt`` between any two steps of the main thread, also in the middle of a ``finally``. So
+code that has to restore state runs inside :func:`held`, which defers interrupts. :func:`safe_point` raises a deferred
+one, and so does the end of the block. Python never interrupts other threads.
 """
 
 from __future__ import annotations

@@ -152,9 +152,9 @@ class CompiledModel(nn.Module):
     def conditions(self) -> tuple[SizeCondition | ValueCondition, ...]:
         """The conditions under which the graph equals the model. A call that breaks one is refused.
 
-        Those on sizes come first. Those on values are what the graph asserts, such as what a fix takes for granted.
+        Those on sizes come first. Those on values are the graph's assertions, such as the assumptions of a fix.
 
-        Of a model with variants those that all of them have; each has its own besides.
+        For a model with variants, they are the common conditions; each variant has further ones.
 
         Example:
             >>> [condition.text for condition in compiled.conditions]

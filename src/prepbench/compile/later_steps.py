@@ -1,7 +1,8 @@
 """The later steps of generation, on the leaves of a compiled model.
 
-Models with an encoder, with states in place of keys and values, or with images compute other things in the first step.
-It is the model's own then; what the compiled steps after it begin with are plain tensors, for another process as well.
+Models with an encoder, with states in place of keys and values, or with images compute a different graph in the first
+step. The model itself runs that step then; the compiled steps after it start from plain tensors, also in another
+process.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ _MULTIPLICATIONS, _MOST_ROWS = 2e9, 256
 def scored_on(simulation: Simulation, samples: Iterable[Sample]) -> Simulation:
     """Return the simulation with scores measured on other samples than the calibration inputs.
 
-    These are taken from all over what is given, the more of them the smaller the model is.
+    They are spread over all samples, and the smaller the model, the more are used.
 
     Args:
         simulation: of a model.

@@ -258,7 +258,7 @@ class Simulation:
     ) -> None:
         """Learn the ranges of activations for these settings of all layers, in one run over the samples.
 
-        Scores learn what they need by themselves: one layer after the other, each in a run of its own.
+        Scores learn missing ranges themselves: one layer after the other, each in a separate run.
 
         Args:
             candidates: settings by name.
@@ -474,9 +474,9 @@ def layer_effects(
 ) -> LayerEffects:
     """Return the effects of layers' weights and of the values around them on the outputs, each in isolation.
 
-    A value that a layer gives and another one reads is rounded for both, once. What enters layers and what they give is
-    estimated apart, because who quantizes a result rounds it for all that read it, and who quantizes what it reads for
-    itself only.
+    A value between two quantized layers is rounded once, for both. Inputs and results of layers are estimated
+    separately, because a layer that quantizes its result rounds it for all readers, and one that quantizes its input
+    for itself only.
 
     Args:
         source: the captured model.

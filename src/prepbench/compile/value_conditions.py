@@ -1,6 +1,6 @@
 """A graph's assertions on values, such as assumptions of a fix, as results that each call checks.
 
-Most targets drop assertions. So a lowered program returns what they are about, and the call is refused afterwards.
+Most targets drop assertions. So a lowered program returns the asserted values, and the call is refused afterwards.
 """
 
 from __future__ import annotations

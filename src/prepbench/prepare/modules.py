@@ -1,8 +1,8 @@
 """One module class per operation of torch: ``Add``, ``Softmax``, ``Concat``, ...; generated from the table of
 operations.
 
-``from prepbench.prepare.modules import Softmax`` gives a class whose instances hold what is fixed about a call (a dim,
-a scalar operand) and receive what is computed (tensors, sizes) in forward.
+``from prepbench.prepare.modules import Softmax`` gives a class whose instances hold the constants of a call (a dim, a
+scalar operand) and receive the computed values (tensors, sizes) in forward.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ Place = tuple[str, int]
 def with_other_batch(model: torch.nn.Module, samples: Sequence[Sample]) -> list[Sample]:
     """Return the samples, with one more of another batch size if none differs in it and the model takes it.
 
-    The batch is what the first axes of the tensors have in common with the first tensor.
+    The batch size is the size that the tensors' first axes share with the first tensor's.
     """
     shapes = [_shapes(model, sample) for sample in samples]
     first = next(((path, shape) for path, shape in shapes[0].items() if shape), None)

@@ -155,7 +155,7 @@ class FirstDifference:
 def first_difference(model: torch.nn.Module, prepared: PreparedModel, sample: Sample) -> FirstDifference | None:
     """Run both models on one sample and compare node by node; ``None`` if no common node differs.
 
-    Nodes are matched by what they were before preparation: the module they belong to, the operation, and its count.
+    Nodes are matched by their origin before preparation: the module they belong to, the operation, and its count.
     """
     origins = {node.meta.get("origin") for node in prepared.graph.nodes if node.op.startswith("call")}
     leaves = {origin[0] for origin in origins if origin is not None and origin[1] == ""}

@@ -19,8 +19,8 @@ def nested_codes(code: types.CodeType, path: CodePath = ()) -> Iterator[tuple[Co
 def file_codes(tree: ast.Module, name: str, flags: int | None) -> dict[CodePath, types.CodeType]:
     """Return all code objects of a file, compiled as they were when it was imported or its cell was run.
 
-    A notebook compiles each statement of a cell by itself, and Python compiles calls of what the same text imports
-    in another way than calls of other names. So the same cell as a whole would give other code.
+    A notebook compiles each statement of a cell separately, and Python compiles calls of names imported in the same
+    text differently from others. So compiling the cell as a whole would give other code.
 
     Args:
         tree: the syntax of the file or cell, perhaps changed.

@@ -1,7 +1,7 @@
 """Give empty caches the pytree structure of filled ones, with tensors of length 0.
 
-A cache makes its tensors when it is first written to. So an empty one has ``None`` or no entries where a filled one has
-keys and values, and only what the filled ones of other calls hold tells what will be there.
+A cache creates its tensors at the first write. So an empty one has ``None`` or no entries where a filled one has keys
+and values, and only filled ones of other calls tell the missing tensors.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def difference(expected: Any, got: Any, closeness: Closeness = EXACT, name: str 
 def repeated_outcome(function: Callable[..., Any], sample: Sample, model: torch.nn.Module) -> Outcome | None:
     """Return the outcome of a call on a made sample if a second call repeats it; None otherwise.
 
-    On values that it is not made for, a model may read memory that nobody wrote; that is no judge of anything.
+    On invalid values a model may read uninitialised memory, and such a result proves nothing.
 
     Args:
         function: the callee, which runs twice.

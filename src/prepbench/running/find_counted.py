@@ -20,8 +20,8 @@ _DEEPEST = 8
 def counted_numbers(calls: Sequence[Named]) -> tuple[CountedNumber, ...]:
     """Return the numbers in objects that differ between the calls and follow from sizes in all of them.
 
-    A size itself comes before a difference of two, and a difference before a sum; sizes of arguments that are tensors
-    come before those in objects, because what an object keeps may be only the last of what it counts.
+    A size itself comes before a difference of two, and a difference before a sum; sizes of tensor arguments come before
+    those in objects, because an object may hold only the last of the entries that it counts.
 
     Example:
         >>> class Cache:
@@ -49,7 +49,7 @@ def counted_numbers(calls: Sequence[Named]) -> tuple[CountedNumber, ...]:
 def noted_sizes(calls: Sequence[Any]) -> dict[int, dict[int, str]]:
     """Return the numbers in objects that are a size of a tensor beside them, in all of these calls.
 
-    Where sizes are alike, the first number is taken for the first dim, the next one for the next.
+    If sizes are equal, the first number is matched with the first dim, the next one with the next.
 
     Args:
         calls: their arguments, nested alike.

@@ -58,8 +58,8 @@ def fingerprint(*roots: Any, by_value: bool = False) -> Fingerprint:
     """Return the fingerprint of modules, functions and objects, and everything in them.
 
     Of modules: tensors with their values, flags, hooks, submodules in their order, and other attributes. Of functions:
-    code, defaults, what they close over and the globals that they name. Of a user's objects: their attributes. What
-    lives outside of Python, and inside of installed libraries' objects, is told apart by identity only.
+    code, defaults, closures and the globals that they name. Of a user's objects: their attributes. Objects outside of
+    Python, and the contents of installed libraries' objects, are compared by identity only.
 
     Args:
         roots: the objects to read.

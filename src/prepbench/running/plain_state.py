@@ -1,8 +1,9 @@
 """Restore plain Python objects that a model can reach: meters, logs, globals, class attributes.
 
-Code that is traced sees stand-ins for tensors and numbers, and whatever keeps them is broken afterwards. So all that a
-model's code can write to is noted before and put back: what its modules hold, however deep, the attributes of its
-classes and functions, and the globals that its code names. Installed packages are taken to keep nothing in globals.
+Traced code sees stand-ins for tensors and numbers, and objects that keep them are broken afterwards. So all state that
+a model's code can write to is recorded before and restored: the contents of its modules at any depth, the attributes of
+its classes and functions, and the globals that its code names. Installed packages are assumed to keep no state in
+globals.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Restore random number generators after a run.
 
-All threads share the generators of torch, NumPy and Python. So only what was used is put back, and a generator that
-somebody else seeded meanwhile keeps its seed, also where it is the one that it had. Which thread drew a number nobody
-can tell: what others draw without seeding while a block draws they may draw again.
+All threads share the generators of torch, NumPy and Python. So only used generators are restored, and one that another
+thread seeded meanwhile keeps its seed, even an equal one. It is unknown which thread drew a number: other threads that
+draw without seeding during a block may draw the same numbers again.
 """
 
 from __future__ import annotations

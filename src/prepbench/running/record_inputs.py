@@ -25,8 +25,8 @@ _MISSING = object()
 class record_inputs:
     """Records the inputs of a module, or of a bound method, while the block runs.
 
-    Tensors and empty caches are copied before each call, so that what the call writes into them does not show. The
-    recording can be used wherever sample inputs are taken: it iterates over its samples.
+    Tensors and empty caches are copied before each call, so that the call's writes into them do not show. The recording
+    iterates over its samples, so it can be used wherever sample inputs are taken.
 
     Args:
         module_or_method: a module (calls of it, and of its ``forward``), or a bound method such as ``vae.decode``.

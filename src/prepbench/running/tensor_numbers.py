@@ -1,8 +1,8 @@
 """Numbers in objects that graphs take and return as tensors, because no size determines them and each call changes
 them.
 
-A static cache of a sliding window counts the tokens that it has seen in a Python integer, because its code asks whether
-the window is full. ``capture/sizes/library_caches`` has that code without the question.
+A static cache of a sliding window counts its seen tokens in a Python integer, because its code branches on whether the
+window is full. ``capture/sizes/library_caches`` has that code without the branch.
 """
 
 from __future__ import annotations

@@ -35,9 +35,9 @@ _waiting: set[int] = set()
 def tracing(progress: ProgressCallback = report_nothing, *, with_dynamo: bool = True) -> Iterator[None]:
     """Hold the process-wide, re-entrant tracing lock during the block.
 
-    Who waits reports "waiting for another compile" as progress and can be cancelled. Inside, Ctrl-C takes effect at
-    the next :func:`prepbench.jobs.check_cancelled`, and what torch replaces for its tracing acts in this thread only.
-    Other threads that export or trace with torch itself wait, as this one waits for what they have begun.
+    A waiting thread reports "waiting for another compile" as progress and can be cancelled. Inside, Ctrl-C takes effect
+    at the next :func:`prepbench.jobs.check_cancelled`, and torch's patches for tracing apply to this thread only. Other
+    threads that export or trace with torch itself wait, as this one waits for theirs.
 
     Args:
         progress: told when this thread has to wait.

@@ -1,7 +1,7 @@
 """A structural twin of a model: its own modules and tables around the same parameters.
 
-Tracing replaces parameters, switches flags, fills caches and runs forwards that change state. All of that happens to a
-twin, so that other threads may go on running the user's model, and so that nothing has to be put back on it.
+Tracing replaces parameters, switches flags, fills caches and runs forwards that change state. All of that happens on a
+twin, so that other threads may run the user's model meanwhile, and nothing has to be restored on it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ _SPARE = 4
 class Twin:
     """The twin of a module, or of anything that leads to modules: a function, a bound method, a tuple of models.
 
-    Parameters are shared, but for those that runs write to (``running/written_parameters``). Buffers and other tensors
-    that modules hold are copies, because a forward may write into them. What leads to a module of the tree (lists,
-    hooks, bound methods, closures, helper objects) leads to its twin. Scripted modules, and what lives outside Python,
-    are shared.
+    Parameters are shared, except those that runs write to (``running/written_parameters``). Buffers and other tensors
+    of modules are copied, because a forward may write into them. References to modules of the tree (lists, hooks, bound
+    methods, closures, helper objects) lead to their twins. Scripted modules, and objects outside of Python, are shared.
 
     Attributes:
         model: the twin.

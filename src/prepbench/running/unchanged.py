@@ -20,7 +20,7 @@ from prepbench.running.random_numbers import numbers_kept
 class NotedState:
     """The state of a model, recorded once and restored after each of several runs.
 
-    For a model that nobody else changes between these runs, such as a twin.
+    For a model that no other code changes between these runs, such as a twin.
 
     Args:
         model: whose forward will run.

@@ -75,7 +75,7 @@ def placed(name: str, operator: str, layer: str | None, seconds: float, result_b
 def layer_of(name: str, layers: Mapping[str, str | None]) -> tuple[bool, str | None]:
     """Return whether a kernel's name comes from a known one, and the layer of that.
 
-    Runtimes append to the names of what they fuse or change: ``node_conv2d_1_token_4``, ``node_linear/WithoutBiases``.
+    Runtimes append to the names of fused or changed nodes: ``node_conv2d_1_token_4``, ``node_linear/WithoutBiases``.
 
     Args:
         name: as the runtime says it.

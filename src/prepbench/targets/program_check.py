@@ -1,8 +1,8 @@
 """Check a saved program before torch parses it.
 
-torch trusts what it reads: texts become generated Python, operators are looked up as attributes of ``torch``, and
-structures import modules. Here every text must be of the kind that its place in the schema calls for. What is not
-needed to run a program (stack traces, module stacks) is dropped when it is saved and refused when it is read.
+torch trusts its input: texts become generated Python, operators are looked up as attributes of ``torch``, and
+structures import modules. Here every text must have the kind that the schema requires at its place. Data that running
+does not need (stack traces, module stacks) is dropped when a program is saved and refused when it is read.
 """
 
 from __future__ import annotations

@@ -149,9 +149,9 @@ class Attempts:
     def _checked(self, noted: NotedState, strict: bool = False) -> Program:
         """Export, and verify the result on the samples.
 
-        Sizes of 2 and more are assumed at first, which suits most models. Where that gives a wrong program for a sample
-        with a size of 1, or fixes a size that happens to equal one of the model's own, what the model asks about such
-        sizes is recorded exactly. Where a sample has a size of 0, such as an empty cache, that comes first: its sum
+        Sizes of at least 2 are assumed first, which suits most models. If that gives a wrong program for a sample with
+        a size of 1, or specialises a size that happens to equal one of the model's own, guards on such sizes are
+        recorded exactly. If a sample has a size of 0, such as an empty cache, the exact export comes first: the sum
         with another size may be less than torch assumes, and a graph can be wrong at such sizes only.
         """
         first: Exception | None = None

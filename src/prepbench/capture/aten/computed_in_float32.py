@@ -28,7 +28,7 @@ def computed_in_float32(program: Program, dtypes: Dtypes, weights: Collection[st
     """Return the same program with every value of one of these types computed in float32.
 
     Inputs and results keep their types: they are cast at the border. Operators of other libraries keep theirs too,
-    because nobody says that they take float32.
+    because they need not support float32.
 
     Args:
         program: not changed. Its parameters and constants of these types are copied.

@@ -52,8 +52,8 @@ def _is_about_memory(expression: Any) -> bool:
     """Return whether a guard is of the kinds that torch makes for memory layout: is a size 1, does one size divide
     another.
 
-    What else it asks, such as whether a pooling window is left out, decides about sizes, and a sample on which a graph
-    for the other answer is right may be so by chance.
+    Other guards, such as whether pooling drops a window, decide sizes, and a sample that takes the other branch may
+    agree with the graph by chance.
     """
     if not isinstance(expression, sympy.Eq | sympy.Ne):
         return False

@@ -102,7 +102,7 @@ def _first_variant(
 def _of_all(captured: Captured, model: torch.nn.Module, same: Sequence[Sample], axes: DynamicAxes) -> Captured:
     """Return the graph of one sample for the others that it is right for, without guards that they disprove.
 
-    It stays that of one sample where it refuses another one for what it was traced with.
+    The graph stays that of one sample if it refuses the others because of its traced sizes.
     """
     where, paths = captured.holds_where, paths_of(captured.program, model)
     trials = [Trial(sample, sizes_by_place(model, paths, sample), equal=True) for sample in same]

@@ -207,7 +207,8 @@ class _Pair:
     def at_size(self, sample: Sample, axes: DynamicAxes, symbol: str, size: int) -> Difference | None:
         """Return the difference on a sample resized to this size of an axis; ``None`` if the model itself rejects it.
 
-        It takes only what it computes twice alike: what it reads outside of its tensors is no value.
+        Calls on which the model is not deterministic are skipped: memory that it reads outside of its tensors is
+        undefined.
         """
         groups = linked_axes(axes)
         change = {symbol: size - groups[symbol][0].sizes[0]}

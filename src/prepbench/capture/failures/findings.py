@@ -431,7 +431,7 @@ _TOLERANCE = 1e-2
 def findings_of_padding(model: torch.nn.Module, samples: Sequence[Sample]) -> Iterator[Finding]:
     """Yield a finding for the first token whose result in a padded row differs from that without padding.
 
-    Runs the model on one row of the first sample that has a mask with zeros, with and without what the mask leaves out.
+    Runs the model on one row of the first sample that has a mask with zeros, with and without the masked tokens.
     """
     if any(module.training for module in model.modules()):
         return  # dropout would make a difference of its own

@@ -19,7 +19,7 @@ def _state() -> tuple[Any, bool]:
 class Regions:
     """Opens and closes autocast and ``no_grad`` in a graph where the model does.
 
-    Autocast decides the dtypes of what follows, and what is under ``no_grad`` has no gradients.
+    Autocast decides the dtypes of later operations, and operations under ``no_grad`` have no gradients.
 
     Args:
         add: appends a call of a function to the graph.

@@ -27,8 +27,8 @@ _LIBRARIES = frozenset({"torch", "builtins", "prepbench", "numpy", *sys.stdlib_m
 def types_as_in_eager(code: Iterable[Any]) -> Iterator[None]:
     """Give traced tensors and sizes their eager types during the block.
 
-    That is so for ``type`` and ``isinstance`` in these classes and functions, and in functions that they name. Only
-    files whose code asks get the replacement. For everything else it does what the originals do.
+    This replaces ``type`` and ``isinstance`` in these classes and functions, and in functions that they name. Only
+    files whose code uses them get the replacement, which behaves as the original for all other values.
     """
     spaces: dict[tuple[int, str], dict[str, Any]] = {}
     for function in _functions(code):

@@ -252,8 +252,8 @@ class ValueRun:
     def _told_apart(self, result: Any, versions: dict[int, int]) -> Any:
         """Return a result that is one of the inputs, unchanged, as an object of its own.
 
-        Dropout in evaluation returns its input. In training it does not, so what the model does with the input
-        afterwards must not be taken for something that it does with the output.
+        Dropout in evaluation returns its input, but not in training. So later uses of the input must not be recorded as
+        uses of the output.
         """
         if id(result) in versions and versions[id(result)] == version_of(result):
             return self.call_quietly(torch.ops.aten.alias.default, result)
@@ -408,7 +408,7 @@ def _versions(args: Any, kwargs: Any) -> dict[int, int]:
 class RepeatedLayers:
     """Caches the outputs of layers on fake tensors within one tracing run.
 
-    Two calls are alike when the layers have the same class, settings and parameter shapes, and the inputs the same
+    Two calls are equal when the layers have the same class, settings and parameter shapes, and the inputs the same
     sizes, strides, dtype and device.
 
     Args:

@@ -1,7 +1,7 @@
 """Slices that exceed the bounds of a tensor in some samples only, such as the last entries of a cache.
 
-``x[-8:]`` takes all of a shorter tensor. torch asks whether it is shorter while it traces, and a graph would hold for
-one answer. With entries that are picked from ``max(len(x) - 8, 0)`` on, nothing is asked.
+``x[-8:]`` takes all of a shorter tensor. torch guards on whether it is shorter, so that a graph would hold for one
+answer only. Indexing from ``max(len(x) - 8, 0)`` on needs no guard.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Size branches in caches and masks of ``transformers``, rewritten during tracing into forms for all sizes.
 
-A sliding window asks whether it is full, and a graph would hold for one answer only. Both answers are one formula: the
-keys that it holds tell how many entries there are, full or not.
+A sliding window branches on whether it is full, so that a graph would hold for one answer only. One formula covers
+both: the number of stored keys tells the number of entries, full or not.
 
 Where a window has a fixed length, only a number tells that. Graphs get it as a tensor (``running/tensor_numbers``), and
 entries are then picked by computed indices.

@@ -1,7 +1,7 @@
 """Operators that torch specialises to one sample's sizes, in forms that are one graph for all sizes.
 
-``max_pool1d`` and ``linspace`` turn a symbolic size into a Python number, ``tensor_split`` asks whether the parts are
-equal, and ``interpolate(mode="area")`` over one dim takes only numbers.
+``max_pool1d`` and ``linspace`` specialise a symbolic size, ``tensor_split`` branches on whether the parts are equal,
+and ``interpolate(mode="area")`` over one dim takes only Python numbers.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def _check_fits(leaf: StatementLeaf, row: Mapping[str, Any]) -> None:
 def check_texts(rows: Sequence[Mapping[str, Any]], model: torch.nn.Module, texts: Sequence[str]) -> None:
     """Check that each text argument of a leaf occurs in the model's code or attributes.
 
-    Code may open files or choose what it does by texts, so a folder must not bring any of its own.
+    Code may open files or dispatch on texts, so a folder must not introduce any of its own.
 
     Args:
         rows: the operators.

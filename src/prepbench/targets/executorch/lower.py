@@ -53,8 +53,8 @@ _COMPLEX = (torch.complex32, torch.complex64, torch.complex128)
 def _flatc_found() -> Iterator[None]:
     """Make ExecuTorch use its own ``flatc`` during the block.
 
-    Before version 1.5 it looks for it on the path, and the programs of an environment that nobody activated, as that of
-    a Jupyter kernel, are not there.
+    Before version 1.5 it looks for it on the path, which lacks the programs of an environment that is not activated,
+    such as that of a Jupyter kernel.
     """
     beside = Path(sysconfig.get_path("scripts"), "flatc")
     if shutil.which("flatc") or "FLATC_EXECUTABLE" in os.environ or not beside.exists():

@@ -38,7 +38,7 @@ class Heard:
 def quiet() -> Iterator[Heard]:
     """Suppress warnings and logs of Python and messages of C++ during the block.
 
-    The package also configures the root logger when it is imported; its handlers and level are put back.
+    The package also configures the root logger at import; its handlers and level are restored.
     """
     root = logging.getLogger()
     handlers, level, text = list(root.handlers), root.level, io.StringIO()

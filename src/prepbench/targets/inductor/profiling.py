@@ -128,7 +128,7 @@ class _Places:
         """Return the product that a kernel computes, from the notes on nodes fused into it, or on the quantizer after
         it.
 
-        Where two products meet in what was fused, it is the later one: the other has been computed before.
+        If one fused kernel contains two products, it computes the later one: the other has been computed before.
         """
         if not _kind(name):
             return None

@@ -58,7 +58,7 @@ def type_by_zero_point(model: Any) -> None:
 def write_dropout_out(model: Any) -> None:
     """Expand each active Dropout into its operations, in place.
 
-    ONNX Runtime (1.31) leaves out those whose mask nobody reads, whatever their training mode, and OpenVINO has none.
+    ONNX Runtime (1.31) skips those whose mask has no reader, whatever their training mode, and OpenVINO has none.
     """
     import onnx_ir
 

@@ -1,7 +1,7 @@
 """Requests of OpenVINO whose results share their memory instead of being copied.
 
-To copy a cache of many layers takes half as long as a small model takes to make a token. So a request runs again once
-nobody has its earlier results any more.
+Copying a cache of many layers takes half the time of a small model's token. So a request is reused only once its
+earlier results are no longer referenced.
 """
 
 from __future__ import annotations
