@@ -62,7 +62,7 @@ def pt2e() -> SimpleNamespace:
 def quick_conversion(is_float: Callable[[fx.Node], bool]) -> Iterator[None]:
     """Skip unneeded steps of torchao's conversion in this thread during the block.
 
-    Where a version has these parts under other names, the conversion gives the same and takes longer.
+    If a version has these parts under other names, the conversion gives the same result and takes longer.
 
     Args:
         is_float: whether a node gives a weight that is not stored so.

@@ -58,7 +58,7 @@ def replaceable_parts() -> dict[str, Any]:
     """Return, for each part that is imported and has the known form, the object to patch: a class, or the module of a
     function.
 
-    What is imported and has another form is said once.
+    An imported part of another form is reported once.
     """
     found, lacking = {}, []
     for key, part in _PARTS.items():

@@ -34,9 +34,9 @@ def give_back(weights: int) -> None:
 def memory_kept() -> Iterator[None]:
     """Keep freed memory in the process during the block, if its environment makes glibc return all at once.
 
-    Dask starts workers so. Then each result of an operator is new memory, whose pages the system has to fill with
-    zeros: scores took twice the time, and two workers on one machine waited for each other. Only glibc has these
-    settings; elsewhere nothing changes.
+    Dask starts workers in this way. Each result of an operator is then new memory, whose pages the system has to zero:
+    scores took twice the time, and two workers on one machine waited for each other. Only glibc has these settings;
+    elsewhere nothing changes.
     """
     wanted = os.environ.get(_VARIABLE, "")
     setter = _of_glibc("mallopt") if wanted.isdigit() else None

@@ -75,7 +75,7 @@ def undoing() -> Iterator[Undo]:
 def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
     """Set ``owner.name`` to ``value`` during the block; an inherited attribute is inherited again afterwards.
 
-    For objects that no other thread uses, and for values that look after other threads themselves.
+    For objects that no other thread uses, and for values that handle other threads themselves.
     """
     before = vars(owner).get(name, _ABSENT)
     with undoing() as undo:
@@ -88,7 +88,7 @@ def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
 def patched_together(owner: Any, name: str, value: Any) -> Iterator[None]:
     """Replace ``owner.name`` while any thread is inside such a block for it; blocks may end in any order.
 
-    For values that look after threads themselves: that of the first block stays until the last one ends. Ctrl-C acts
+    For values that handle threads themselves: the value of the first block stays until the last one ends. Ctrl-C acts
     inside as it does outside.
     """
     place, is_inside = (owner, name), False

@@ -55,8 +55,8 @@ def show_progress(on: bool) -> None:
 def shows_progress(title: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make a public function show a bar while it runs; nested public functions show none.
 
-    Other threads may trace with FX meanwhile: it does not reach the function. What prepbench does wrong in it is told
-    as such.
+    Other threads may trace with FX meanwhile: their tracing does not reach the function. prepbench's own errors in it
+    become :class:`prepbench.InternalError`.
 
     Args:
         title: the bar's text in front of the stage, e.g. ``"compile"``.

@@ -1,6 +1,6 @@
 """Conditions in files for other tools: metadata of ONNX, ``rt_info`` of IR, and a line of JSON beside them.
 
-No other runtime checks them, but who reads the file can: sizes beforehand, and values by an output of the file.
+No other runtime checks them, but a reader of the file can: sizes before a call, and values by an output of the file.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def of_different_sizes(samples: Sequence[Sample]) -> list[Sample]:
 def with_other_sizes(captured: Captured) -> list[Sample]:
     """Return the first sample with unseen sizes in all dynamic dims; it may not run.
 
-    The sizes meet the conditions of the graph; nothing where none are found that do.
+    The sizes meet the conditions of the graph; nothing is returned if no such sizes are found.
     """
     groups = linked_axes(captured.axes)
     if not groups:

@@ -32,10 +32,10 @@ GRADIENTS = replace(REWRITTEN, floor=1e-2)
 def difference(expected: Any, got: Any, closeness: Closeness = EXACT, name: str = "output") -> Difference:
     """Compare two results of a call and return the first difference.
 
-    Structure, number and order of values, shapes, dtypes, strings and numbers that are not tensors must be the same.
-    NaN and infinities must stand at the same places. ``closeness`` says how far floating-point numbers may be apart,
-    and whether some integers and bools may differ. Containers, registered pytree classes and the attributes of other
-    objects are walked; devices, strides and gradients are not compared.
+    Structure, number and order of values, shapes, dtypes, strings and non-tensor numbers must be equal. NaN and
+    infinities must be at the same places. ``closeness`` has the tolerances of floating-point numbers, and of some
+    integers and bools. Containers, registered pytree classes and the attributes of other objects are walked; devices,
+    strides and gradients are not compared.
 
     Args:
         expected: the right one: a result, or an :class:`Outcome`, whose buffers and caller's tensors count too.

@@ -1,6 +1,7 @@
 """A digest of all state that a call can depend on, to tell whether a model changed since capture.
 
-Counters of torch do not tell: ``weight.data``, NumPy and batch norm write without raising them. So values are read.
+Values are read, because torch's version counters are not sufficient: ``weight.data``, NumPy and batch norm write
+without raising them.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ _LARGE_ARRAY = 2**20
 def kept(*roots: Any) -> Iterator[PutBack]:
     """Record the objects that can be reached from ``roots``; yield functions that restore one object each.
 
-    What did not change is not written to, because another thread may be running the model.
+    Unchanged objects are not written to, because another thread may be running the model.
     """
     seen: set[int] = set()
     atoms = dict.fromkeys(_COMMON, True)

@@ -1,8 +1,8 @@
 """Cache programs derived from graphs of one form, without their tensors.
 
-Exporting and decomposing a graph trace it on tensors without data. So what comes out depends on the form of the graph
-alone: its operators, and the shapes and types of its tensors. Other bits change the values of integers, scales and
-biases, and numbers of quantizers. These are put into the program that was derived before from a graph of the same form.
+Exporting and decomposing a graph trace it on fake tensors. So the result depends only on the form of the graph: its
+operators, and the shapes and types of its tensors. Other bits change the values of integers, scales and biases, and
+numbers of quantizers. These are inserted into the program that was derived from a graph of the same form.
 """
 
 from __future__ import annotations

@@ -73,9 +73,9 @@ class FakeInputs:
 def base_samples(function: Any, samples: Sequence[Sample]) -> list[int]:
     """Return the samples to trace with, best first.
 
-    The one with the fewest varying axes of size 0 or 1, and numbers that may become such sizes, is first: torch treats
-    these specially. A second one helps when a size happens to equal a fixed one of the model, so that torch takes the
-    two for the same.
+    The sample with the fewest varying axes of size 0 or 1, and numbers that may become such sizes, is first, because
+    torch specialises these. A second one helps if a size happens to equal a static one of the model, which torch would
+    then unify.
     """
     leaves = [_tensors(_in_signature_order(function, sample)) for sample in samples]
     _check_alike(leaves)

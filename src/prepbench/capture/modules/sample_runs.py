@@ -50,8 +50,7 @@ class SampleRuns:
     def record(self) -> None:
         """Run the model now, if it has not run yet. It cannot run while torch traces.
 
-        Samples of further sizes are made up, to tell rules over sizes apart; those on which the model raises say
-        nothing.
+        Samples of further sizes are made, to tell rules over sizes apart; those on which the model raises are ignored.
         """
         if self._runs is not None:
             return

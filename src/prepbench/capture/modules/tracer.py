@@ -508,8 +508,8 @@ def trace_values(
 def _ways(bases: Sequence[int]) -> deque[Way]:
     """Return the ways to trace with these base samples, fastest first.
 
-    Torch's Python kernels are slow but fix fewer sizes, and so may another sample. Models that know a way of their own
-    for ``torch.export`` may take it as a last resort, before sizes that decide make leaves.
+    Torch's Python kernels are slow but specialise fewer sizes, and so may another sample. Models with a code path of
+    their own for ``torch.export`` may take it as a last resort, before branches on sizes become leaves.
     """
     first = bases[0]
     with_kernels = [Way(base, kernels=True) for base in bases]

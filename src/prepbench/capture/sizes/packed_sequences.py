@@ -114,7 +114,7 @@ class Packings:
 def assume_total_length(longest: Any) -> None:
     """Assume, while ``pad_packed_sequence(total_length=...)`` compares it, that no sequence is longer.
 
-    It raises otherwise, and so does what it calls next.
+    torch raises otherwise, and so does a later check.
     """
     caller = inspect.currentframe()
     while caller is not None and caller.f_code is not pad_packed_sequence.__code__:

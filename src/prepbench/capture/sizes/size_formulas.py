@@ -102,7 +102,7 @@ def formula_text(expression: Any, symbols: Sequence[Any]) -> str | None:
 def size_function(formula: str, count: int) -> Callable[..., Any]:
     """Return a function that computes a formula from its ``count`` sizes.
 
-    Only the tree of the checked text decides what Python is given to compile, piece by piece.
+    The compiled Python code is built piece by piece from the tree of the checked text only.
 
     Raises:
         ArtifactError: the text is no formula over these sizes.

@@ -1,7 +1,7 @@
 """The iterables of dynamic loops: numbers, rows of tensors, and zipped ones.
 
-While torch traces, ``range(x.shape[1])`` would fix the length. The functions of this file stand for those of Python in
-the head of such a loop, and give a :class:`Source` where a length is symbolic; elsewhere what Python gives.
+During tracing, ``range(x.shape[1])`` would specialise the length. The functions of this file replace Python's in the
+head of such a loop, and return a :class:`Source` for a symbolic length; otherwise Python's own result.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class StepNumber:
 class Rows(list[Any]):
     """A list of one tensor per step, stored as one tensor with the steps as first dim.
 
-    Joining them (``torch.stack``, ``torch.cat``) is answered by the mode around the loop. One entry stands for them
-    all, because torch looks at lists before modes see them.
+    The mode around the loop handles joining them (``torch.stack``, ``torch.cat``). One list item stands for all,
+    because torch inspects lists before modes see them.
     """
 
     def __init__(self, stacked: torch.Tensor) -> None:

@@ -1,8 +1,8 @@
 """Hoist the expressions of a failing statement that do not fail in front of it, so that the graph holds them.
 
-``if x.mean() > 0: y = self.layer(x)`` becomes a comparison, a layer, and a choice between two values that are there.
-What was computed on one side only is then always computed; so only expressions move that are tensors' elementwise
-operations and reductions, or torch's own layers in evaluation: they have no effects and raise for no values.
+``if x.mean() > 0: y = self.layer(x)`` becomes a comparison, a layer, and a choice between two computed values.
+Operations of one branch are then always computed; so only elementwise operations and reductions of tensors, and torch's
+own layers in evaluation are hoisted: they have no side effects and raise for no values.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def _compiled(call: GraphCall) -> GraphRunner:
 def _run_of_the_whole_model(call: GraphCall) -> tuple[GraphRun, Any] | None:
     """Run the model through dynamo once more; return its only graph and the result.
 
-    None where there are other graphs, or where that graph computes something else than this one.
+    Return None if there are several graphs, or if the only graph computes something else than this one.
 
     Raises:
         SettingsError: the model is in training mode, and would compute something else in eval mode.

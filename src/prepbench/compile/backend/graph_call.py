@@ -54,7 +54,7 @@ class GraphCall:
     def roles(self, is_given: Collection[int]) -> InputRoles:
         """Return the roles of the inputs; ``is_given`` holds the ``id`` of each tensor of the call.
 
-        Buffers that a model in training mode counts up itself are in neither group.
+        Buffers that a model in training mode updates itself are in neither group.
         """
         tensors = [(place, self.values[place]) for place in self.graph.tensor_inputs]
         counting = is_training(self.root)
@@ -72,7 +72,7 @@ def variant(values: Sequence[Any], roles: InputRoles, numbers: Sequence[int]) ->
     """Return the key of a compiled variant beyond its given inputs: dynamo shares one graph between the weights of
     equal layers.
 
-    ``numbers`` are the places of the inputs that become constants.
+    ``numbers`` are the positions of the inputs that become constants.
     """
     return tuple(id(values[place]) for place in roles.state), tuple(_number(values[place]) for place in numbers)
 

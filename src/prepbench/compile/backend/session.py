@@ -108,8 +108,8 @@ class Session:
     def compiled_for_samples(self, call: OptimizedCall) -> CompiledModel:
         """Return the model compiled for the samples: once for all graphs, as long as its weights are unchanged.
 
-        Dynamo also traces again when the model reads a changed value from an object that is not a module. Only a run
-        of the model tells whether its results changed.
+        Dynamo also retraces when the model reads a changed value from an object that is not a module. Only a run of the
+        model tells whether its results changed.
         """
         if self._probe is None:
             self._probe = own_copy(Sample(call.args, call.kwargs))
@@ -186,7 +186,7 @@ def compile_for_one_call(
 def without_origin(compiled: CompiledModel) -> CompiledModel:
     """Return the model without the data of its compile.
 
-    That would keep the original model alive, and dynamo forgets a graph when its model dies.
+    This data would keep the original model alive, and dynamo drops a graph when its model dies.
     """
     compiled._origin = None
     return compiled

@@ -23,7 +23,7 @@ _WITH_WEIGHTS = frozenset(["Conv", "ConvTranspose", "Gemm", "MatMul"])
 def write_layers(model: Any) -> None:
     """Record in the metadata of an ``onnx_ir.Model`` the layer of each node, and give each node a unique name.
 
-    Nodes made here rather than by the exporter belong to the layer that reads them, and so do quantizers of weights.
+    Nodes that prepbench adds to the exporter's belong to the layer that reads them, and so do quantizers of weights.
     Quantizers of activations belong to none.
     """
     nodes = [node for graph in (model.graph, *model.functions.values()) for node in graph.all_nodes()]

@@ -59,7 +59,7 @@ def _limits(node: fx.Node) -> tuple[int, int] | None:
 def clip_before_quantizers(model: Any) -> None:
     """Clip values in front of quantizers instead of their integers, in place; the integers stay the same.
 
-    OpenVINO finds its integer kernels where nothing stands between a quantizer and what dequantizes.
+    OpenVINO selects its integer kernels only if a quantizer and its dequantizer are adjacent.
 
     Args:
         model: an ``onnx_ir.Model``.

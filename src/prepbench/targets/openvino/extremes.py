@@ -66,8 +66,8 @@ def _axes(node: Any) -> list[int] | None:
 def keep_order_of_equals(model: Any) -> None:
     """Make the first of equal values come first, in place.
 
-    ONNX says so of its TopK; OpenVINO (2026.4) has an attribute for it, which its reader of ONNX does not set. It
-    is refused where any order will do, so these are sorted, too.
+    ONNX specifies this order for TopK; OpenVINO (2026.4) has an attribute for it, which its ONNX reader does not set.
+    OpenVINO rejects the attribute for unsorted results, so these are sorted, too.
 
     Args:
         model: an ``openvino.Model``.

@@ -33,7 +33,7 @@ def check_dtypes(lowering: Lowering) -> None:
 def to_openvino(leaf: torch.Tensor, name: str) -> tuple[Any, torch.Tensor]:
     """Return the tensor as OpenVINO's, and the torch tensor whose memory it reads without owning it.
 
-    That memory is the leaf's own where it is contiguous and on the CPU, and a copy otherwise.
+    The memory is the leaf's own if it is contiguous and on the CPU, and a copy otherwise.
 
     Raises:
         TargetError: an int64 value that does not fit into 32 bits, in which OpenVINO computes.
