@@ -91,8 +91,7 @@ class _Images:
         known: types.FunctionType | None = self._made.get(id(value))
         if known is not None:
             return known
-        # Recursion ends here: a function that reaches itself gets itself for now. Where globals() has asked, a
-        # recursive call by the global name reaches the image nevertheless, because globals() fills its dict in place.
+        # Recursion ends here: a function that reaches itself gets itself, so its recursive calls run the original code.
         self._note(value, value)
         code = self._changes.get(value.__code__, value.__code__)
         names = self.globals(value.__globals__) if is_user_file(value.__code__.co_filename) else value.__globals__
@@ -174,7 +173,8 @@ class _Images:
         self._note(names, names)
         if self._changes.keys().isdisjoint(_codes_of(names)):
             return names
-        # noted before it is filled: its functions ask for the globals that they have in common, and get this dict
+        # Noted before it is filled, because its functions ask for their common globals and get this dict. Each sees the
+        # images so far: a caller that the file defines above its callee keeps the original callee (see _uses above).
         images = dict(names)
         self._note(names, images)
         for name, value in names.items():
