@@ -23,7 +23,7 @@ _CACHED_BY_GRAPH = (
 """Functions that remember their answer for each graph, and with it the graph. Where a name is absent, nothing does."""
 
 _LEADS_BACK = ("tracked_fakes", "fake_tensor_cache")
-"""What an environment of sizes holds that holds fake tensors: the inputs of the trace, and calls with whole graphs."""
+"""Attributes of a shape environment that hold fake tensors: inputs of the trace, and calls with whole graphs."""
 
 _NAMES_OF_STRICT = ("__compiled_fn_", "__builtins_dict_", "___unnamed_scope")
 

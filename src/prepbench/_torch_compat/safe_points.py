@@ -28,7 +28,7 @@ _CALLED_OFTEN = (
     ("onnxscript.rewriter._rewrite_rule", "RewriteRule.try_rewrite"),
     ("onnx_ir.passes._pass_infra", "PassBase.__call__"),
 )
-"""What the exporter to ONNX calls often besides tracing. Where a name is absent, it only stops later."""
+"""Functions that the ONNX exporter calls often besides tracing. Where one is absent, a cancel is only later."""
 
 
 @contextmanager

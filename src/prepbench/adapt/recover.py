@@ -29,7 +29,7 @@ Loss = Callable[[Any, Any], torch.Tensor]
 
 _VALIDATION = 16
 SCORED_ON_TRAINED = f"Scores are of the first {_VALIDATION} batches, which it trains on as well"
-"""What is to be known of scores without batches held out."""
+"""A note on scores without batches held out."""
 
 _CHECKS = 12
 # checks without a better score, after which it ends

@@ -27,7 +27,7 @@ _BOUNDS = {
     "max_latency_ms": ("at most", "{:.3g} ms"),
     "max_size_mb": ("at most", "{:.3g} MB"),
 }
-"""What a slider may move, in words, and how a place is written; the first that a budget bounds is moved."""
+"""Quantities a slider may move, in words, and how a place is written; the first that a budget bounds is moved."""
 
 _GOALS = {"latency": "fastest", "size": "smallest", "drop": "most exact"}
 

@@ -16,7 +16,7 @@ from prepbench.jobs import Job, ProgressCallback
 from prepbench.settings import ExplainedLayer
 
 Work = Literal["compile", "layers", "search"]
-"""What a run does: compile and compare, measure single layers, or search."""
+"""Kinds of runs: compile and compare, measure single layers, or search."""
 
 Ended = Callable[[BaseException | None, bool | None], None]
 """Called with the error or None, and with whether another run follows; None for work that never began."""

@@ -31,7 +31,7 @@ from prepbench.running.equality import GRADIENTS, REWRITTEN, difference
 from prepbench.running.outcomes import run, without_output
 
 ASSUMED = "which pb.fix assumed to be enough"
-"""What an assertion says that a change adds for its assumption."""
+"""Message of the assertion that a change adds for its assumption."""
 
 
 @dataclass
@@ -187,9 +187,9 @@ def _compared(caller: Caller, one: Observed, is_compiling: bool, proof: Proof | 
 
 
 _REFUSED = "refused"
-"""What a call is that does not keep to an assumption."""
+"""Label of a call that breaks an assumption."""
 _VALUE = "a value"
-"""What a call is that gives NaN or infinity where Python's numbers raise."""
+"""Label of a call that gives NaN or infinity where Python's numbers raise."""
 
 
 def _error_text(error: Exception | None) -> str:

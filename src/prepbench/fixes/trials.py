@@ -48,9 +48,9 @@ class Answer:
     """
 
     LOOKUPS: ClassVar = (IndexError, KeyError)
-    """What asks for something that is not there: no change may find anything there."""
+    """Errors of asking for something absent: no change may find anything there."""
     NUMBERS: ClassVar = (ZeroDivisionError, OverflowError, ValueError)
-    """What Python's numbers refuse, where tensors give NaN or infinity."""
+    """Errors of Python's numbers where tensors give NaN or infinity."""
 
     outcome: Outcome | None = None
     written: dict[str, torch.Tensor] = field(default_factory=dict)

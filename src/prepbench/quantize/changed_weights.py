@@ -21,7 +21,7 @@ from prepbench.quantize.statistics import Statistics
 from prepbench.settings import CompileOptions, QuantizationSettings
 
 EQUALISED = "channels equalised"
-"""What a report says of a layer whose channels were scaled."""
+"""The note of a layer whose channels were scaled."""
 
 # bits
 _ROOM_FOR_OUTLIERS = 8

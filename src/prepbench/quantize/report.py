@@ -66,7 +66,7 @@ class LayerReport:
 
 
 QUANTIZED, BY_RULE, FLOAT, NOT_REACHED = "quantized", "float by rule", "float", "not reached"
-"""What can become of a parameter or buffer."""
+"""The outcomes of a parameter or buffer."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from prepbench.results.run import Run
 M = TypeVar("M", bound=Measurement)
 
 _OWN = ("state", "target_name", "targets", "pruned", "recovered")
-"""What a run has beside its result, as its row of the journal keeps it."""
+"""Columns of a run beside its result, in its row of the journal."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from prepbench.search.candidates import name_of_settings
 from prepbench.settings import PruningSettings, QuantizationSettings
 
 Candidate = QuantizationSettings | PruningSettings | tuple[QuantizationSettings, PruningSettings]
-"""What a layer may become, as it is given."""
+"""One choice for a layer, as the caller gives it."""
 
 
 @dataclass(frozen=True)
@@ -47,4 +47,4 @@ class LayerChoice:
 
 
 Choices = Mapping[str, LayerChoice]
-"""What layers may take instead of staying as they are, by name."""
+"""Choices of layers, by name, beside staying as they are."""

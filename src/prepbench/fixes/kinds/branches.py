@@ -36,7 +36,7 @@ from prepbench.fixes.syntax import (
 _MOST_STATEMENTS = 400
 _EYE = "{torch}.eye({x}.shape[-1], dtype={x}.dtype, device={x}.device)"
 _HARMLESS = ("1", "{torch}.arange(1, {x}.numel() + 1, device={x}.device).view_as({x})", _EYE)
-"""What a side computes with where it is not taken: for logarithms, for distances, and for matrices."""
+"""Values that a side which is not taken computes with: for logarithms, for distances, and for matrices."""
 
 
 def propose(site: Site) -> Iterator[Proposal]:

@@ -30,7 +30,7 @@ from prepbench.fixes.syntax import (
 )
 
 _COMPUTED = (cst.BinaryOperation, cst.UnaryOperation, cst.Comparison)
-"""What never shares the memory of an operand, as ``torch.cond`` asks of results."""
+"""Operators whose results never share memory with an operand, as ``torch.cond`` requires."""
 
 
 def propose(site: Site) -> Iterator[Proposal]:

@@ -55,7 +55,7 @@ _POINTWISE_LAYERS = (
 )  # fmt: skip
 _REDUCTIONS = {"mean": "0", "sum": "0", "max": 'float("-inf")', "amax": 'float("-inf")', "min": 'float("inf")',
                "amin": 'float("inf")', "logsumexp": 'float("-inf")'}  # fmt: skip
-"""What is reduced beside the part, which changes nothing."""
+"""The neutral element that is reduced beside the part."""
 _NEED_VALUES = ("max", "amax", "min", "amin")
 
 
@@ -660,7 +660,7 @@ def _assigns(each: Statement, row: Expression) -> bool:
 
 
 _MAKES = ("zeros", "ones", "empty", "full", "new_")
-"""What makes a tensor of which nothing is needed but its form."""
+"""Functions that make a tensor of which only the shape and dtype are needed."""
 
 
 def _last_name(call: cst.Call) -> str:
