@@ -19,7 +19,7 @@ from prepbench.targets import target_for
 SEVERAL = (pb.OnnxRuntimeDeployment(), pb.OpenVinoDeployment(), pb.EagerDeployment())
 # what the temporary folders of compiled models are for
 FOLDERS = {"onnxruntime": "onnx", "openvino": "openvino"}
-LATE = ("progress", "check_lowered", "measured_size")
+LATE = ("progress", "LoweredCheck", "measured_size")
 
 
 def target_name(settings: pb.DeploymentSettings) -> str:
@@ -81,7 +81,7 @@ def fresh(net: nn.Module, target: pb.DeploymentSettings, **keywords: Any) -> pb.
     return pb.compile_model(net, tracing_inputs=samples(), deployment_settings=target, **keywords)
 
 
-@pytest.mark.parametrize(("number", "place"), [*enumerate(("check_lowered", "progress", "measured_size"))])
+@pytest.mark.parametrize(("number", "place"), [*enumerate(("LoweredCheck", "progress", "measured_size"))])
 def test_a_run_over_several_targets_that_failed_late_runs_again(
     net: nn.Module, folders: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch, place: str, number: int
 ) -> None:
