@@ -79,6 +79,7 @@ class _Images:
         self._made: dict[int, Any] = {}
         # an id is valid only as long as its object lives, so the keys of _made are kept alive
         self._kept: list[Any] = []
+        self._reach = _Reach(changes)
         self.changed: dict[types.CodeType, list[types.FunctionType]] = {}
 
     def _note(self, value: Any, image: Any) -> Any:
@@ -91,13 +92,13 @@ class _Images:
         known: types.FunctionType | None = self._made.get(id(value))
         if known is not None:
             return known
-        # Recursion ends here: a function that reaches itself gets itself, so its recursive calls run the original code.
+        # Recursion through cells ends here: a function that holds itself calls its original code there.
         self._note(value, value)
         code = self._changes.get(value.__code__, value.__code__)
         names = self.globals(value.__globals__) if is_user_file(value.__code__.co_filename) else value.__globals__
         # a function that names no changed global keeps its dict: the copy would not see what is assigned to globals
         # later
-        if names is not value.__globals__ and not _uses(code, names, value.__globals__):
+        if names is not value.__globals__ and not self._reach.calls(code, value.__globals__):
             names = value.__globals__
         if code is not value.__code__:
             self.changed.setdefault(value.__code__, []).append(value)
@@ -171,10 +172,10 @@ class _Images:
             made: dict[str, Any] = self._made[id(names)]
             return made
         self._note(names, names)
-        if self._changes.keys().isdisjoint(_codes_of(names)):
+        if not self._reach.has(names):
             return names
-        # Noted before it is filled, because its functions ask for their common globals and get this dict. Each sees the
-        # images so far: a caller that the file defines above its callee keeps the original callee (see _uses above).
+        # Noted before it is filled, because its functions ask for their common globals and get this dict. Which of them
+        # need it is known beforehand, whatever the order in which the file defines them.
         images = dict(names)
         self._note(names, images)
         for name, value in names.items():
@@ -183,6 +184,49 @@ class _Images:
             elif isinstance(value, type) and issubclass(value, torch.autograd.Function):
                 images[name] = self.type(value)
         return images
+
+
+class _Reach:
+    """The functions that run changed code: their own, or that of a global which they name, also in another file."""
+
+    def __init__(self, changes: Changes) -> None:
+        self._changes = changes
+        self._files: dict[int, Mapping[str, Any]] = {}
+        self._found: set[int] = set()
+
+    def has(self, names: Mapping[str, Any]) -> bool:
+        """Return whether a file's globals hold such a function."""
+        self._read(names)
+        return any(id(value) in self._found for value in names.values())
+
+    def calls(self, code: types.CodeType, names: Mapping[str, Any]) -> bool:
+        """Return whether code with these globals names such a function."""
+        self._read(names)
+        return any(id(names[name]) in self._found for name in _all_names(code) if name in names)
+
+    def _read(self, names: Mapping[str, Any]) -> None:
+        if id(names) in self._files:
+            return
+        self._files[id(names)] = names
+        open_ones, functions = [names], []
+        for file in open_ones:
+            for value in list(file.values()):
+                if not self._changes.keys().isdisjoint(_codes_of({"": value})):
+                    self._found.add(id(value))
+                if isinstance(value, types.FunctionType) and is_user_file(value.__code__.co_filename):
+                    functions.append(value)
+                    if id(value.__globals__) not in self._files:
+                        self._files[id(value.__globals__)] = value.__globals__
+                        open_ones.append(value.__globals__)
+        calls = [(id(one), one.__globals__, _all_names(one.__code__)) for one in functions]
+        size = -1
+        while size != len(self._found):
+            size = len(self._found)
+            self._found |= {
+                number
+                for number, file, called in calls
+                if number not in self._found and any(id(file[name]) in self._found for name in called if name in file)
+            }
 
 
 def _codes_of(names: Mapping[str, Any]) -> set[types.CodeType]:
@@ -203,11 +247,6 @@ def _holds_function(cell: types.CellType) -> bool:
         return isinstance(cell.cell_contents, types.FunctionType)
     except ValueError:
         return False
-
-
-def _uses(code: types.CodeType, images: Mapping[str, Any], names: Mapping[str, Any]) -> bool:
-    """Return whether a function names a global that has an image of its own."""
-    return any(name in names and images[name] is not names[name] for name in _all_names(code))
 
 
 def _names(code: types.CodeType, name: str) -> bool:
