@@ -231,7 +231,7 @@ def test_what_failed_leaves_no_folder_while_its_error_is_kept(
             pb.compile_model(NoOperator(), **settings)
         assert refused.value.__cause__ is not None
     for kind in (ValueError, KeyboardInterrupt):
-        monkeypatch.setattr(stages, "check_lowered", mock.Mock(side_effect=kind))
+        monkeypatch.setattr(stages, "LoweredCheck", mock.Mock(side_effect=kind))
         with pytest.raises(kind):
             pb.compile_model(Small(1).eval(), **settings)
     assert [name for name in os.listdir(temporary) if name.startswith("prepbench")] == []

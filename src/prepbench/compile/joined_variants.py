@@ -14,7 +14,7 @@ from prepbench.compile.tensor_specs import joined_tensor_specs
 from prepbench.compile.variant_calls import VariantCall
 from prepbench.errors import TargetError
 from prepbench.quantize import LayerReport, TensorReport
-from prepbench.quantize.report import NOT_REACHED, QUANTIZED
+from prepbench.quantize.report import NOT_CALLED, NOT_REACHED, QUANTIZED
 from prepbench.running.compare_samples import is_same
 
 
@@ -102,9 +102,14 @@ def _joined_layers(reports: Sequence[CompileReport]) -> Iterator[LayerReport]:
         for row in report.layers:
             rows.setdefault(row.fqn, []).append((index, row))
     for some in rows.values():
-        place, row = next(((i, row) for i, row in some if row.quantized), some[0])
-        others = [f"variant {i}: {other.summary}" for i, other in some if other.summary != row.summary]
-        notes = [note for note in (row.note, f"as in variant {place}; {'; '.join(others)}" if others else "") if note]
+        called = [(index, row) for index, row in some if row.reason != NOT_CALLED] or some
+        place, row = next(((i, row) for i, row in called if row.quantized), called[0])
+        others = [f"variant {i}: {other.summary}" for i, other in called if other.summary != row.summary]
+        notes = [row.note] if row.note else []
+        if len(called) < len(some):
+            notes.append(f"called in variant {' and '.join(str(index) for index, _ in called)} only")
+        if others:
+            notes.append(f"as in variant {place}; {'; '.join(others)}")
         yield replace(row, note="; ".join(notes))
 
 

@@ -23,7 +23,7 @@ from prepbench.quantize.layer_noise import bounded_decibels
 from prepbench.quantize.observed import Observed
 from prepbench.quantize.observed_graph import observer_of
 from prepbench.quantize.plan import Plan
-from prepbench.quantize.report import LayerReport
+from prepbench.quantize.report import NOT_CALLED, LayerReport
 from prepbench.settings import ExplainedLayer, is_within, tensors_of_layer
 
 _IN_EACH_CALL = "ranges of activations are found in each call"
@@ -104,7 +104,7 @@ class LayerReporter:
         if not operators and around:
             return f"not called on the tracing inputs, or only by {around[0].part}, a leaf ({around[0].kind})"
         if not operators:
-            return "not called on the tracing inputs"
+            return NOT_CALLED
         return f"no int8 form of {', '.join(operators[:3])}"
 
 

@@ -68,6 +68,9 @@ class LayerReport:
 QUANTIZED, BY_RULE, FLOAT, NOT_REACHED = "quantized", "float by rule", "float", "not reached"
 """The outcomes of a parameter or buffer."""
 
+NOT_CALLED = "not called on the tracing inputs"
+"""The reason of a layer that no graph calls."""
+
 
 @dataclass(frozen=True)
 class TensorReport:
