@@ -237,16 +237,18 @@ class LoweredCheck:
         is_quantized = self._original is not None
         unit = _STEP if is_quantized else self._unit
         moved = [list(_WithNoise(self._program, unit, seed).run(*_clones(sample.args))) for seed in (0, 1)]
-        pairs = list(enumerate(zip(expected, got, strict=True)))
         is_within = self._is_no_noisier if is_quantized else self._is_within
-        if all(is_within(i, right, value, [each[i] for each in moved], largest) for i, (right, value) in pairs):
-            return True
-        if not self._decides:
-            return False
+        off = [
+            (place, right)
+            for place, (right, value) in enumerate(zip(expected, got, strict=True))
+            if not is_within(place, right, value, [each[place] for each in moved], largest)
+        ]
+        if not off or not self._decides:
+            return not off
         for last_first in (False, True):
             moved.append(with_ties_broken(self._program, sample, last_first=last_first)[0])
         kinds = [self._closeness if from_floats else EXACT for from_floats in self._from_floats]
-        return not all(difference(right, each[i], kinds[i]).equal for each in moved for i, (right, _) in pairs)
+        return not any(all(difference(right, each[i], kinds[i]).equal for each in moved) for i, right in off)
 
     def _is_rounded_otherwise(
         self, expected: Sequence[Any], got: Sequence[Any], sample: Sample, largest: float
