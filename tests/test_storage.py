@@ -87,6 +87,20 @@ def fill(text: str) -> Callable[[Path], None]:
     return lambda folder: (folder / "a").mkdir() or ((folder / "a" / "b").write_text(text) and None)
 
 
+def test_a_device_or_pipe_stays(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StorageError, match=r"pipe or socket is there\. .*Choose the path of a file"):
+        write_file(tmp_path / "pipe", "text")
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_file_is_no_folder_to_write_into(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match=r"file is not a folder\. .*parent is a folder"):
+        write_folder(tmp_path / "file" / "inside" / "model", lambda folder: None)
+    assert (tmp_path / "file").read_text() == ""
+
+
 def test_a_folder_is_written_and_replaced(tmp_path: Path) -> None:
     place = tmp_path / "deep" / "model"
     write_folder(place, fill("one"))

@@ -31,6 +31,7 @@ _REMEDIES = {
     errno.ENOENT: "Create the folder first, or choose one that exists.",
     errno.ENOTDIR: "Choose a path whose parent is a folder.",
     errno.EISDIR: "Choose the path of a file.",
+    errno.ENODEV: "Choose the path of a file.",
     errno.ENAMETOOLONG: "Choose a shorter name.",
 }
 _REMEDY = "Check the disk, or choose another folder."
@@ -59,8 +60,7 @@ def write_file(path: Name, data: bytes | str, before: Callable[[], object] | Non
     given, content = Path(path), data.encode() if isinstance(data, str) else data
     place = Path(os.path.realpath(given))  # a link stays, and its target is written
     with typed_errors(given, len(content)), interrupts.held():
-        if place.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        _check_place(place)
         handle, beside = tempfile.mkstemp(prefix=f".{place.name[:64]}.", dir=place.parent)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -104,6 +104,7 @@ def move_file(source: Name, path: Name) -> Path:
     given = Path(path)
     place = Path(os.path.realpath(given))
     with typed_errors(given, Path(source).stat().st_size), interrupts.held():
+        _check_place(place)
         with Path(source).open("rb") as file:
             os.fsync(file.fileno())
         os.chmod(source, stat.S_IMODE(place.stat().st_mode) if place.exists() else 0o644)
@@ -171,18 +172,28 @@ def folder_beside(path: Name) -> Iterator[Path]:
     place = Path(os.path.realpath(given))
     with interrupts.held(), contextlib.ExitStack() as undo:
         with typed_errors(given):
-            if place.is_dir():
-                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            _check_place(place)
             undo.enter_context(_folders_above(place))
             beside = Path(tempfile.mkdtemp(prefix=f".{place.name[:64]}.", dir=place.parent))
             undo.callback(shutil.rmtree, beside, ignore_errors=True)
         yield beside
 
 
+def _check_place(place: Path) -> None:
+    """Refuse a folder, and what is no file at all: a file moved onto a device would take the device away."""
+    if place.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if place.exists() and not place.is_file():
+        raise OSError(errno.ENODEV, "a device, pipe or socket is there")
+
+
 @contextlib.contextmanager
 def _folders_above(place: Path) -> Iterator[None]:
     """Create the parent folders of a place; remove the new ones if the block fails."""
     missing = [folder for folder in place.parents if not folder.exists()]
+    lowest = next(folder for folder in place.parents if folder.exists())
+    if not lowest.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, f"{lowest} is not a folder")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         yield
