@@ -49,3 +49,10 @@ def pytest_collection_finish() -> None:
     """What torch and the tests' modules made when they were imported is never garbage: collecting passes over it."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _earlier_modules_are_not_collected_again() -> None:
+    """What earlier test modules and their libraries keep for good would cost seconds at each full collection."""
+    gc.collect()
+    gc.freeze()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -20,3 +20,19 @@ def every_second(*axes: Mapping[str, Any]) -> list[Any]:
         names, values = zip(*(entry for _, entry in places), strict=True)
         found.append(pytest.param(*values, id="-".join(names), marks=marks))
     return found
+
+
+def of_turn(names: Iterable[str], turn: int, turns: int = 2) -> list[str]:
+    """Each second name, or third, by ``turn`` from 0 on: those that one test takes in the short form."""
+    return list(names)[turn::turns]
+
+
+def in_turns(names: Iterable[str], turn: int, turns: int = 2, order: Iterable[str] | None = None) -> list[Any]:
+    """All names as parameters of a test; those of other turns are left to the long form.
+
+    Tests of one pipeline take different turns, so that every name is in the short form of one of them. Where they take
+    different names, ``order`` has all of them.
+    """
+    given = list(names)
+    short = set(of_turn(given if order is None else order, turn, turns))
+    return [pytest.param(name, marks=[] if name in short else [pytest.mark.stress]) for name in given]

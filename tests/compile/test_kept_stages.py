@@ -42,6 +42,15 @@ def fresh() -> Fresh:
     return compile_anew
 
 
+@pytest.fixture(scope="module")
+def once() -> tuple[nn.Module, pb.KeptStages]:
+    """A model that was compiled once, and what was kept of it."""
+    torch.manual_seed(0)
+    model, kept = SmallNet().eval(), pb.KeptStages(captures=50)
+    int8(model, pb.EagerDeployment(), reuse=kept)
+    return model, kept
+
+
 def is_close(one: float | None, other: float | None) -> bool:
     """Whether two SQNRs differ by rounding at most; ``None`` where nothing was measured."""
     return one == other if one is None or other is None else math.isclose(one, other, abs_tol=1e-4)
@@ -164,9 +173,8 @@ def test_samples_that_were_written_to_are_read_again(net: nn.Module) -> None:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_each_argument_counts(net: nn.Module, changes: dict[str, Any], reused: bool) -> None:
-    kept = pb.KeptStages()
-    int8(net, pb.EagerDeployment(), reuse=kept)
+def test_each_argument_counts(once: tuple[nn.Module, pb.KeptStages], changes: dict[str, Any], reused: bool) -> None:
+    net, kept = once
     second = int8(net, pb.EagerDeployment(), reuse=kept, **changes)
     assert ("capture" in second.report.reused) is reused
     assert_same(second, int8(net, pb.EagerDeployment(), **changes), images(1))

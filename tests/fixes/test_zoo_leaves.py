@@ -12,10 +12,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from prepbench.capture.aten import leaf_operators
 from prepbench.capture.aten.capture import capture
 from prepbench.inputs import Sample, normalize_samples
-from tests.fixes.zoo.all import CASES, in_turns, turn_of
+from tests.fixes.zoo.all import CASES
+from tests.turns import in_turns, of_turn
 
 MOST_INSIDE = 0.5
-TURN = 2
+TURN = (1, 3)
 _SHARES: dict[str, float] = {}
 
 
@@ -48,7 +49,7 @@ def in_leaves(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-@pytest.mark.parametrize("name", in_turns(TURN))
+@pytest.mark.parametrize("name", in_turns(CASES, *TURN))
 def test_every_module_is_captured(name: str, in_leaves: list[int]) -> None:
     model, samples = CASES[name].built()
     captured = capture(model, samples, fullgraph=False)
@@ -64,7 +65,7 @@ def test_every_module_is_captured(name: str, in_leaves: list[int]) -> None:
 
 @pytest.mark.parametrize("complete", [False, pytest.param(True, marks=pytest.mark.stress)], ids=["short", "long"])
 def test_leaves_hold_few_operators(complete: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    short = turn_of(TURN)
+    short = of_turn(CASES, *TURN)
     names = [name for name in CASES if name not in short] if complete else short
     shares = [_SHARES[name] for name in names if name in _SHARES]
     if len(shares) < len(names):

@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from prepbench.prepare import prepare_model
 from prepbench.prepare.modules import CLASSES, Operator
 from prepbench.prepare.operations import TABLE, operation_of
+from tests.turns import in_turns
 
 # names that torch reports and that no forward can call
 _MACHINERY = {"__deepcopy__", "__get__", "__set__"}
@@ -144,7 +145,7 @@ WITHOUT_INPUTS = {
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.stress)], ids=["few", "all"])
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", in_turns(names(), 0))
 def test_values_and_gradients(name: str, every: bool) -> None:
     compared = 0
     for form, call in variants(name, every):

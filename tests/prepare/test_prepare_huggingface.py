@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from prepbench.prepare import prepare_model
-from tests.zoo.huggingface import ARCHITECTURES, build, in_turns, without_log_lines
+from tests.turns import in_turns
+from tests.zoo.huggingface import ARCHITECTURES, build, without_log_lines
 
 pytest.importorskip("transformers")
 

@@ -12,6 +12,7 @@ from prepbench.errors import CaptureError, InputError
 from prepbench.inputs import normalize_samples
 from prepbench.prepare import PreparedModel, prepare_model
 from prepbench.running.equality import REWRITTEN, difference
+from tests.turns import in_turns
 from tests.zoo import ZOO
 
 MODULES = [name for name, case in ZOO.items() if isinstance(case.make(), torch.nn.Module)]
@@ -35,7 +36,7 @@ def run(function: Any, sample: Any) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", [name for name in TRACEABLE if not ZOO[name].assumes])
+@pytest.mark.parametrize("name", in_turns([name for name in TRACEABLE if not ZOO[name].assumes], 0, order=ZOO))
 def test_prepared_and_equal_at_sizes_never_shown(name: str) -> None:
     case = ZOO[name]
     model, made = prepared(name)
@@ -51,7 +52,7 @@ def test_prepared_and_equal_at_sizes_never_shown(name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", [name for name in TRACEABLE if not ZOO[name].assumes])
+@pytest.mark.parametrize("name", in_turns([name for name in TRACEABLE if not ZOO[name].assumes], 1, order=ZOO))
 def test_gradients_are_those_of_the_original(name: str) -> None:
     case = ZOO[name]
     model, made = prepared(name)
@@ -90,7 +91,7 @@ def test_a_forward_that_cannot_be_traced_says_why(name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", TRACEABLE)
+@pytest.mark.parametrize("name", in_turns(TRACEABLE, 1, order=ZOO))
 def test_what_is_left_has_a_reason_and_nothing_is_called_twice(name: str) -> None:
     case = ZOO[name]
     torch.manual_seed(0)

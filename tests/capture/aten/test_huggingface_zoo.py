@@ -15,7 +15,8 @@ from prepbench.capture.sizes.resizing import linked_axes, resized
 from prepbench.inputs import Sample, normalize_samples
 from prepbench.running.equality import ROUNDED, difference
 from prepbench.running.outcomes import run
-from tests.zoo.huggingface import ARCHITECTURES, LEAVES, LOOPS, build, in_turns, without_log_lines
+from tests.turns import in_turns
+from tests.zoo.huggingface import ARCHITECTURES, LEAVES, LOOPS, build, without_log_lines
 
 pytest.importorskip("transformers")
 
@@ -39,7 +40,7 @@ def test_the_list_covers_thirty_architectures() -> None:
     assert set(CAPTURED) <= set(ARCHITECTURES)
 
 
-@pytest.mark.parametrize("name", in_turns(CAPTURED, 1))
+@pytest.mark.parametrize("name", in_turns(CAPTURED, 1, order=ARCHITECTURES))
 def test_captured_and_equal_at_unseen_sizes(name: str) -> None:
     model, samples = build(name)
     captured = capture(model, samples, fullgraph=False)
@@ -52,7 +53,7 @@ def test_captured_and_equal_at_unseen_sizes(name: str) -> None:
         assert axis.status == "holds" or (axis.status == "bounded" and axis.reason), report
 
 
-@pytest.mark.parametrize("name", in_turns(TRACED, 0))
+@pytest.mark.parametrize("name", in_turns(TRACED, 0, order=ARCHITECTURES))
 def test_traced_and_equal_at_unseen_sizes(name: str) -> None:
     model, samples = build(name)
     collection = recursive_trace(model, inputs=samples)

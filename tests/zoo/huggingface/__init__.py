@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import importlib
 
-from tests.zoo.huggingface.registry import ARCHITECTURES, LEAVES, LOOPS, build, in_turns, without_log_lines
+from tests.zoo.huggingface.registry import ARCHITECTURES, LEAVES, LOOPS, build, without_log_lines
 
-__all__ = ["ARCHITECTURES", "LEAVES", "LOOPS", "build", "in_turns", "without_log_lines"]
+__all__ = ["ARCHITECTURES", "LEAVES", "LOOPS", "build", "without_log_lines"]
 
 for _family in ("text", "sequence_to_sequence", "vision", "audio", "multimodal"):
     importlib.import_module(f"{__name__}.{_family}")

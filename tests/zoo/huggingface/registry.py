@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
 import torch
 
 Samples = list[Any]
@@ -116,12 +115,3 @@ def without_log_lines() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, before, strict=True):
             logger.setLevel(level)
-
-
-def in_turns(names: Iterable[str], turn: int) -> list[Any]:
-    """The names as parameters of a test; each second architecture, by ``turn`` 0 or 1, is left to the long form.
-
-    Two tests of the same pipeline take one turn each, so that every architecture is in the short form of one of them.
-    """
-    order = list(ARCHITECTURES)
-    return [pytest.param(name, marks=[] if order.index(name) % 2 == turn else [pytest.mark.stress]) for name in names]
