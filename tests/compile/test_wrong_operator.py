@@ -36,6 +36,17 @@ def wrong_translation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export, "translations", lambda: {**right(), **wrong})
 
 
+def test_an_operator_that_fails_when_it_runs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(x: Any) -> Any:
+        return opset21.Add(x, opset21.Gather(x, opset21.Constant(value_ints=[99]), axis=1))  # there are 6 columns
+
+    right: Callable[[], Any] = translations.translations
+    monkeypatch.setattr(export, "translations", lambda: {**right(), torch.ops.aten.log_sigmoid.default: fails})
+    samples = [torch.randn(2, 6), torch.randn(3, 6)]
+    with pytest.raises(TargetError, match=r"on tracing_inputs\[\d\]. It fails at aten.log_sigmoid in gate \(.*:\d+\)"):
+        pb.compile_model(Gated(), tracing_inputs=samples, deployment_settings=pb.OnnxRuntimeDeployment())
+
+
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

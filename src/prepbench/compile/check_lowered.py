@@ -185,7 +185,11 @@ class LoweredCheck:
     ) -> list[Any]:
         """Compare the outputs of one call; return the inputs as the call leaves them."""
         given = _clones(sample.args)
-        got = list(self._runtime.run(given))
+        try:
+            got = list(self._runtime.run(given))
+        except TargetError as error:
+            where = self._blame.of_failure(sample) if self._blame is not None else ""
+            raise TargetError(" ".join(filter(None, (str(error), f"This is on {name}.", where)))) from error
         if len(got) == len(expected):
             got = [_like(value, right) for value, right in zip(got, expected, strict=True)]
         found = difference(expected, got, self._closeness)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import operator
 import os
 import shutil
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from prepbench.errors import TargetError
 from prepbench.inputs import Sample
 from prepbench.running.source_lines import place_in_stack_trace
 from prepbench.settings import DeploymentSettings
@@ -52,6 +54,29 @@ class Blame:
             return self._sentences(sample, is_right)
         except Exception:  # the bug it searches for may also prevent lowering in another form
             return UNKNOWN
+
+    def of_failure(self, sample: Sample) -> str:
+        """Return a sentence on the first operator that the runtime cannot run; empty where it is not found."""
+        try:
+            values = _Values(self._lowering.program.module(check_guards=False))
+            values.run(*_clones(sample.args))
+            nodes = [
+                node
+                for node, value in values.found.items()
+                if node.op == "call_function" and isinstance(value, torch.Tensor)
+            ]
+            # the shortest beginning of the graph that fails ends with the operator
+            first = bisect.bisect_left(range(1, len(nodes) + 1), True, key=lambda n: self._fails(nodes[:n], sample))
+            return f"It fails at {_described(nodes[first])}." if first < len(nodes) else ""
+        except Exception:  # some of its parts may not lower
+            return ""
+
+    def _fails(self, nodes: Sequence[fx.Node], sample: Sample) -> bool:
+        try:
+            self._run(self._returning(nodes), sample.args, len(nodes))
+        except TargetError:
+            return True
+        return False
 
     def _sentences(self, sample: Sample, is_right: IsRight) -> str:
         values = _Values(self._lowering.program.module(check_guards=False))

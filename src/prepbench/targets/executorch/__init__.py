@@ -98,7 +98,11 @@ def _bounds(metadata: Any, index: int) -> tuple[int, ...] | None:
 
 
 def _refused(what: str, error: Exception, said: str = "") -> TargetError:
-    return TargetError(f"ExecuTorch cannot {what} the program: {error}. {said} Choose another target for this model.")
+    reason = " ".join(filter(None, (f"{str(error).strip().rstrip('.')}.", said)))
+    return TargetError(
+        f"ExecuTorch cannot {what} the program: {reason} Choose another target, or keep the module or line in PyTorch "
+        "(leaf_modules=)."
+    )
 
 
 class ExecuTorchTarget(Target):
