@@ -33,10 +33,11 @@ from prepbench.compile.value_conditions import ValueCondition, check_values
 from prepbench.compile.variant_calls import VariantCall, VariantChoice
 from prepbench.errors import ConditionError, InputError
 from prepbench.inputs import Sample, named_leaves, parameter_names, plain_defaults
+from prepbench.objects.parts import part_at
 from prepbench.running.call_forms import CallForm
 from prepbench.running.check_inputs import about_batches
 from prepbench.running.compare_samples import is_same
-from prepbench.running.counted_numbers import CountedNumber, part_at, path_text
+from prepbench.running.counted_numbers import CountedNumber, path_text
 from prepbench.running.empty_caches import is_nothing
 from prepbench.running.object_nodes import fixed_numbers, is_mark, register_nodes
 from prepbench.running.tensor_numbers import as_tensor

@@ -12,7 +12,7 @@ from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.output_tree import Tree
 from prepbench.compile.result_classes import class_named, filled
 from prepbench.errors import InputError
-from prepbench.running.nested_values import attributes
+from prepbench.objects.parts import attributes
 
 
 def _trees(spec: CallSpec, names: tuple[str, ...]) -> dict[str, Tree]:

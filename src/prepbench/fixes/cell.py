@@ -25,7 +25,7 @@ from prepbench.fixes.cell_code import (
 from prepbench.fixes.cell_places import Place, functions_in, places_of
 from prepbench.fixes.source_text import SourceText
 from prepbench.fixes.syntax import read_names, renamed, stored_names, text_of, walk
-from prepbench.running.source_lines import is_user_file
+from prepbench.objects.parts import is_user_file
 
 _LIKE = '''def like(old, new):
     """The function ``new`` with the globals, variables and defaults of ``old``."""

@@ -16,9 +16,9 @@ from prepbench._torch_compat import pytree
 from prepbench._torch_compat.tensors import version_of
 from prepbench.inputs import Sample
 from prepbench.internal_errors import raise_if_internal
+from prepbench.objects.parts import is_user_code
 from prepbench.patching import patched_here
 from prepbench.running.outcomes import Outcome, outcome, without_output
-from prepbench.running.source_lines import is_user_code
 from prepbench.running.time_limit import TimeLimit, TimeLimitReached
 from prepbench.running.unchanged import NotedState, own_copy, unchanged
 

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from prepbench.document.model import SourceLine
+from prepbench.objects.parts import is_user_code
 from prepbench.patching import patched, undoing
-from prepbench.running.source_lines import is_user_code, source_of_frame
+from prepbench.running.source_lines import source_of_frame
 
 Reads = dict[int, tuple[torch.nn.Module, SourceLine | None]]
 """The modules whose flag the user's code reads, with the line that does; by ``id``."""

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat import pytree
+from prepbench.objects.parts import Step, attributes
 from prepbench.running.empty_caches import is_nothing
-from prepbench.running.nested_values import Step, attributes
 from prepbench.running.object_nodes import holds_values, is_registered
 from prepbench.running.tensor_numbers import as_tensor, tensor_numbers
 

@@ -17,7 +17,7 @@ import torch
 from prepbench.checks import described
 from prepbench.errors import InputError
 from prepbench.inputs import scripted_signature
-from prepbench.running.source_lines import is_user_file
+from prepbench.objects.parts import is_user_file
 
 
 class FunctionModule(torch.nn.Module):

@@ -10,7 +10,7 @@ import torch
 from prepbench.checks import described
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, named_leaves, positional_names
-from prepbench.running.nested_values import has_no_parts
+from prepbench.objects.parts import NO_DATA
 from prepbench.running.object_nodes import classes_in, fixed_numbers, is_mark
 from prepbench.running.tensor_numbers import tensor_numbers
 
@@ -195,6 +195,6 @@ def _is_same(leaf: Any, other: Any, begun: set[tuple[int, int]]) -> bool:
         return leaf.keys() == other.keys() and all(_is_same(leaf[key], other[key], begun) for key in leaf)
     # a cache that a model takes and never fills, or a layer of it that has none
     has_equality = getattr(type(leaf), "__eq__", None) is not getattr(object, "__eq__", None)
-    if has_equality or has_no_parts(leaf) or not hasattr(leaf, "__dict__"):
+    if has_equality or isinstance(leaf, NO_DATA) or not hasattr(leaf, "__dict__"):
         return False
     return _is_same(vars(leaf), vars(other), begun)

@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from prepbench.running.nested_values import Step, attributes
+from prepbench.objects.parts import Steps, expression, part_at
 
-Steps = tuple[Step, ...]
 Named = Mapping[str, Any]
 """The arguments of a call by name."""
 
@@ -70,27 +69,9 @@ def count_from_sizes(numbers: Sequence[CountedNumber], named: Named) -> None:
         object.__setattr__(part_at(named, number.steps[:-1]), number.steps[-1][1], number.value(named))
 
 
-def part_at(value: Any, steps: Steps) -> Any:
-    """Return the part of a value at the end of the steps.
-
-    Raises:
-        LookupError: there is none.
-    """
-    for kind, key in steps:
-        if kind == "item":
-            value = value[key]
-        else:
-            held = attributes(value)
-            if key not in held:
-                raise LookupError(f"no attribute {key!r}")
-            value = held[key]
-    return value
-
-
 def path_text(steps: Steps) -> str:
     """Return steps as shown to users, e.g. ``"past.layers[0].keys"``."""
-    (_, name), *rest = steps
-    return str(name) + "".join(f".{key}" if kind == "attr" else f"[{key!r}]" for kind, key in rest)
+    return expression(str(steps[0][1]), steps[1:])
 
 
 def _listed(steps: Steps) -> list[Any]:

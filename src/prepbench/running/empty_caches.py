@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
+from prepbench.objects.parts import NO_DATA, attributes
 from prepbench.running.find_counted import noted_sizes
-from prepbench.running.nested_values import attributes, collect, has_no_parts, is_value, map_values
+from prepbench.running.nested_values import collect, is_value, map_values
 from prepbench.running.object_nodes import marks_in, register_nodes
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
@@ -121,7 +122,7 @@ def _filled(value: Any, template: Any, make: _Make, is_inside: bool, owner: Mapp
     """
     if is_value(template):
         return make(template, owner) if is_inside and is_nothing(value) else value
-    if type(value) is not type(template) or has_no_parts(template) or not collect(template):
+    if type(value) is not type(template) or isinstance(template, NO_DATA) or not collect(template):
         return value
     if isinstance(template, list | tuple):
         parts = [_filled(one, other, make, is_inside) for one, other in zip(value, template, strict=False)]

@@ -12,8 +12,9 @@ import torch
 
 from prepbench._torch_compat import pytree
 from prepbench.inputs import Sample
+from prepbench.objects.parts import NO_DATA, PLAIN, attributes
 from prepbench.running.equal_tensors import Closeness, Difference, TensorComparison
-from prepbench.running.nested_values import attributes, collect, has_no_parts
+from prepbench.running.nested_values import collect
 from prepbench.running.outcomes import Outcome, outcome
 
 EXACT = Closeness()
@@ -106,7 +107,7 @@ class _Comparison:
             yield from self._mappings(one, other, path)
         elif isinstance(one, list | tuple):
             yield from self._sequences(one, other, path, [f"[{index}]" for index in range(len(one))])
-        elif isinstance(one, bool | int | float | complex | str | bytes | torch.dtype | torch.device | None):
+        elif isinstance(one, PLAIN):
             yield from self._plain(one, other, path)
         else:
             yield from self._objects(one, other, path)
@@ -139,7 +140,7 @@ class _Comparison:
         yield Difference(path, repr(one), repr(other))
 
     def _objects(self, one: Any, other: Any, path: str) -> Iterator[Difference]:
-        if one is other or has_no_parts(one) or (id(one), id(other)) in self.seen:
+        if one is other or isinstance(one, NO_DATA) or (id(one), id(other)) in self.seen:
             return
         self.seen.add((id(one), id(other)))
         if type(one) in pytree.SUPPORTED_NODES:

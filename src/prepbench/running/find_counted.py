@@ -8,13 +8,12 @@ from typing import Any
 
 import torch
 
-from prepbench._torch_compat import pytree
-from prepbench.running.counted_numbers import CountedNumber, Named, Steps, part_at
-from prepbench.running.nested_values import attributes, has_no_parts
+from prepbench.objects.parts import Part, Steps, data_parts, part_at, walk
+from prepbench.running.counted_numbers import CountedNumber, Named
 from prepbench.running.object_nodes import register_counted
 from prepbench.running.tensor_numbers import tensor_numbers
 
-_DEEPEST = 8
+_DEEPEST = 9
 
 
 def counted_numbers(calls: Sequence[Named]) -> tuple[CountedNumber, ...]:
@@ -85,23 +84,16 @@ def _size(tensor: Any, dim: int) -> int | None:
     return tensor.shape[dim] if isinstance(tensor, torch.Tensor) and dim < tensor.dim() else None
 
 
-def _parts(value: Any, steps: Steps = ()) -> Iterator[tuple[Steps, Any]]:
+def _parts(value: Any) -> Iterator[tuple[Steps, Any]]:
     """Yield the tensors and integers in a value with the steps that lead to them."""
-    if isinstance(value, torch.Tensor) or type(value) is int:
-        yield steps, value
-    elif has_no_parts(value) or len(steps) > _DEEPEST:
-        return
-    elif isinstance(value, Mapping):
-        for key, part in value.items():
-            if isinstance(key, str | int):
-                yield from _parts(part, (*steps, ("item", key)))
-    elif isinstance(value, tuple | list):
-        for index, part in enumerate(value):
-            yield from _parts(part, (*steps, ("item", index)))
-    elif type(value) not in pytree.SUPPORTED_NODES or type(value).__module__ != "builtins":
-        for name, part in attributes(value).items():
-            if name not in tensor_numbers(type(value)):
-                yield from _parts(part, (*steps, ("attr", name)))
+    found = walk(value, _inside, once=False, deepest=_DEEPEST)
+    return ((steps, part) for steps, part in found if isinstance(part, torch.Tensor) or type(part) is int)
+
+
+def _inside(value: Any) -> list[Part]:
+    kind = type(value)
+    numbers = tensor_numbers(kind)
+    return [(step, part) for step, part in data_parts(value) if step[0] == "item" or step[1] not in numbers]
 
 
 def _is_count(steps: Steps, part: Any) -> bool:

@@ -7,7 +7,6 @@ without raising them.
 from __future__ import annotations
 
 import collections
-import enum
 import functools
 import hashlib
 import os
@@ -21,19 +20,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from prepbench.running.plain_state import (
+from prepbench.objects.parts import (
+    PLAIN,
     is_own_class,
     is_own_function,
     is_own_object,
     named_globals,
     slots_of,
 )
-
-_ATOMS = (
-    type(None), int, float, complex, str, bytes, range, type(Ellipsis), enum.Enum, np.generic, torch.dtype,
-    torch.device, torch.Size, torch.layout, torch.memory_format,
-)  # fmt: skip
-"""Types that their repr describes completely."""
 
 
 @dataclass(frozen=True)
@@ -229,7 +223,7 @@ _CALLED = frozenset({"__call__", "__getattr__", "__getitem__", "__torch_function
 
 def _way_to_read(kind: type) -> Callable[[_Reader, Any], None] | None:
     """Return how values of a type are read; None for those that their repr describes."""
-    if issubclass(kind, _ATOMS):
+    if issubclass(kind, (*PLAIN, torch.Size)):
         return None
     for known, way in _WAYS:
         if issubclass(kind, known):

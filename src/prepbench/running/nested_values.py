@@ -7,17 +7,14 @@ those are walked through their attributes, and copied only along the way to a te
 from __future__ import annotations
 
 import copy
-import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from prepbench._torch_compat import pytree
-
-Step = tuple[str, Any]
-"""``("item", key)``, ``("attr", name)`` or ``("tensor", n)``: how to get from a value to one tensor inside it."""
+from prepbench.objects.parts import NO_DATA, SYMBOLS, Steps, attributes, data_parts, walk
 
 
 @dataclass(frozen=True)
@@ -27,22 +24,12 @@ class Slot:
     index: int
 
 
-_VALUES = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, Slot)
-_ATOMS = (
-    type(None), bool, int, float, complex, str, bytes, type, types.FunctionType, types.BuiltinFunctionType,
-    types.MethodType, types.ModuleType, torch.nn.Module, torch.dtype, torch.device, torch.layout, torch.memory_format,
-    torch.Generator, range, slice, type(Ellipsis),
-)  # fmt: skip
+_VALUES = (torch.Tensor, *SYMBOLS, Slot)
 
 
 def is_value(value: Any) -> bool:
     """Return whether tracing follows this value itself: a tensor, or a symbolic number."""
     return isinstance(value, _VALUES)
-
-
-def has_no_parts(value: Any) -> bool:
-    """Return whether ``value`` is of a type that is never walked into, such as a number, a function or a module."""
-    return isinstance(value, _ATOMS)
 
 
 def map_values(value: Any, function: Callable[[Any], Any]) -> Any:
@@ -88,11 +75,11 @@ class Mapper:
         return pytree.tree_unflatten(changed, spec)
 
     def _object(self, value: Any) -> Any:
-        if isinstance(value, _ATOMS):
-            return value
-        if isinstance(value, torch.Size):
+        if isinstance(value, torch.Size):  # a plain value, but its sizes may be symbolic
             items = [self.visit(item) for item in value]
             return value if all(a is b for a, b in zip(items, value, strict=True)) else tuple(items)
+        if isinstance(value, NO_DATA):
+            return value
         if id(value) not in self.done:
             self.done[id(value)] = value  # a cycle meets the original
             self.keep.append(value)
@@ -117,36 +104,16 @@ class Mapper:
         return clone
 
 
-def attributes(value: Any) -> dict[str, Any]:
-    """Return the instance attributes of ``value``, including those in ``__slots__``."""
-    found = dict(getattr(value, "__dict__", {}))
-    for kind in type(value).__mro__:
-        slots = kind.__dict__.get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            if not name.startswith("__") and hasattr(value, name):
-                found[name] = getattr(value, name)
-    return found
+_DEEPEST_PATH = 9
 
 
-def paths(value: Any) -> list[tuple[tuple[Step, ...], Any]]:
-    """Return each tensor and symbolic number in ``value`` with the steps that lead to it at run time."""
-    readable = {id(leaf): path for path, leaf in _readable_paths(value, (), 0)}
+def paths(value: Any) -> list[tuple[Steps, Any]]:
+    """Return each tensor and symbolic number in ``value`` with the steps that lead to it at run time: ``("tensor", n)``
+    where no path can be written.
+    """
+    found = walk(value, lambda part: [] if is_value(part) else data_parts(part), once=False, deepest=_DEEPEST_PATH)
+    readable = {id(leaf): steps for steps, leaf in found if is_value(leaf)}
     return [(readable.get(id(leaf), (("tensor", index),)), leaf) for index, leaf in enumerate(collect(value))]
-
-
-def _readable_paths(value: Any, path: tuple[Step, ...], depth: int) -> list[tuple[tuple[Step, ...], Any]]:
-    if isinstance(value, _VALUES):
-        return [(path, value)]
-    if isinstance(value, _ATOMS) or depth > 8:
-        return []
-    children: list[tuple[Step, Any]] = []
-    if isinstance(value, Mapping):
-        children = [(("item", key), part) for key, part in value.items() if isinstance(key, str | int)]
-    elif isinstance(value, tuple | list):
-        children = [(("item", index), part) for index, part in enumerate(value)]
-    else:
-        children = [(("attr", name), part) for name, part in attributes(value).items() if name.isidentifier()]
-    return [found for step, part in children for found in _readable_paths(part, (*path, step), depth + 1)]
 
 
 def tensor_at(value: Any, index: int) -> Any:

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat import pytree
-from prepbench.running.nested_values import attributes, is_value
+from prepbench.objects.parts import attributes
+from prepbench.running.nested_values import is_value
 from prepbench.running.tensor_numbers import as_number, parts_of, tensor_numbers
 
 _PLAIN = (

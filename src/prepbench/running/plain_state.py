@@ -8,13 +8,9 @@ globals.
 
 from __future__ import annotations
 
-import argparse
 import collections
-import dis
 import functools
 import operator
-import sys
-import sysconfig
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,17 +19,24 @@ from typing import Any
 import numpy as np
 import torch
 
+from prepbench.objects.parts import (
+    OPAQUE,
+    PLAIN,
+    is_own_class,
+    is_own_function,
+    is_own_object,
+    names_in,
+    reached,
+    slots_of,
+)
 from prepbench.patching import undoing
-from prepbench.running.source_lines import is_user_code, is_user_file
 
 PutBack = Callable[[], None]
 
-_ATOMS = (
-    type(None), bool, int, float, complex, str, bytes, range, type(Ellipsis), torch.Tensor, torch.dtype, torch.device,
-    torch.Size, torch.Generator, torch.jit.ScriptModule, torch.fx.Graph, torch.fx.Node, types.ModuleType,
-)  # fmt: skip
 _COMMON = frozenset({type(None), bool, int, float, str, torch.Tensor, torch.nn.Parameter})
-"""The most frequent of them, told apart without asking for every base class."""
+"""The most frequent values that keep nothing, told apart without asking for every base class."""
+
+_CONTAINERS = (dict, list, set, collections.deque)
 
 _LARGE = 10_000
 """Containers with more items are put back, but not looked into."""
@@ -48,19 +51,25 @@ def kept(*roots: Any) -> Iterator[PutBack]:
     Unchanged objects are not written to, because another thread may be running the model.
     """
     seen: set[int] = set()
-    atoms = dict.fromkeys(_COMMON, True)
+    keep_nothing = dict.fromkeys(_COMMON, True)
+    slot_names: Callable[[Any], list[str]] = functools.cache(slots_of)
     waiting: list[Any] = list(roots)
     while waiting:
         value = waiting.pop()
         kind = type(value)
-        if kind not in atoms:
-            atoms[kind] = issubclass(kind, _ATOMS)
-        if atoms[kind] or id(value) in seen:
+        if kind not in keep_nothing:
+            keep_nothing[kind] = issubclass(kind, (*PLAIN, *OPAQUE, torch.Tensor))
+        if keep_nothing[kind] or id(value) in seen:
             continue
         seen.add(id(value))
-        put_back, parts = _looked_into(value)
-        waiting += parts
-        if put_back is not None:
+        if isinstance(value, torch.nn.Module):
+            restore, parts = _module(value, slot_names(kind))
+            waiting += parts
+            yield restore
+            continue
+        is_large = isinstance(value, _CONTAINERS) and len(value) > _LARGE
+        waiting += getattr(value, "__dict__", {}).values() if is_large else [part for _, part in reached(value)]
+        if (put_back := _put_back(value)) is not None:
             yield put_back
 
 
@@ -73,47 +82,33 @@ def put_back_after(*roots: Any) -> Iterator[None]:
         yield
 
 
-def _looked_into(value: Any) -> tuple[PutBack | None, list[Any]]:
-    """Return how to restore a value if it is mutable, and its contents."""
-    if isinstance(value, torch.nn.Module):
-        return _module(value)
-    if isinstance(value, dict | list | set | collections.deque):
-        parts = list(value.values()) if isinstance(value, dict) else list(value)
-        # an instance of a subclass may have attributes, too
-        return content_kept(value), [*(parts if len(parts) <= _LARGE else ()), *getattr(value, "__dict__", {}).values()]
-    if isinstance(value, tuple | frozenset):
-        return None, list(value)
+def _put_back(value: Any) -> PutBack | None:
+    """Return how to restore a value; None if nothing can be written to it, or it is a library's."""
+    if isinstance(value, _CONTAINERS):
+        return content_kept(value)
     if isinstance(value, np.ndarray):
-        return (_array_kept(value) if value.nbytes <= _LARGE_ARRAY else None), []
-    if isinstance(value, types.MethodType):
-        return None, [value.__self__, value.__func__]
-    if isinstance(value, functools.partial):
-        return None, [value.func, value.args, value.keywords]
+        return _array_kept(value) if value.nbytes <= _LARGE_ARRAY else None
     if isinstance(value, types.FunctionType):
-        return _function(value) if is_own_function(value) else (None, [])
+        return _function(value) if is_own_function(value) else None
     if isinstance(value, type):
-        return _class(value) if is_own_class(value) else (None, [])
-    return _object(value)
+        return _class(value) if is_own_class(value) else None
+    return _object(value) if is_own_object(type(value)) else None
 
 
-def _object(value: Any) -> tuple[PutBack | None, list[Any]]:
-    kind = type(value)
-    if not is_own_object(kind):
-        return None, []
+def _object(value: Any) -> PutBack:
     own = getattr(value, "__dict__", None)
-    slots = _slots_of(value)
+    slots = _held(value, slots_of(type(value)))
     steps = [attributes_kept(own)] if isinstance(own, dict) else []
     steps += [_slots_kept(value, slots)] if slots else []
-    parts = [*(own or {}).values(), *slots.values(), kind]
 
     def put_back() -> None:
         for step in steps:
             step()
 
-    return put_back, parts
+    return put_back
 
 
-def _module(module: torch.nn.Module) -> tuple[PutBack, list[Any]]:
+def _module(module: torch.nn.Module, slot_names: list[str]) -> tuple[PutBack, list[Any]]:
     """Return how to restore a module, whose attributes are mostly flags and empty tables of hooks, which need no
     copy.
     """
@@ -127,7 +122,7 @@ def _module(module: torch.nn.Module) -> tuple[PutBack, list[Any]]:
         elif kind not in _COMMON:
             parts.append(value)
 
-    slots = _slots_of(module)
+    slots = _held(module, slot_names)
     parts += slots.values()
 
     def put_back() -> None:
@@ -143,28 +138,12 @@ def _module(module: torch.nn.Module) -> tuple[PutBack, list[Any]]:
 
 _TABLES = frozenset({dict, collections.OrderedDict, list, set})
 
-_PLAIN = (types.SimpleNamespace, argparse.Namespace)
-_LIBRARIES = ("torch", "builtins", "prepbench", "numpy")
 _ABSENT = object()
 
 
-def slots_of(kind: type) -> list[str]:
-    """Return the names of the slots of a class and those above."""
-    names: list[str] = []
-    for one in kind.__mro__:
-        slots = vars(one).get("__slots__", ())
-        names += [_mangled(one, name) for name in ([slots] if isinstance(slots, str) else slots)]
-    return [name for name in names if name not in ("__dict__", "__weakref__")]
-
-
-def _slots_of(value: Any) -> dict[str, Any]:
+def _held(value: Any, names: list[str]) -> dict[str, Any]:
     """Return the contents of an object's slots."""
-    return {name: part for name in slots_of(type(value)) if (part := getattr(value, name, _ABSENT)) is not _ABSENT}
-
-
-def _mangled(kind: type, name: str) -> str:
-    private = name.startswith("__") and not name.endswith("__")
-    return f"_{kind.__name__.lstrip('_')}{name}" if private else name
+    return {name: part for name in names if (part := getattr(value, name, _ABSENT)) is not _ABSENT}
 
 
 def _slots_kept(value: Any, before: dict[str, Any]) -> PutBack:
@@ -192,7 +171,7 @@ def _array_kept(array: np.ndarray[Any, Any]) -> PutBack:
 # -- classes, functions and the globals that they name
 
 
-def _class(kind: type) -> tuple[PutBack | None, list[Any]]:
+def _class(kind: type) -> PutBack:
     def now() -> dict[str, Any]:
         # Python keeps notes of its own in names with underscores
         return {name: value for name, value in vars(kind).items() if not name.startswith("__")}
@@ -206,14 +185,12 @@ def _class(kind: type) -> tuple[PutBack | None, list[Any]]:
         for name in [name for name in changed if name not in before]:
             type.__delattr__(kind, name)
 
-    parts = [getattr(part, "__func__", part) for part in vars(kind).values()]
-    properties = [function for part in parts if isinstance(part, property) for function in (part.fget, part.fset)]
-    return put_back, [*parts, *properties, *kind.__bases__]
+    return put_back
 
 
-def _function(function: types.FunctionType) -> tuple[PutBack | None, list[Any]]:
+def _function(function: types.FunctionType) -> PutBack:
     space, cells = function.__globals__, list(function.__closure__ or ())
-    written = _names(function.__code__)[1]
+    written = names_in(function.__code__)[1]
     contents = [_content(cell) for cell in cells]
     attributes = attributes_kept(vars(function))
     globals_before = {name: space.get(name, _ABSENT) for name in written}
@@ -229,34 +206,7 @@ def _function(function: types.FunctionType) -> tuple[PutBack | None, list[Any]]:
             elif space.get(name, _ABSENT) is not value:
                 space[name] = value
 
-    parts = [value for _, value in named_globals(function)]
-    parts += [content for content in contents if content is not _ABSENT]
-    return put_back, [*parts, *vars(function).values(), function.__defaults__, function.__kwdefaults__]
-
-
-def named_globals(function: types.FunctionType) -> list[tuple[str, Any]]:
-    """Return the globals that a function's code names, including those of the user's modules that it names."""
-    names, space = sorted(_names(function.__code__)[0]), function.__globals__
-    found = [(name, value) for name in names if (value := space.get(name)) is not None]
-    # metrics.LOG.append(...) names the global of another module
-    parts = [*(value for _, value in found), *map(_content, function.__closure__ or ())]
-    modules = [part for part in parts if isinstance(part, types.ModuleType) and _is_own_module(part)]
-    return found + [
-        (name, value) for module in modules for name in names if (value := vars(module).get(name)) is not None
-    ]
-
-
-@functools.lru_cache(maxsize=10_000)
-def _names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names that code reads or writes, including functions inside of it, and the globals that it assigns."""
-    read = set(code.co_names)
-    written = {i.argval for i in dis.get_instructions(code) if i.opname in ("STORE_GLOBAL", "DELETE_GLOBAL")}
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            inner = _names(constant)
-            read |= inner[0]
-            written |= inner[1]
-    return frozenset(read), frozenset(written)
+    return put_back
 
 
 def _content(cell: types.CellType) -> Any:
@@ -264,40 +214,6 @@ def _content(cell: types.CellType) -> Any:
         return cell.cell_contents
     except ValueError:  # an empty cell
         return _ABSENT
-
-
-def is_own_function(function: types.FunctionType) -> bool:
-    """Return whether a function is the user's, and so may keep state in globals."""
-    return is_user_code(function.__code__) and not _is_installed(function.__code__.co_filename)
-
-
-def is_own_object(kind: type) -> bool:
-    """Return whether objects of this class are defined by their attributes; those of torch, NumPy and Python are
-    not.
-    """
-    home = kind.__module__.partition(".")[0]
-    return kind in _PLAIN or not (home in _LIBRARIES or home in sys.stdlib_module_names)
-
-
-def is_own_class(kind: type) -> bool:
-    """Return whether a class is the user's, and so may keep state in its attributes."""
-    home = kind.__module__.partition(".")[0]
-    if home in _LIBRARIES or home in sys.stdlib_module_names:
-        return False
-    module = sys.modules.get(kind.__module__)
-    return module is not None and not _is_installed(getattr(module, "__file__", None) or "")
-
-
-def _is_own_module(module: types.ModuleType) -> bool:
-    file = getattr(module, "__file__", None)
-    return file is not None and is_user_file(file) and not _is_installed(file) and not file.startswith(_STDLIB)
-
-
-_STDLIB = sysconfig.get_path("stdlib")
-
-
-def _is_installed(file: str) -> bool:
-    return "/site-packages/" in file or "/dist-packages/" in file
 
 
 # -- attributes and containers

@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 
+from prepbench.objects.parts import is_own_object, is_user_file
 from prepbench.running.code_objects import nested_codes
-from prepbench.running.plain_state import is_own_object
-from prepbench.running.source_lines import is_user_file
 
 _DEEPEST = 4
 

@@ -15,7 +15,8 @@ from prepbench._torch_compat import pytree
 from prepbench.checks import check_count, check_switch, described
 from prepbench.errors import InputError
 from prepbench.inputs import Sample
-from prepbench.running.nested_values import collect, has_no_parts
+from prepbench.objects.parts import NO_DATA
+from prepbench.running.nested_values import collect
 from prepbench.running.object_nodes import holds_objects, register_nodes
 from prepbench.running.unchanged import detached_copy
 
@@ -133,12 +134,12 @@ class record_inputs:
 
 def _holds_nothing(value: Any) -> bool:
     """Return whether it is an object without tensors, of which pytrees would copy only the outermost part."""
-    return not isinstance(value, tuple | list | dict) and not has_no_parts(value) and not collect(value)
+    return not isinstance(value, tuple | list | dict) and not isinstance(value, NO_DATA) and not collect(value)
 
 
 def _without_what_follows(leaf: Any) -> Any:
     """Return a copy of an object that holds no tensors yet, such as an empty cache, which the call may fill."""
-    if isinstance(leaf, torch.Tensor) or has_no_parts(leaf) or collect(leaf):
+    if isinstance(leaf, (torch.Tensor, *NO_DATA)) or collect(leaf):
         return leaf
     try:
         return copy.deepcopy(leaf)

@@ -9,29 +9,15 @@ import linecache
 import operator
 import re
 import sys
-import sysconfig
 from collections.abc import Iterable
-from pathlib import Path
-from types import CodeType, FrameType, TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 import torch
 
 from prepbench.document.model import SourceLine
 from prepbench.errors import printable
-
-# Frames in these files run the capture, not the model.
-_LIBRARY_ROOTS = tuple(
-    str(Path(root).resolve()) + ("/" if Path(root).is_dir() else "")
-    for root in (
-        Path(torch.__file__).parent,
-        Path(__file__).parent.parent,
-        *(
-            Path(sysconfig.get_path("stdlib")) / name
-            for name in ("contextlib.py", "importlib", "functools.py", "copy.py")
-        ),
-    )
-)
+from prepbench.objects.parts import is_user_code, is_user_file
 
 
 def place_in_stack_trace(text: str | None) -> tuple[str, int] | None:
@@ -65,22 +51,6 @@ def source_of_frame(frame: FrameType | None) -> SourceLine | None:
             return source_line(frame.f_code.co_filename, frame.f_lineno)
         frame = frame.f_back
     return None
-
-
-def is_user_code(code: CodeType) -> bool:
-    """Return whether this code belongs to the user's model rather than to torch, prepbench or the import machinery."""
-    return is_user_file(code.co_filename)
-
-
-@functools.lru_cache(maxsize=10_000)
-def is_user_file(file: str) -> bool:
-    if file.startswith("<"):
-        # notebook cells and exec'd code keep their text in linecache; frozen imports and FX's code are not the user's
-        return not file.startswith(("<frozen", "<eval_with_key", "<string>", "<__array_function__"))
-    resolved = str(Path(file).resolve())
-    if "/torchao/" in resolved or "/executorch/" in resolved:
-        return False
-    return not resolved.startswith(_LIBRARY_ROOTS)
 
 
 def _traceback_lines(traceback: TracebackType | None) -> Iterable[tuple[str, int, bool]]:

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from prepbench.errors import PrepbenchError
+from prepbench.objects.parts import is_user_file
 from prepbench.running.code_objects import nested_codes
-from prepbench.running.source_lines import is_user_file
 from prepbench.running.twin import Twin
 
 Changes = Mapping[types.CodeType, types.CodeType]

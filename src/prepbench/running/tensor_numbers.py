@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from prepbench.running.nested_values import attributes
+from prepbench.objects.parts import attributes
 
 _NUMBERS = {"transformers.cache_utils.StaticSlidingWindowLayer": frozenset({"cumulative_length_int"})}
 

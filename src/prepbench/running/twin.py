@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import fx, nn
 
-from prepbench.running.plain_state import slots_of
+from prepbench.objects.parts import slots_of
 from prepbench.running.written_parameters import is_written, own_copy_of
 
 _SHARED = (type, str, bytes, int, float, enum.Enum, torch.jit.ScriptModule, fx.Graph, fx.Node)

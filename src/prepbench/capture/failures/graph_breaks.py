@@ -13,8 +13,8 @@ from prepbench.capture.failures.describe import describe_failure
 from prepbench.capture.failures.wrong_programs import unequal
 from prepbench.document.model import Failure
 from prepbench.inputs import Sample
+from prepbench.objects.parts import is_user_code
 from prepbench.running.outcomes import without_output
-from prepbench.running.source_lines import is_user_code
 from prepbench.running.unchanged import own_copy, unchanged
 
 

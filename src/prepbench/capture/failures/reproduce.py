@@ -30,10 +30,9 @@ from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.document.model import Failure
 from prepbench.errors import CaptureError, InputError
 from prepbench.inputs import Sample
-from prepbench.running.nested_values import attributes
+from prepbench.objects.parts import attributes, is_user_code
 from prepbench.running.outcomes import without_output
 from prepbench.running.record_inputs import record_inputs
-from prepbench.running.source_lines import is_user_code
 from prepbench.running.twin import Twin
 from prepbench.running.unchanged import own_copy, unchanged
 from prepbench.storage import remove_new_files_on_error, write_file

@@ -15,10 +15,9 @@ from torch import fx
 from prepbench._torch_compat.fake_tensors import is_fake
 from prepbench._torch_compat.number_analysis import symbolic_value
 from prepbench._torch_compat.operators import OpOverload
+from prepbench.objects.parts import Steps
 from prepbench.running import nested_values as structures
 from prepbench.running.source_lines import source_of_frame
-
-Path = tuple[structures.Step, ...]
 
 _PLAIN = (
     type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format, range,
@@ -49,9 +48,9 @@ class GraphBuilder:
         self.scope: list[tuple[str, str, int]] = []  # name, class, which call
         self._names = names
         self._find_attribute = find_attribute
-        self._values: dict[Any, tuple[fx.Node, Path]] = {}
+        self._values: dict[Any, tuple[fx.Node, Steps]] = {}
         self._sizes: dict[Any, tuple[torch.Tensor, int]] = {}
-        self._flags: dict[Any, tuple[fx.Node, Path]] = {}
+        self._flags: dict[Any, tuple[fx.Node, Steps]] = {}
         self._expressions: dict[Any, Any] = {}
         self._created: list[fx.Node] = []
         self._undo: list[tuple[dict[Any, Any], Any, Any]] = []
@@ -202,7 +201,7 @@ class GraphBuilder:
             return self.add("call_function", make, values, {}, None)
         return self._attribute(self._constant(value, "_constant"), value)
 
-    def _resolved(self, key: Any, node: fx.Node, path: Path) -> fx.Node:
+    def _resolved(self, key: Any, node: fx.Node, path: Steps) -> fx.Node:
         """Return the node of one tensor in the output of ``node``, placed beside it so that all later uses share it."""
         if not path:
             return node

@@ -29,6 +29,7 @@ from prepbench.capture.modules.value_run import RunsNeeded, ValueRun, Way
 from prepbench.checks import check_text
 from prepbench.document.model import Failure
 from prepbench.inputs import Sample
+from prepbench.objects.parts import is_user_code
 from prepbench.patching import patched_here
 from prepbench.running.alike_samples import alike_samples
 from prepbench.running.check_inputs import check_traced, known_names
@@ -36,7 +37,7 @@ from prepbench.running.module_state import restored
 from prepbench.running.nested_values import map_values
 from prepbench.running.plain_state import put_back_after
 from prepbench.running.random_numbers import numbers_kept
-from prepbench.running.source_lines import is_user_code, source_of_frame
+from prepbench.running.source_lines import source_of_frame
 from prepbench.running.tracing import tracing
 from prepbench.running.twin import Twin
 

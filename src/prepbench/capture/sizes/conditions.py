@@ -15,7 +15,8 @@ from prepbench._torch_compat.sizes import SizeCallback, asking_python
 from prepbench.capture.sizes.sample_sizes import condition_text, size_key, value_at
 from prepbench.capture.sizes.size_formulas import UNDEFINED, formula_text, size_function
 from prepbench.document.model import SourceLine
-from prepbench.running.source_lines import is_user_code, source_of_frame
+from prepbench.objects.parts import is_user_code
+from prepbench.running.source_lines import source_of_frame
 
 CONDITIONS = "prepbench_size_conditions"
 """Key in ``GraphModule.meta`` of an exported program: its :class:`SizeConditions`."""

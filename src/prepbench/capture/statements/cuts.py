@@ -19,9 +19,9 @@ from prepbench.capture.statements.hoisted import Surroundings, move_out
 from prepbench.capture.statements.outline import Outlined, outlined
 from prepbench.capture.statements.ranges import SourceFile, StatementRange, source_file, statement_at
 from prepbench.capture.statements.statement_leaf import LeafCall, StatementLeaf
+from prepbench.objects.parts import is_user_file
 from prepbench.running.code_objects import CodePath
 from prepbench.running.replaced_forward import FURTHER
-from prepbench.running.source_lines import is_user_file
 from prepbench.running.swapped import CannotSwap, swapped_twin
 from prepbench.running.twin import Twin
 

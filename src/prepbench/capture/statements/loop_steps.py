@@ -43,8 +43,9 @@ from prepbench.capture.statements.live_names import (
     walk_here,
 )
 from prepbench.capture.statements.ranges import SourceFile, source_file
+from prepbench.objects.parts import is_user_file
 from prepbench.running.code_objects import CodePath, file_codes
-from prepbench.running.source_lines import cell_flags, is_user_file
+from prepbench.running.source_lines import cell_flags
 from prepbench.running.swapped import CannotSwap, swapped_twin
 from prepbench.running.twin import Twin
 

@@ -13,9 +13,9 @@ import torch
 from prepbench.capture.statements.cut_functions import CutFunction, line_digests, lines_of
 from prepbench.capture.statements.ranges import SourceFile, source_file
 from prepbench.errors import ArtifactError, printable
+from prepbench.objects.parts import is_user_file
 from prepbench.running.code_objects import CodePath
 from prepbench.running.reached_functions import reached_functions
-from prepbench.running.source_lines import is_user_file
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 

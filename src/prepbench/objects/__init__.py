@@ -1,0 +1,1 @@
+"""What Python objects consist of."""
