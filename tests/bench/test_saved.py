@@ -17,7 +17,7 @@ from torch import nn
 import prepbench as pb
 from prepbench.bench.saved import journal_beside, read_bench
 from prepbench.errors import ArtifactError, DocumentError, InputError, SettingsError, StorageError
-from prepbench.results.fingerprint import fingerprint
+from prepbench.objects.digest import model_digest
 from tests.stress.faults import Disk
 from tests.views.test_bench_page import Elements
 
@@ -63,7 +63,7 @@ def test_a_bench_comes_back_with_choices_undo_and_history(model: nn.Module, tmp_
     path = bench.save(tmp_path / "net.bench.json")
     back = loaded(path, model)
     assert (back.state, back.runs) == (bench.state, bench.runs)
-    assert back.runs[0].model == fingerprint(model)
+    assert back.runs[0].model == model_digest(model)
     back.undo()
     bench.undo()
     assert back.state == bench.state
@@ -110,10 +110,10 @@ def test_other_weights_are_the_same_model_but_other_results(model: nn.Module, tm
     with torch.no_grad():
         other.head.weight += 1
     back = loaded(path, other)
-    assert fingerprint(other).partition("-")[0] == fingerprint(model).partition("-")[0]
+    assert model_digest(other).partition("-")[0] == model_digest(model).partition("-")[0]
     back.compile()
     marks = {run.model for run in loaded(path, other).runs}
-    assert marks == {fingerprint(model), fingerprint(other)}
+    assert marks == {model_digest(model), model_digest(other)}
 
 
 def test_a_file_of_another_model_names_what_differs(model: nn.Module, tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_a_run_whose_choices_do_not_fit_is_left_out_and_said(model: nn.Module, t
     bench = compiled(model)
     path = bench.save(tmp_path / "net.bench.json")
     odd = replace(bench.runs[0], id="odd", name="odd one", state={"axes": 7})
-    journal_beside(path).write(replace(odd, model=fingerprint(model)))
+    journal_beside(path).write(replace(odd, model=model_digest(model)))
     with pytest.warns(UserWarning, match="'odd one' is left out"):
         back = loaded(path, model)
     assert [run.id for run in back.runs] == [bench.runs[0].id]
@@ -280,10 +280,10 @@ def test_fingerprints_tell_values_apart(model: nn.Module) -> None:
     same, other = Net().eval(), Net().eval()
     with torch.no_grad():
         other.stem.bias[0] += 1e-6
-    assert fingerprint(same) == fingerprint(model) != fingerprint(other)
-    assert fingerprint(Net().to("meta")) == fingerprint(Net().to("meta"))
-    assert fingerprint(Net().to(torch.bfloat16)) != fingerprint(model)
-    assert fingerprint(nn.LazyLinear(4)) == fingerprint(nn.LazyLinear(4))
+    assert model_digest(same) == model_digest(model) != model_digest(other)
+    assert model_digest(Net().to("meta")) == model_digest(Net().to("meta"))
+    assert model_digest(Net().to(torch.bfloat16)) != model_digest(model)
+    assert model_digest(nn.LazyLinear(4)) == model_digest(nn.LazyLinear(4))
 
 
 def test_code_of_a_bench_opened_without_its_samples_says_what_to_put_there(model: nn.Module, tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import ArtifactError, InputError, SettingsError, UnknownNameError
+from prepbench.objects.digest import model_digest
 from prepbench.results.aside import journal_at
-from prepbench.results.fingerprint import fingerprint
 from prepbench.results.journal import Journal
 from tests.results.test_run import RUN
 
@@ -49,9 +49,9 @@ for number in range(50):
 FINGERPRINT = """
 import torch
 from torch import nn
-from prepbench.results.fingerprint import fingerprint
+from prepbench.objects.digest import model_digest
 torch.manual_seed(0)
-print(fingerprint(nn.Sequential(nn.Linear(4, 2), nn.ReLU())))
+print(model_digest(nn.Sequential(nn.Linear(4, 2), nn.ReLU())))
 """
 
 
@@ -83,7 +83,7 @@ def test_a_model_finds_its_results_in_another_process(path: Path) -> None:
     Journal(path).record(replace(RESULT, model=done.stdout.strip()), "mine")
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 2), nn.ReLU())
-    assert [row.model for row in pb.load_results(path).only(model=model)] == [fingerprint(model)]
+    assert [row.model for row in pb.load_results(path).only(model=model)] == [model_digest(model)]
     with torch.no_grad():
         model[0].bias[0] += 1
     assert len(pb.load_results(path).only(model=model)) == 0

@@ -11,8 +11,8 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.inputs import normalize_samples
+from prepbench.objects.digest import state_digest
 from prepbench.running.check_inputs import find_writes
-from prepbench.running.fingerprint import fingerprint
 from prepbench.running.twin import Twin
 from prepbench.running.unchanged import unchanged
 from prepbench.running.written_parameters import is_written
@@ -51,9 +51,9 @@ FUNCTIONS: dict[str, Callable[[nn.Module], Any]] = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_parameters_are_as_they_were(name: str) -> None:
     model = Renormalised().eval()
-    before = fingerprint(model)
+    before = state_digest(model)
     FUNCTIONS[name](model)
-    assert fingerprint(model) == before
+    assert state_digest(model) == before
 
 
 def test_only_what_is_written_is_copied() -> None:

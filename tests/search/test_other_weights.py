@@ -13,7 +13,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.measure.latency import Latency
-from prepbench.running.value_mark import value_mark
+from prepbench.objects.digest import value_mark
 from tests.search.test_search import clocked
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from torch import nn
 
 from prepbench.adapt.trainable_model import TrainableModel
-from prepbench.running.fingerprint import fingerprint
+from prepbench.objects.digest import state_digest
 
 
 def weights_of(model: nn.Module) -> bytes:
     """Return a digest of the values of a model's parameters and buffers."""
-    return fingerprint(dict(model.state_dict()), by_value=True).digest
+    return state_digest(dict(model.state_dict()), by_value=True).digest
 
 
 class Unchanged:

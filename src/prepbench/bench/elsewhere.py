@@ -11,7 +11,7 @@ from pathlib import Path
 from torch import nn
 
 from prepbench.bench.state import DISPLAY_NAMES
-from prepbench.results.fingerprint import fingerprint, modules_of, structure_of
+from prepbench.objects.digest import model_digest, modules_of, structure_of
 from prepbench.results.machine import this_machine, this_notebook
 from prepbench.results.measurement import Measurement, Result
 from prepbench.results.results import load_results
@@ -47,7 +47,7 @@ def runs_of_file(
         StorageError: it cannot be read.
         ArtifactError: it is the file of another program.
     """
-    structure, known = structure_of(modules_of(model)), fingerprint(model)
+    structure, known = structure_of(modules_of(model)), model_digest(model)
     results = [each for each in load_results(path) if each.model.partition("-")[0] == structure]
     return Path(path), _named(results, names, known)
 

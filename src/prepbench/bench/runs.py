@@ -26,8 +26,8 @@ from prepbench.checks import check_path, check_switch
 from prepbench.compile import CompiledModel
 from prepbench.errors import PrepbenchError, SettingsError
 from prepbench.measure.comparison import Comparison
+from prepbench.objects.digest import value_mark
 from prepbench.results.run import Run
-from prepbench.running.value_mark import value_mark
 from prepbench.settings import DeploymentSettings, ExplainedLayer, QuantizationSettings
 
 OTHER_VALUES = "the model had other values"

@@ -23,7 +23,7 @@ from prepbench.checks import check_path
 from prepbench.document.bench import BenchDocument, SavedModule
 from prepbench.document.bench_codec import BENCH_LIMIT, bench_from_json, bench_to_json
 from prepbench.errors import DocumentError, InputError, PrepbenchError, SettingsError, UnknownNameError, sentence
-from prepbench.results.fingerprint import fingerprint, modules_of, structure_of
+from prepbench.objects.digest import model_digest, modules_of, structure_of
 from prepbench.results.journal import Changes, Journal
 from prepbench.results.journal_file import files_of_journal
 from prepbench.results.run import Run
@@ -103,7 +103,7 @@ class JournalWriter:
         if run.model:
             return run
         if run.id not in self._marks:
-            self._marks[run.id] = fingerprint(self._model)
+            self._marks[run.id] = model_digest(self._model)
         return replace(run, model=self._marks[run.id], model_name=type(self._model).__name__)
 
 

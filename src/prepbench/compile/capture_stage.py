@@ -18,8 +18,8 @@ from prepbench.compile.kept_stages import CaptureKey, Captures, KeptCapture, cap
 from prepbench.compile.task import CompileTask
 from prepbench.document.model import Failure
 from prepbench.inputs import Sample
+from prepbench.objects.digest import StateDigest
 from prepbench.running.check_inputs import on_device_of
-from prepbench.running.fingerprint import Fingerprint
 from prepbench.running.twin import Twin
 
 
@@ -42,7 +42,7 @@ class Wanted:
     """
 
     called: tuple[Any, ...]
-    state: Fingerprint | None
+    state: StateDigest | None
     twin: Twin
     samples: Sequence[Sample]
     axes: DynamicAxes

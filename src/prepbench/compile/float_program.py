@@ -21,9 +21,9 @@ from prepbench.compile.uncompiled import NothingCompiledError
 from prepbench.document.model import Failure
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback, report_nothing
+from prepbench.objects.digest import state_digest
 from prepbench.quantize import check_calibration
 from prepbench.running.callable_module import as_module, with_forward_fn
-from prepbench.running.fingerprint import fingerprint
 from prepbench.running.tracing import tracing
 from prepbench.running.twin import Twin
 from prepbench.settings import CompileOptions, DeploymentSettings, layers_to_quantize, tensors_of_layer
@@ -104,7 +104,7 @@ def captured_in_float(
 ) -> FloatProgram:
     """Capture a model as ``compile_model`` does, or reuse a kept capture; arguments and errors as there."""
     called = model if forward_fn is None else with_forward_fn(model, forward_fn)
-    state = None if reuse is None else fingerprint(model, forward_fn)
+    state = None if reuse is None else state_digest(model, forward_fn)
     twin = Twin(called)  # on a twin, because other threads see the model's mode
     function = twin.model
     samples, calibration = read_samples(function, tracing_inputs, calibration_inputs, data_transform_fn)

@@ -14,8 +14,8 @@ import torch
 from prepbench.checks import check_count
 from prepbench.compile.task import CompileTask
 from prepbench.inputs import Sample
+from prepbench.objects.digest import StateDigest, state_digest
 from prepbench.quantize import Statistics
-from prepbench.running.fingerprint import Fingerprint, fingerprint
 from prepbench.targets.kept_programs import KeptPrograms
 from prepbench.targets.programs import is_repeatable
 
@@ -33,8 +33,8 @@ class CaptureKey:
         choices: axes, leaf modules and so on.
     """
 
-    model: Fingerprint
-    samples: Fingerprint
+    model: StateDigest
+    samples: StateDigest
     choices: tuple[Any, ...]
 
 
@@ -110,12 +110,12 @@ def _use(table: OrderedDict[Any, Any], key: Any, limit: int) -> None:
         table.popitem(last=False)
 
 
-def samples_digest(samples: Sequence[Sample]) -> Fingerprint:
+def samples_digest(samples: Sequence[Sample]) -> StateDigest:
     """Return a digest of the samples."""
-    return fingerprint([(sample.args, sample.kwargs) for sample in samples], by_value=True)
+    return state_digest([(sample.args, sample.kwargs) for sample in samples], by_value=True)
 
 
-def capture_key(model: Fingerprint, samples: Sequence[Sample], *choices: Any) -> CaptureKey:
+def capture_key(model: StateDigest, samples: Sequence[Sample], *choices: Any) -> CaptureKey:
     """Return the dependencies of a model's capture.
 
     Args:
@@ -180,7 +180,7 @@ class Captures:
         try:
             yield
         finally:
-            if fingerprint(*roots) != key.model or samples_digest(samples) != before:
+            if state_digest(*roots) != key.model or samples_digest(samples) != before:
                 with self._lock:
                     self._captures.pop(key, None)
 

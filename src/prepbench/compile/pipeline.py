@@ -48,11 +48,11 @@ from prepbench.errors import InputError, SettingsError
 from prepbench.fixes.results import assumptions_of
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
+from prepbench.objects.digest import state_digest
 from prepbench.progress_bar import shows_progress
 from prepbench.quantize import check_calibration
 from prepbench.running.callable_module import as_module, with_forward_fn
 from prepbench.running.check_inputs import check_traced
-from prepbench.running.fingerprint import fingerprint
 from prepbench.running.random_numbers import numbers_kept
 from prepbench.running.tracing import tracing
 from prepbench.running.twin import Twin
@@ -251,7 +251,7 @@ def compile_model(
     leaves = chosen_leaves(as_module(called), leaf_modules)
     if fullgraph and not is_dry_run:
         target.check_leaves(tuple(leaves.values()))
-    state = None if reuse is None else fingerprint(module_or_func, forward_fn)
+    state = None if reuse is None else state_digest(module_or_func, forward_fn)
     twin = Twin(called)  # on a twin, because other threads see the model's mode
     function, model = twin.model, as_module(twin.model)
     layers = settings_of_layers(model, target, settings, quantization_settings, layer_quantization_settings)

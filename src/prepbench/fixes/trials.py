@@ -16,6 +16,7 @@ from prepbench._torch_compat import pytree
 from prepbench._torch_compat.tensors import version_of
 from prepbench.inputs import Sample
 from prepbench.internal_errors import raise_if_internal
+from prepbench.objects.digest import tensor_digest
 from prepbench.objects.parts import is_user_code
 from prepbench.patching import patched_here
 from prepbench.running.outcomes import Outcome, outcome, without_output
@@ -132,9 +133,7 @@ def _values(sample: Sample) -> Any:
 
 
 def _digest(tensor: torch.Tensor) -> Any:
-    if tensor.numel() > _MOST_COMPARED or tensor.layout is not torch.strided or tensor.device.type != "cpu":
-        return id(tensor)
-    return tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+    return (tensor_digest(tensor) if tensor.numel() <= _MOST_COMPARED else "") or id(tensor)
 
 
 def further_trials(samples: Sequence[Sample]) -> Iterator[Trial]:

@@ -1,1 +1,1 @@
-"""What Python objects consist of."""
+"""What Python objects consist of, and digests of them."""

@@ -1,15 +1,13 @@
-"""Digests of a program and of data that are equal in every process and notebook."""
+"""The form of a program: a digest that is equal in every process and notebook."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import fx
-
-from prepbench.running.fingerprint import fingerprint
 
 
 def program_form(program: torch.export.ExportedProgram) -> str:
@@ -24,51 +22,6 @@ def program_form(program: torch.export.ExportedProgram) -> str:
     for spec in (*program.graph_signature.input_specs, *program.graph_signature.output_specs):
         digest.update(repr((str(spec.kind), str(spec.target))).encode(errors="surrogatepass"))
     return digest.hexdigest()[:16]
-
-
-def data_digest(data: Iterable[Any]) -> str:
-    """Digest the values of all elements, which are read one at a time."""
-    digest = hashlib.sha256()
-    for element in data:
-        digest.update(fingerprint(element, by_value=True).digest)
-    return digest.hexdigest()[:16]
-
-
-def function_digest(function: Callable[..., Any] | None) -> str:
-    """Digest the name and the code of a function, and the numbers and texts that it captured; no other objects."""
-    if function is None:
-        return ""
-    inner = getattr(function, "func", function)
-    name = f"{getattr(inner, '__module__', '')}.{getattr(inner, '__qualname__', type(inner).__qualname__)}"
-    code = getattr(inner, "__code__", None)
-    digest = hashlib.sha256(name.encode())
-    if code is not None:
-        digest.update(_code(code))
-    digest.update(repr(getattr(function, "args", ())).encode())
-    named = {**(getattr(function, "keywords", None) or {}), **(getattr(inner, "__kwdefaults__", None) or {})}
-    cells = [_contents(cell) for cell in getattr(inner, "__closure__", None) or ()]
-    values = [*cells, *(getattr(inner, "__defaults__", None) or ()), *sorted(named.items())]
-    digest.update(repr([value for value in values if _is_plain(value)]).encode(errors="surrogatepass"))
-    return digest.hexdigest()[:16]
-
-
-def _contents(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # nothing was written to it yet
-        return None
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, tuple):
-        return all(map(_is_plain, value))
-    return isinstance(value, bool | int | float | str | bytes)
-
-
-def _code(code: Any) -> bytes:
-    plain = [repr(value) for value in code.co_consts if not hasattr(value, "co_code")]
-    inner = [_code(value) for value in code.co_consts if hasattr(value, "co_code")]
-    return b"".join((code.co_code, repr((plain, code.co_names)).encode(errors="surrogatepass"), *inner))
 
 
 def _rows(module: torch.nn.Module) -> Iterable[str]:

@@ -12,8 +12,8 @@ from torch import nn
 from prepbench._display import view
 from prepbench.checks import check_path, check_text, described
 from prepbench.errors import InputError, PrepbenchError, SettingsError, UnknownNameError
+from prepbench.objects.digest import model_digest
 from prepbench.results.aside import journal_at
-from prepbench.results.fingerprint import fingerprint
 from prepbench.results.journal_file import has_content
 from prepbench.results.measurement import Result
 
@@ -103,7 +103,7 @@ class Results(Sequence[Result]):
         check_text("machine", machine, "x86_64 Linux, laptop", optional=True)
         rows: Sequence[Result] = self.rows
         if isinstance(model, nn.Module):
-            known = fingerprint(model)
+            known = model_digest(model)
             rows = [row for row in rows if row.model == known]
         elif model is not None:
             check_text("model", model, "resnet")

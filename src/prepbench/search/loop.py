@@ -13,8 +13,8 @@ from torch import nn
 from prepbench.compile.compiled import CompiledModel
 from prepbench.errors import PrepbenchError
 from prepbench.jobs import Cancelled, Progress, ProgressCallback
+from prepbench.objects.digest import value_mark
 from prepbench.results.measurement import Result
-from prepbench.running.value_mark import value_mark
 from prepbench.search.budget import Budget
 from prepbench.search.costs import UniformModel, profiled_times, sizes_of, times_of
 from prepbench.search.layer_choice import Choices, LayerChoice

@@ -10,7 +10,7 @@ from typing import Any
 
 from prepbench.checks import described
 from prepbench.errors import UnknownNameError
-from prepbench.running.value_mark import value_mark
+from prepbench.objects.digest import value_mark
 from prepbench.search.budget import Budget
 from prepbench.search.mixtures import Arguments, Mixture, summary_of
 from prepbench.search.scoring import Scale

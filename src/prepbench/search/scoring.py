@@ -14,7 +14,7 @@ from prepbench.measure.batches import Batch, read_batches
 from prepbench.measure.language_metrics import totals_of
 from prepbench.measure.metrics import Metric
 from prepbench.measure.scores import Candidate, Scores, eval_mode, takes_targets
-from prepbench.results.program_form import data_digest
+from prepbench.objects.digest import data_digest
 from prepbench.search.budget import Budget
 
 REFERENCE = "float32"

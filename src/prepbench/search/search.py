@@ -30,8 +30,8 @@ from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.measure.kept_workers import KeptWorkers
 from prepbench.measure.metrics import Metric
 from prepbench.measure.other_programs import load_warning
+from prepbench.objects.digest import function_digest
 from prepbench.progress_bar import shows_progress
-from prepbench.results.program_form import function_digest
 from prepbench.running.callable_module import with_forward_fn
 from prepbench.running.check_inputs import check_runs, find_writes
 from prepbench.running.twin import Twin

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -12,12 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from prepbench._torch_compat import pytree
 from prepbench.compile.report import CompileReport
 from prepbench.document.codec import plain
 from prepbench.measure.batches import Batch
+from prepbench.objects.digest import leaves_digest, model_digest
 from prepbench.results.aside import journal_at
-from prepbench.results.fingerprint import fingerprint
 from prepbench.results.journal import Journal
 from prepbench.results.machine import this_machine, this_notebook
 from prepbench.results.measurement import Result
@@ -63,12 +61,12 @@ class SearchJournal:
             return cls(None, "", "", "", scale)
         journal = journal_at(path)
         first = next(iter(batches()))
-        data = digest((each.sample.args, each.sample.kwargs, each.target) for each in batches())
-        timed = digest([(first.sample.args, first.sample.kwargs)])
+        data = leaves_digest((each.sample.args, each.sample.kwargs, each.target) for each in batches())
+        timed = leaves_digest([(first.sample.args, first.sample.kwargs)])
         workload = f"{scale.name} on data {data}, calls with a batch of {first.size}, {timed}"
         workload += f", {torch.get_num_threads()} threads"
-        known = fingerprint(model)
-        return cls(journal, known, workload, digest(how), scale, f"{type(model).__name__} {known[:8]}")
+        known = model_digest(model)
+        return cls(journal, known, workload, leaves_digest(how), scale, f"{type(model).__name__} {known[:8]}")
 
     def all(self, deployment: DeploymentSettings) -> list[Result]:
         """Return all results of this model on a target, in the order of measurement."""
@@ -161,17 +159,3 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _as_json(one) for key, one in value.items()}
     return plain(value.to_dict())
-
-
-def digest(values: Iterable[Any]) -> str:
-    """Return a digest of tensors and plain values that is the same in every process."""
-    found = hashlib.sha256()
-    for value in values:
-        for leaf in pytree.tree_leaves(value):
-            if isinstance(leaf, torch.Tensor):
-                found.update(f"{leaf.dtype}{tuple(leaf.shape)}".encode())
-                data = leaf.detach().cpu().contiguous().reshape(-1)
-                found.update(data.view(torch.uint8).numpy().tobytes() if data.numel() else b"")
-            else:
-                found.update(repr(leaf).encode(errors="surrogatepass"))
-    return found.hexdigest()[:16]

@@ -35,13 +35,13 @@ from prepbench.measure.batches import read_batches
 from prepbench.measure.run import compare
 from prepbench.measure.scores import takes_targets
 from prepbench.measure.transfer import load_sample, save_sample
+from prepbench.objects.digest import data_digest, function_digest, model_digest
 from prepbench.progress_bar import shows_progress
 from prepbench.results.aside import journal_at
-from prepbench.results.fingerprint import fingerprint
 from prepbench.results.journal import Journal
 from prepbench.results.machine import this_machine, this_notebook
 from prepbench.results.measurement import Result
-from prepbench.results.program_form import data_digest, function_digest, program_form
+from prepbench.results.program_form import program_form
 from prepbench.running.callable_module import as_module
 from prepbench.search.exclusive_timing import computing_lock, timing_lock
 from prepbench.search.executors import check_executor, run_tasks
@@ -175,7 +175,7 @@ class _Sweep:
             "timed": self.how.rounds > 0,
         }
         facts: dict[str, Any] = {
-            "model": fingerprint(as_module(model)),
+            "model": model_digest(as_module(model)),
             "model_name": name,
             "workload": "one call of the first batch" if self.how.rounds else "",
         }

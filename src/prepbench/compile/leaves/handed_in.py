@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,11 +12,10 @@ import torch
 from prepbench.capture.statements.cut_functions import CutFunction, line_digests, lines_of
 from prepbench.capture.statements.ranges import SourceFile, source_file
 from prepbench.errors import ArtifactError, printable
+from prepbench.objects.digest import tensor_digest
 from prepbench.objects.parts import is_user_file
 from prepbench.running.code_objects import CodePath
 from prepbench.running.reached_functions import reached_functions
-
-_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 def tensors_of_checkpoint(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -36,17 +34,7 @@ def state_to_json(model: torch.nn.Module) -> dict[str, Any]:
 
 def _described(value: torch.Tensor) -> dict[str, Any]:
     dtype = str(value.dtype).removeprefix("torch.")
-    return {"dtype": dtype, "shape": list(value.shape), "sha256": _digest(value)}
-
-
-def _digest(value: torch.Tensor) -> str:
-    """Return a digest of the values in index order; "" for tensors without readable bytes."""
-    if type(value) not in _PLAIN or value.layout is not torch.strided or value.is_quantized or value.is_meta:
-        return ""
-    with torch.no_grad():
-        plain = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
-        data: Any = plain.reshape(-1).view(torch.uint8).numpy() if plain.numel() else b""
-    return hashlib.sha256(data).hexdigest()
+    return {"dtype": dtype, "shape": list(value.shape), "sha256": tensor_digest(value)}
 
 
 def check_state(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
@@ -65,7 +53,7 @@ def check_state(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
                 f"that was compiled {row['dtype']} of the shape {tuple(row['shape'])}. Hand in the model that was "
                 "compiled."
             )
-        if row["sha256"] != _digest(value):
+        if row["sha256"] != tensor_digest(value):
             raise ArtifactError(
                 f"{name!r} of the model handed in holds other values than that of the model that was compiled. Load "
                 "the checkpoint first: model.load_state_dict(...)."
