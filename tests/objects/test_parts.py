@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from prepbench.objects.parts import PLAIN, data_parts, expression, part_at, parts, reached, walk
+from prepbench.objects.parts import PLAIN, data_parts, expression, functions_in, part_at, parts, reached, walk
+from prepbench.running.reached_functions import reached_functions, reached_texts
 
 Pair = collections.namedtuple("Pair", "one other")
 
@@ -201,3 +202,36 @@ def test_code_of_a_user_reaches_its_globals_and_classes_and_that_of_libraries_no
         assert any(part is value for part in found)
     assert reached(torch.no_grad) == []
     assert reached(functools.wraps) == []
+
+
+def test_functions_are_found_behind_what_wraps_them() -> None:
+    def inner() -> None: ...
+
+    def outer() -> Any:
+        return inner()
+
+    cached = functools.lru_cache(outer)
+    assert list(functions_in(property(outer, None, closed(1, 2))))[:2] == [outer, inner]
+    for value in (outer, cached, functools.partial(cached), staticmethod(outer), types.MethodType(outer, 1)):
+        assert list(functions_in(value)) == [outer, inner]
+    assert list(functions_in(functools.partialmethod(outer))) == [outer, inner]
+    assert list(functions_in([outer])) == list(functions_in(User)) == []
+
+
+def test_functions_that_a_model_names_are_reached() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.held = {("names", 1): [User()], "mode": "last"}
+
+        @functools.lru_cache(maxsize=1)  # noqa: B019
+        def scaled(self, x: Any) -> Any:
+            return x * SCALE[0]
+
+        def forward(self, x: Any) -> Any:
+            return self.held[("names", 1)][0].read(), self.scaled(x)
+
+    model = Net()
+    found = list(reached_functions(model))
+    assert {User.read, Net.forward, Net.scaled.__wrapped__} <= set(found)
+    assert {"names", "last"} <= reached_texts(model, found)

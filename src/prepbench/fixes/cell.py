@@ -7,6 +7,7 @@ import re
 import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import libcst as cst
@@ -22,10 +23,18 @@ from prepbench.fixes.cell_code import (
     quoted_annotations,
     variables_of,
 )
-from prepbench.fixes.cell_places import Place, functions_in, places_of
 from prepbench.fixes.source_text import SourceText
 from prepbench.fixes.syntax import read_names, renamed, stored_names, text_of, walk
-from prepbench.objects.parts import is_user_file
+from prepbench.objects.parts import (
+    PLAIN,
+    Part,
+    attributes,
+    cell_contents,
+    data_parts,
+    expression,
+    functions_in,
+    is_user_file,
+)
 
 _LIKE = '''def like(old, new):
     """The function ``new`` with the globals, variables and defaults of ``old``."""
@@ -423,3 +432,77 @@ def _local_names(node: Any) -> set[str]:
         return set()
     stored = set(stored_names(node.body)) if isinstance(node, cst.FunctionDef) else set()
     return stored | {part.name.value for part in walk(node.params) if isinstance(part, cst.Param)}
+
+
+# -- places -----------------------------------------------------------------------------------------------------------
+
+_TABLES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+_MOST_PLACES = 20_000
+
+
+@dataclass(frozen=True)
+class Place:
+    """A function or object that a model holds.
+
+    Attributes:
+        where: the expression that reads it.
+        value: the function or object.
+        is_registered: whether it is in ``model.modules()``.
+        owner: the expression of a tuple that it is a part of; "" for others.
+        index: which part.
+    """
+
+    where: str
+    value: Any
+    is_registered: bool = False
+    owner: str = ""
+    index: int = 0
+
+    def set_to(self, image: str) -> str:
+        """Return the line that assigns a replacement."""
+        if not self.owner:
+            return f"{self.where} = {image}"
+        return f"{self.owner} = ({self.owner}[:{self.index}] + ({image},) + {self.owner}[{self.index + 1}:])"
+
+
+def places_of(model: torch.nn.Module) -> list[Place]:
+    """Return the functions and objects of classes that a model called ``model`` holds, modules first."""
+    modules = [Place(f"model.get_submodule({fqn!r})" if fqn else "model", m, True) for fqn, m in model.named_modules()]
+    found, seen = list(modules), {id(place.value) for place in modules}
+    waiting = [part for place in modules for part in _inside(place)][::-1]
+    while waiting and len(found) < _MOST_PLACES:
+        place = waiting.pop()
+        value, is_known = place.value, id(place.value) in seen
+        is_code = _is_code(value)
+        if isinstance(value, (*PLAIN, torch.Tensor, type, types.ModuleType)) or (is_known and not is_code):
+            continue
+        # several places may hold one function, and all of them are to be changed
+        if is_code or (hasattr(value, "__dict__") and not isinstance(value, dict)):
+            found.append(place)
+        if not is_known:
+            waiting += reversed(_inside(place))
+        if not isinstance(value, types.MethodType):  # each access makes a new one
+            seen.add(id(value))
+    return found
+
+
+def _is_code(value: Any) -> bool:
+    home = type(value).__module__
+    return isinstance(value, types.FunctionType | types.MethodType) or home in ("functools", "_functools")
+
+
+def _inside(place: Place) -> list[Place]:
+    value, where = place.value, place.where
+    if isinstance(value, dict) and where.endswith("_hooks"):  # their numbers differ from run to run
+        return [Place(f"{where}[list({where})[{number}]]", part) for number, part in enumerate(list(value.values()))]
+    if type(value) is tuple:
+        return [Place(f"{where}[{number}]", part, False, where, number) for number, part in enumerate(value)]
+    if isinstance(value, types.MethodType):
+        found: list[Part] = [(("attr", "__self__"), value.__self__)]
+    elif isinstance(value, types.FunctionType):
+        found = [(("cell", number), part) for number, part in cell_contents(value).items()]
+    elif isinstance(value, torch.nn.Module):
+        found = [(("attr", name), part) for name, part in attributes(value).items() if name not in _TABLES]
+    else:
+        found = [] if _is_code(value) else data_parts(value)
+    return [Place(expression(where, (step,)), part) for step, part in found]

@@ -86,7 +86,8 @@ def parts(value: Any) -> list[Part]:
     return found + [(("attr", name), part) for name, part in attributes(value).items()]
 
 
-_BUILT_IN = frozenset({dict, list, tuple, set, frozenset, collections.deque})
+_CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque)
+_BUILT_IN = frozenset(_CONTAINERS)
 _LEAVES = (*PLAIN, *OPAQUE, *SYMBOLS)
 
 
@@ -228,7 +229,25 @@ def expression(root: str, steps: Steps) -> str:
     return root
 
 
-# -- what the code of a model can reach
+# -- functions, and what the code of a model can reach
+
+
+def functions_in(value: Any) -> Iterator[types.FunctionType]:
+    """Yield the functions that a member of a class, or a decorated function, consists of."""
+    return (part for _, part in walk(value, _towards_functions) if isinstance(part, types.FunctionType))
+
+
+def _towards_functions(value: Any) -> list[Part]:
+    if isinstance(value, types.FunctionType):
+        cells = [(("cell", number), content) for number, content in cell_contents(value).items()]
+        inside = [*cells, (("attr", "__wrapped__"), vars(value).get("__wrapped__"))]
+        return [(step, part) for step, part in inside if isinstance(part, (types.FunctionType, *WRAPPERS))]
+    if isinstance(value, (*_LEAVES, *_CONTAINERS, np.ndarray, torch.Tensor, torch.nn.Module, type)):
+        return []
+    return [(step, part) for step, part in parts(value) if step[1] in _TO_FUNCTIONS]
+
+
+_TO_FUNCTIONS = frozenset({"__func__", "__wrapped__", "func", "fget", "fset", "fdel"})
 
 
 def reached(value: Any) -> list[Part]:
@@ -248,10 +267,9 @@ def reached(value: Any) -> list[Part]:
         return parts(value) if is_own_class(value) else []
     if isinstance(value, torch.nn.Module) or is_own_object(kind):
         return [*parts(value), (("attr", "__class__"), kind)]
-    return parts(value) if isinstance(value, _REACHED) else []
+    return parts(value) if isinstance(value, (*_CONTAINERS, *WRAPPERS, weakref.ref)) else []
 
 
-_REACHED = (*WRAPPERS, weakref.ref, dict, list, tuple, set, frozenset, collections.deque)
 _MEMBERS = (types.SimpleNamespace, argparse.Namespace)
 _LIBRARIES = ("torch", "builtins", "prepbench", "numpy")
 

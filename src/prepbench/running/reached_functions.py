@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from prepbench.objects.parts import is_own_object, is_user_file
+from prepbench.objects.parts import NO_DATA, Part, functions_in, is_own_object, is_user_file, items, parts, walk
 from prepbench.running.code_objects import nested_codes
 
 _DEEPEST = 4
@@ -33,7 +33,6 @@ def reached_functions(model: torch.nn.Module) -> Iterator[types.FunctionType]:
         if is_user_file(function.__code__.co_filename):
             yield function
             waiting += _named(function, methods)
-        waiting += _inside(function)
 
 
 def reached_texts(model: torch.nn.Module, functions: Iterable[types.FunctionType]) -> set[str]:
@@ -48,12 +47,13 @@ def reached_texts(model: torch.nn.Module, functions: Iterable[types.FunctionType
     return found
 
 
-def _texts(value: Any, depth: int = 0) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, tuple | list | set | frozenset | dict) and depth < _DEEPEST:
-        for part in [*value, *value.values()] if isinstance(value, dict) else value:
-            yield from _texts(part, depth + 1)
+def _texts(value: Any) -> Iterator[str]:
+    return (part for _, part in walk(value, _items_and_keys, deepest=_DEEPEST) if isinstance(part, str))
+
+
+def _items_and_keys(value: Any) -> list[Part]:
+    keys = [(("member", number), key) for number, key in enumerate(value)] if isinstance(value, dict) else []
+    return [*keys, *items(value)]
 
 
 def _codes(code: types.CodeType) -> list[types.CodeType]:
@@ -63,12 +63,12 @@ def _codes(code: types.CodeType) -> list[types.CodeType]:
 def _first(model: torch.nn.Module) -> Iterator[types.FunctionType]:
     for module in model.modules():
         for name in ("forward", "__call__"):
-            yield from _functions_of(vars(module).get(name))
+            yield from functions_in(vars(module).get(name))
             for kind in type(module).__mro__:
-                yield from _functions_of(vars(kind).get(name))
+                yield from functions_in(vars(kind).get(name))
         for table in ("_forward_hooks", "_forward_pre_hooks"):
             for hook in vars(module).get(table, {}).values():
-                yield from _functions_of(hook)
+                yield from functions_in(hook)
 
 
 def _methods(model: torch.nn.Module) -> dict[str, list[types.FunctionType]]:
@@ -80,24 +80,29 @@ def _methods(model: torch.nn.Module) -> dict[str, list[types.FunctionType]]:
             kinds[type(value)] = None
     for base in dict.fromkeys(base for kind in kinds for base in kind.__mro__):
         for name, member in vars(base).items():
-            functions = [each for each in _functions_of(member) if is_user_file(each.__code__.co_filename)]
+            functions = [each for each in functions_in(member) if is_user_file(each.__code__.co_filename)]
             if functions:
                 found.setdefault(name, []).extend(functions)
     return found
 
 
-def _objects(value: Any, depth: int = 0) -> Iterator[Any]:
+def _objects(value: Any) -> Iterator[Any]:
     """Yield the user's plain objects inside of containers and of other objects."""
-    if depth > _DEEPEST or isinstance(value, torch.Tensor | torch.nn.Module | type | str | bytes):
-        return
-    if isinstance(value, dict | list | tuple | set):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _objects(part, depth + 1)
-    elif not callable(value) and is_own_object(type(value)) and hasattr(value, "__dict__"):
-        yield value
-        yield from _objects(vars(value), depth + 1)
-    elif isinstance(value, types.MethodType) or (callable(value) and is_own_object(type(value))):
-        yield getattr(value, "__self__", value)
+    for _, part in walk(value, _held, deepest=_DEEPEST):
+        if isinstance(part, types.MethodType):
+            yield part.__self__
+        elif not isinstance(part, _NO_OBJECTS) and is_own_object(type(part)):
+            yield part
+
+
+def _held(value: Any) -> list[Part]:
+    if isinstance(value, (dict, list, tuple, set)):
+        return items(value)
+    is_object = not isinstance(value, _NO_OBJECTS) and not callable(value) and is_own_object(type(value))
+    return parts(value) if is_object else []
+
+
+_NO_OBJECTS = (*NO_DATA, torch.Tensor, dict, list, tuple, set)
 
 
 def _named(function: types.FunctionType, methods: dict[str, list[types.FunctionType]]) -> Iterator[types.FunctionType]:
@@ -106,33 +111,7 @@ def _named(function: types.FunctionType, methods: dict[str, list[types.FunctionT
     for name in dict.fromkeys(name for code in codes for name in (*code.co_names, *code.co_freevars)):
         yield from methods.get(name, ())
         value = function.__globals__.get(name)
-        yield from _functions_of(value)
+        yield from functions_in(value)
         if isinstance(value, type) and issubclass(value, torch.autograd.Function):
             for member in vars(value).values():
-                yield from _functions_of(member)
-
-
-def _inside(function: types.FunctionType) -> Iterator[types.FunctionType]:
-    """Yield the functions that a function wraps and closes over."""
-    yield from _functions_of(getattr(function, "__wrapped__", None))
-    for cell in function.__closure__ or ():
-        try:
-            yield from _functions_of(cell.cell_contents)
-        except ValueError:  # an empty cell
-            continue
-
-
-def _functions_of(value: Any) -> Iterator[types.FunctionType]:
-    """Yield the functions behind what a class or module has under a name."""
-    if isinstance(value, property):
-        for part in (value.fget, value.fset):
-            yield from _functions_of(part)
-        return
-    plain = (
-        getattr(value, "__func__", value) if isinstance(value, types.MethodType | staticmethod | classmethod) else value
-    )
-    if isinstance(plain, types.FunctionType):
-        yield plain
-        wrapped = getattr(plain, "__wrapped__", None)
-        if wrapped is not None:
-            yield from _functions_of(wrapped)
+                yield from functions_in(member)

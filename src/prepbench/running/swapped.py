@@ -10,8 +10,7 @@ from typing import Any
 import torch
 
 from prepbench.errors import PrepbenchError
-from prepbench.objects.parts import is_user_file
-from prepbench.running.code_objects import nested_codes
+from prepbench.objects.parts import cell_contents, is_user_file, names_in
 from prepbench.running.twin import Twin
 
 Changes = Mapping[types.CodeType, types.CodeType]
@@ -103,7 +102,7 @@ class _Images:
         if code is not value.__code__:
             self.changed.setdefault(value.__code__, []).append(value)
             # the changed text imports torch where the file does not
-            needed = {} if "torch" in names or not _names(code, "torch") else {"torch": torch}
+            needed = {} if "torch" in names or "torch" not in names_in(code)[0] else {"torch": torch}
             names = {**names, **self._scope, **needed} if self._scope or needed else names
         old = dict(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
         # cells are matched by name, since the other code may list its free variables in another order
@@ -202,7 +201,7 @@ class _Reach:
     def calls(self, code: types.CodeType, names: Mapping[str, Any]) -> bool:
         """Return whether code with these globals names such a function."""
         self._read(names)
-        return any(id(names[name]) in self._found for name in _all_names(code) if name in names)
+        return any(id(names[name]) in self._found for name in names_in(code)[0] if name in names)
 
     def _read(self, names: Mapping[str, Any]) -> None:
         if id(names) in self._files:
@@ -218,7 +217,7 @@ class _Reach:
                     if id(value.__globals__) not in self._files:
                         self._files[id(value.__globals__)] = value.__globals__
                         open_ones.append(value.__globals__)
-        calls = [(id(one), one.__globals__, _all_names(one.__code__)) for one in functions]
+        calls = [(id(one), one.__globals__, names_in(one.__code__)[0]) for one in functions]
         size = -1
         while size != len(self._found):
             size = len(self._found)
@@ -235,26 +234,12 @@ def _codes_of(names: Mapping[str, Any]) -> set[types.CodeType]:
     for value in names.values():
         if isinstance(value, types.FunctionType):
             found.add(value.__code__)
-            found.update(c.cell_contents.__code__ for c in value.__closure__ or () if _holds_function(c))
+            held = cell_contents(value).values()
+            found.update(part.__code__ for part in held if isinstance(part, types.FunctionType))
         elif isinstance(value, type) and issubclass(value, torch.autograd.Function):
             parts = (getattr(part, "__func__", part) for part in vars(value).values())
             found.update(part.__code__ for part in parts if isinstance(part, types.FunctionType))
     return found
-
-
-def _holds_function(cell: types.CellType) -> bool:
-    try:
-        return isinstance(cell.cell_contents, types.FunctionType)
-    except ValueError:
-        return False
-
-
-def _names(code: types.CodeType, name: str) -> bool:
-    return name in _all_names(code)
-
-
-def _all_names(code: types.CodeType) -> set[str]:
-    return set(code.co_names).union(*(inner.co_names for _, inner in nested_codes(code)))
 
 
 def _made_function(
