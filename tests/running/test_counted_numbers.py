@@ -12,8 +12,7 @@ from torch import nn
 import prepbench as pb
 from prepbench.errors import InputError
 from prepbench.running.alike_samples import alike_samples
-from prepbench.running.counted_numbers import CountedNumber, count_from_sizes
-from prepbench.running.find_counted import counted_numbers
+from prepbench.running.counted_numbers import CountedNumber, count_from_sizes, counted_numbers
 
 
 class Window:

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from prepbench.inputs import Sample, arguments_by_name, normalize_samples
+from prepbench.running.counted_numbers import counted_numbers
 from prepbench.running.empty_caches import with_empty_caches_filled
-from prepbench.running.find_counted import counted_numbers
 
 
 def alike_samples(function: Callable[..., Any], samples: Any, **reading: Any) -> list[Sample]:

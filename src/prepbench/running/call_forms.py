@@ -12,15 +12,14 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat import pytree
-from prepbench.objects.parts import Step, attributes
+from prepbench.objects.parts import PLAIN, Steps, attributes
 from prepbench.running.empty_caches import is_nothing
 from prepbench.running.object_nodes import holds_values, is_registered
 from prepbench.running.tensor_numbers import as_tensor, tensor_numbers
 
-_IMMUTABLE = (type(None), bool, int, float, str, torch.dtype, torch.device, type)
+_IMMUTABLE = (*PLAIN, type)
 Take = Callable[[Any, list[Any]], bool]
 """Whether a value is nested alike; adds its leaves to a list."""
-Steps = tuple[Step, ...]
 
 
 class CallForm:
@@ -171,11 +170,9 @@ def _ignore(kind: type) -> Take:
 
 def _frozen(value: Any) -> Hashable | None:
     """Return a plain value with its type; None for other values."""
-    if isinstance(value, _IMMUTABLE):
-        return type(value), value
     if type(value) is dict:
         return _frozen([[key, part] for key, part in value.items()])
     if type(value) not in (list, tuple):
-        return None
+        return (type(value), value) if isinstance(value, _IMMUTABLE) else None
     parts = tuple(map(_frozen, value))
     return None if None in parts else (type(value), parts)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from prepbench.objects.parts import NO_DATA, attributes
-from prepbench.running.find_counted import noted_sizes
+from prepbench.running.counted_numbers import noted_sizes
 from prepbench.running.nested_values import collect, is_value, map_values
 from prepbench.running.object_nodes import marks_in, register_nodes
 

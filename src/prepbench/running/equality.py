@@ -12,7 +12,7 @@ import torch
 
 from prepbench._torch_compat import pytree
 from prepbench.inputs import Sample
-from prepbench.objects.parts import NO_DATA, PLAIN, attributes
+from prepbench.objects.parts import NO_DATA, PLAIN, SYMBOLS, attributes
 from prepbench.running.equal_tensors import Closeness, Difference, TensorComparison
 from prepbench.running.nested_values import collect
 from prepbench.running.outcomes import Outcome, outcome
@@ -158,8 +158,8 @@ def _are_alike(one: Any, other: Any) -> bool:
     """Return whether two values are of one kind; a subclass of the expected class is accepted."""
     if isinstance(one, bool) or isinstance(other, bool):
         return isinstance(one, bool) and isinstance(other, bool)
-    if isinstance(one, torch.SymInt | torch.SymFloat | torch.SymBool):
-        return isinstance(other, int | float | torch.SymInt | torch.SymFloat | torch.SymBool)
+    if isinstance(one, SYMBOLS):
+        return isinstance(other, (int, float, *SYMBOLS))
     return isinstance(other, tuple if isinstance(one, torch.Size) else type(one))
 
 

@@ -7,21 +7,17 @@ imported for this: a class is registered when an instance of it arrives, once pe
 from __future__ import annotations
 
 import dataclasses
-import enum
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from prepbench._torch_compat import pytree
-from prepbench.objects.parts import attributes
+from prepbench.objects.parts import NO_DATA, SYMBOLS, attributes
 from prepbench.running.nested_values import is_value
 from prepbench.running.tensor_numbers import as_number, parts_of, tensor_numbers
 
-_PLAIN = (
-    torch.Tensor, torch.nn.Module, type(None), bool, int, float, complex, str, bytes, type, enum.Enum, torch.dtype,
-    torch.device, torch.layout, torch.memory_format, torch.Generator, torch.SymInt, torch.SymFloat, torch.SymBool,
-)  # fmt: skip
+_NO_NODES = (*NO_DATA, torch.Tensor, *SYMBOLS)
 _NUMBERS = (int, float, bool, complex, str)
 _DEEPEST = 12
 
@@ -57,7 +53,7 @@ def register_counted(kind: type, name: str) -> None:
 def register_nodes(value: Any) -> None:
     """Register the classes of all objects inside ``value`` that hold tensors and are unknown to pytrees."""
     for leaf in _leaves(value):
-        if not isinstance(leaf, _PLAIN):
+        if not isinstance(leaf, _NO_NODES):
             _register_object(leaf, ())
 
 
@@ -78,7 +74,7 @@ def _register_object(value: Any, around: tuple[int, ...]) -> bool:
     if is_value(value):
         return True
     kind = type(value)
-    if isinstance(value, _PLAIN) or callable(value) or len(around) > _DEEPEST or kind.__module__ == "builtins":
+    if isinstance(value, _NO_NODES) or callable(value) or len(around) > _DEEPEST or kind.__module__ == "builtins":
         return False
     if id(value) in around:
         _CYCLIC.add(kind)

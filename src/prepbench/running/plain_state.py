@@ -22,6 +22,7 @@ import torch
 from prepbench.objects.parts import (
     OPAQUE,
     PLAIN,
+    cell_contents,
     is_own_class,
     is_own_function,
     is_own_object,
@@ -189,17 +190,18 @@ def _class(kind: type) -> PutBack:
 
 
 def _function(function: types.FunctionType) -> PutBack:
-    space, cells = function.__globals__, list(function.__closure__ or ())
+    space, cells = function.__globals__, function.__closure__ or ()
     written = names_in(function.__code__)[1]
-    contents = [_content(cell) for cell in cells]
+    contents = cell_contents(function)
     attributes = attributes_kept(vars(function))
     globals_before = {name: space.get(name, _ABSENT) for name in written}
 
     def put_back() -> None:
         attributes()
-        for cell, content in zip(cells, contents, strict=True):
-            if content is not _ABSENT and _content(cell) is not content:
-                cell.cell_contents = content
+        now = cell_contents(function)
+        for number, content in contents.items():
+            if now.get(number, _ABSENT) is not content:
+                cells[number].cell_contents = content
         for name, value in globals_before.items():
             if value is _ABSENT:
                 space.pop(name, None)
@@ -207,13 +209,6 @@ def _function(function: types.FunctionType) -> PutBack:
                 space[name] = value
 
     return put_back
-
-
-def _content(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # an empty cell
-        return _ABSENT
 
 
 # -- attributes and containers

@@ -15,7 +15,7 @@ from torch import fx
 from prepbench._torch_compat.fake_tensors import is_fake
 from prepbench._torch_compat.number_analysis import symbolic_value
 from prepbench._torch_compat.operators import OpOverload
-from prepbench.objects.parts import Steps
+from prepbench.objects.parts import SYMBOLS, Steps
 from prepbench.running import nested_values as structures
 from prepbench.running.source_lines import source_of_frame
 
@@ -23,7 +23,6 @@ _PLAIN = (
     type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format, range,
     type(Ellipsis), OpOverload,
 )  # fmt: skip
-_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 class UntracedTensor(RuntimeError):
@@ -147,7 +146,7 @@ class GraphBuilder:
         """Return ``value`` as an FX argument: nodes in place of tensors and symbolic numbers."""
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
-        if isinstance(value, _NUMBERS):
+        if isinstance(value, SYMBOLS):
             return self._number(value)
         if isinstance(value, _PLAIN):
             return value
