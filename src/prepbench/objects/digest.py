@@ -12,7 +12,7 @@ import os
 import types
 import weakref
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -199,13 +199,7 @@ class StateDigest:
     """
 
     digest: bytes
-    alive: tuple[Any, ...]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, StateDigest) and self.digest == other.digest
-
-    def __hash__(self) -> int:
-        return hash(self.digest)
+    alive: tuple[Any, ...] = field(compare=False)
 
 
 def state_digest(*roots: Any, by_value: bool = False) -> StateDigest:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat import pytree
-from prepbench.objects.parts import NO_DATA, SYMBOLS, Steps, attributes, data_parts, walk
+from prepbench.objects.parts import NO_DATA, SYMBOLS, Steps, attributes, data_parts, items, walk
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ class Mapper:
 
     def _object(self, value: Any) -> Any:
         if isinstance(value, torch.Size):  # a plain value, but its sizes may be symbolic
-            items = [self.visit(item) for item in value]
-            return value if all(a is b for a, b in zip(items, value, strict=True)) else tuple(items)
+            sizes = [self.visit(size) for size in value]
+            return value if all(a is b for a, b in zip(sizes, value, strict=True)) else tuple(sizes)
         if isinstance(value, NO_DATA):
             return value
         if id(value) not in self.done:
@@ -87,16 +87,13 @@ class Mapper:
         return self.done[id(value)]
 
     def _copied(self, value: Any) -> Any:
-        items = list(value.items()) if isinstance(value, dict) else []
-        parts = [("item", key, part, self.visit(part)) for key, part in items]
-        if isinstance(value, list):
-            parts += [("item", index, part, self.visit(part)) for index, part in enumerate(value)]
-        parts += [("attr", name, part, self.visit(part)) for name, part in attributes(value).items()]
-        parts = [part for part in parts if part[3] is not part[2]]
-        if not parts:
+        held = items(value) if isinstance(value, dict | list) else []
+        held += [(("attr", name), part) for name, part in attributes(value).items()]
+        changed = [(step, new) for step, part in held if (new := self.visit(part)) is not part]
+        if not changed:
             return value
         clone = copy.copy(value)
-        for kind, key, _, new in parts:
+        for (kind, key), new in changed:
             if kind == "attr":
                 object.__setattr__(clone, key, new)
             else:

@@ -11,7 +11,7 @@ import torch
 
 from prepbench.errors import PrepbenchError
 from prepbench.objects.parts import cell_contents, is_user_file, names_in
-from prepbench.running.twin import Twin
+from prepbench.running.twin import Twin, function_like
 
 Changes = Mapping[types.CodeType, types.CodeType]
 
@@ -115,7 +115,10 @@ class _Images:
         same_cells = all(cells[name] is old[name] for name in cells)
         if code is value.__code__ and names is value.__globals__ and same_cells and inner is wrapped:
             return value
-        made = _made_function(value, code, names, cells, inner)
+        made = function_like(value, code, names, tuple(cells.values()))
+        vars(made).update(vars(value))
+        if inner is not None:
+            vars(made)["__wrapped__"] = inner
         self._note(value, made)
         return made
 
@@ -240,23 +243,6 @@ def _codes_of(names: Mapping[str, Any]) -> set[types.CodeType]:
             parts = (getattr(part, "__func__", part) for part in vars(value).values())
             found.update(part.__code__ for part in parts if isinstance(part, types.FunctionType))
     return found
-
-
-def _made_function(
-    value: types.FunctionType,
-    code: types.CodeType,
-    names: dict[str, Any],
-    cells: Mapping[str, types.CellType],
-    wrapped: Any,
-) -> types.FunctionType:
-    closure = tuple(cells[name] for name in code.co_freevars)
-    made = types.FunctionType(code, names, value.__name__, value.__defaults__, closure)
-    made.__kwdefaults__, made.__annotations__ = value.__kwdefaults__, value.__annotations__
-    made.__qualname__, made.__doc__, made.__module__ = value.__qualname__, value.__doc__, value.__module__
-    vars(made).update(vars(value))
-    if wrapped is not None:
-        vars(made)["__wrapped__"] = wrapped
-    return made
 
 
 class _Visit:

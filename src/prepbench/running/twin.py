@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import collections
 import copy
-import enum
 import functools
 import sys
 import types
@@ -19,12 +18,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import fx, nn
+from torch import nn
 
-from prepbench.objects.parts import slots_of
+from prepbench.objects.parts import OPAQUE, PLAIN, slots_of
 from prepbench.running.written_parameters import is_written, own_copy_of
-
-_SHARED = (type, str, bytes, int, float, enum.Enum, torch.jit.ScriptModule, fx.Graph, fx.Node)
 
 _SPARE = 4
 """A buffer that is a view of more memory than this many times its own is copied alone."""
@@ -196,7 +193,7 @@ class Twin:
         if not cells and not any(isinstance(part, types.FunctionType) for part in vars(value).values()):
             return value
         own = tuple(types.CellType() for _ in cells)
-        twin = types.FunctionType(value.__code__, value.__globals__, value.__name__, value.__defaults__, own)
+        twin = function_like(value, value.__code__, value.__globals__, own)
         self._note(value, twin)
         changed = False
         for cell, mine in zip(cells, own, strict=True):
@@ -205,8 +202,6 @@ class Twin:
             except ValueError:  # an empty cell
                 continue
             changed |= mine.cell_contents is not cell.cell_contents
-        twin.__kwdefaults__, twin.__annotations__ = value.__kwdefaults__, value.__annotations__
-        twin.__qualname__, twin.__doc__, twin.__module__ = value.__qualname__, value.__doc__, value.__module__
         for name, part in vars(value).items():
             vars(twin)[name] = self._twin(part)
             changed |= vars(twin)[name] is not part
@@ -221,6 +216,16 @@ class Twin:
         return value if twin is None or twin is target else weakref.ref(twin)
 
 
+def function_like(
+    value: types.FunctionType, code: types.CodeType, names: dict[str, Any], cells: tuple[types.CellType, ...]
+) -> types.FunctionType:
+    """Return a function with the defaults and names of ``value``, and with other code, globals and cells."""
+    made = types.FunctionType(code, names, value.__name__, value.__defaults__, cells)
+    made.__kwdefaults__, made.__annotations__ = value.__kwdefaults__, value.__annotations__
+    made.__qualname__, made.__doc__, made.__module__ = value.__qualname__, value.__doc__, value.__module__
+    return made
+
+
 _BUILT_IN = (dict, collections.OrderedDict, collections.defaultdict, list)
 _HOOKS = frozenset(name for name in vars(nn.Module()) if "hooks" in name)
 
@@ -229,7 +234,7 @@ Copy = Callable[[Twin, Any], Any]
 
 def _way_to_copy(kind: type) -> Copy | None:
     """Return how values of a type are copied; None if they are shared."""
-    if issubclass(kind, _SHARED):
+    if issubclass(kind, (*PLAIN, *OPAQUE, type)):
         return None
     for known, copied in _COPIES:
         if issubclass(kind, known):
