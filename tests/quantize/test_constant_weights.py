@@ -135,7 +135,7 @@ CASES: dict[str, tuple[Callable[[Any], None], Callable[[Any, torch.Tensor], torc
 def observe(model: nn.Module, x: torch.Tensor, settings: Any = WEIGHTS_ONLY, rules: Any = None) -> tuple[Any, Any]:
     program = torch.export.export(model.eval(), (x,), strict=False)
     explained = explain_settings(model, settings, rules)
-    observed = insert_observers(program, model, explained, Placement(tables=True))
+    observed = insert_observers(program, model, explained, Placement())
     account = Account(program, model, (), explained, observed.layers, observed.plan)
     return observed, {row.fqn: row for row in account.rows()}
 

@@ -17,6 +17,7 @@ from prepbench.inputs import normalize_samples
 from prepbench.jobs import Cancelled, Progress
 from prepbench.quantize import Observed, Placement, calibrate, check_calibration, convert, insert_observers
 from prepbench.settings import LayerQuantizationSettings, QuantizationSettings, explain_settings
+from prepbench.targets.capabilities import NO_TRANSPOSED
 
 
 class Tail(nn.Module):
@@ -37,7 +38,7 @@ class Tail(nn.Module):
 def observe(model: nn.Module, x: torch.Tensor, **keywords: Any) -> Observed:
     program = torch.export.export(model.eval(), (x,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=False)
     explained = explain_settings(model, QuantizationSettings(), keywords.pop("rules", None))
-    return insert_observers(program, model, explained, Placement(), **keywords)
+    return insert_observers(program, model, explained, Placement(constraints=(NO_TRANSPOSED,)), **keywords)
 
 
 def test_every_layer_that_stays_float_says_why() -> None:

@@ -31,7 +31,6 @@ from prepbench.quantize.layer_nodes import LayerNode
 from prepbench.quantize.layer_structure import following_layers, tied_layers
 from prepbench.quantize.mixed_graph import MixedGraph, Mixture
 from prepbench.quantize.output_noise import OutputNoise, estimate_output_noise
-from prepbench.quantize.placement import without_lone_refusals
 from prepbench.quantize.plan import Plan, make_plan
 from prepbench.quantize.weights import WeightScheme
 from prepbench.running.check_inputs import check_traced
@@ -517,7 +516,7 @@ def _noise(
     with tracing(progress):
         graph, written = float_graph(source.program, source.options)
         change_weights(graph, mixture, source.layers, source.options, source.samples, progress, unchanged)
-        placement = without_lone_refusals(target_for(source.settings).placement)
+        placement = target_for(source.settings).placement.of_single_layers()
         plan = make_plan(graph, mixture, placement)
         left_out: dict[str, Any] = {"inputs": ()} if of_results else {"output": None}
         points = [replace(point, **left_out) for point in plan.points if point.output is not None or not of_results]

@@ -10,6 +10,9 @@ from prepbench.quantize.half_weights import weights_to_cast as weights_to_cast
 from prepbench.quantize.input_hessians import products_bytes as products_bytes
 from prepbench.quantize.insert import insert_observers as insert_observers
 from prepbench.quantize.observed import Observed as Observed
+from prepbench.quantize.placement import RECURRENT_IN_FLOAT as RECURRENT_IN_FLOAT
+from prepbench.quantize.placement import Constraint as Constraint
+from prepbench.quantize.placement import LayerCall as LayerCall
 from prepbench.quantize.placement import Placement as Placement
 from prepbench.quantize.placement import spare_bit_here as spare_bit_here
 from prepbench.quantize.report import LayerReport as LayerReport
@@ -20,7 +23,10 @@ from prepbench.quantize.weights import WeightScheme as WeightScheme
 
 __all__ = [
     "NEEDS_MOMENTS",
+    "RECURRENT_IN_FLOAT",
     "Account",
+    "Constraint",
+    "LayerCall",
     "LayerReport",
     "Observed",
     "Placement",

@@ -48,12 +48,7 @@ OPERATOR = torch.ops.prepbench.dynamic_lstm_layer.default
 
 def has_integer_kernel(layer: LayerNode) -> bool:
     """Return whether a layer's node has this form: an LSTM without projections."""
-    return layer.node.target is _FLOAT and not has_projections(layer)
-
-
-def has_projections(layer: LayerNode) -> bool:
-    """Return whether a recurrent layer projects its states."""
-    return len(layer.weights) > 2 * int(layer.node.meta["val"][1].shape[0])
+    return layer.node.target is _FLOAT and not layer.has_projections
 
 
 def use_integers(graph: fx.GraphModule, names: Sequence[str]) -> None:

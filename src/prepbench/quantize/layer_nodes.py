@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
@@ -44,7 +44,6 @@ ACTIVATIONS = frozenset(
     getattr(aten, name).default for name in ("relu", "relu_", "relu6", "relu6_", "hardtanh", "hardtanh_")
 )
 ADDITIONS = frozenset([aten.add.Tensor, aten.add_.Tensor])
-PRODUCTS = frozenset([aten.matmul.default, aten.bmm.default])
 
 
 @dataclass(frozen=True)
@@ -97,6 +96,22 @@ class LayerNode:
         return groups if self.is_convolution else 1
 
     @property
+    def input_channels(self) -> int:
+        """The channels of a convolution's input."""
+        channels: int = self.input.meta["val"].shape[1 - self.weight.meta["val"].ndim]
+        return channels
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether a convolution computes each of several input channels by itself."""
+        return self.node.target in CONVOLUTIONS and self.input_channels > 1 and self.weight.meta["val"].shape[1] == 1
+
+    @property
+    def has_projections(self) -> bool:
+        """Whether a recurrent layer projects its states."""
+        return self.is_recurrent and len(self.weights) > 2 * int(self.node.meta["val"][1].shape[0])
+
+    @property
     def input_index(self) -> int:
         """The index of the input among the node's arguments."""
         return 0 if self.is_recurrent else _OPERANDS[self.node.target][0]
@@ -136,12 +151,12 @@ class LayerNode:
         """The axis of the output that counts output channels."""
         return 1 - self.weight.meta["val"].ndim if self.is_convolution else -1
 
-    def end(self, fused: Collection[object] = ACTIVATIONS) -> fx.Node:
+    def end(self) -> fx.Node:
         """Return the last node of the group that one kernel computes: the layer, or the activation that alone
         follows it.
         """
         users = list(self.node.users)
-        return users[0] if len(users) == 1 and users[0].target in fused else self.node
+        return users[0] if len(users) == 1 and users[0].target in ACTIVATIONS else self.node
 
 
 def layer_nodes(

@@ -72,7 +72,7 @@ class LayerReporter:
             weights_bits=first.weights_num_bits,
             activations_bits=32 if only_weights else settings.activations_num_bits,
             rule=layer.rule,
-            reason=_why_weights_only(layer, self.plan.nodes[layer.fqn][0]) if only_weights else "",
+            reason=self._why_weights_only(layer) if only_weights else "",
             block_size=first.weights_only_quantization_block_size if only_weights else 0,
             observer="" if only_weights or is_dynamic else settings.observer,
             note=", ".join(
@@ -88,6 +88,11 @@ class LayerReporter:
                 )
             ),
         )
+
+    def _why_weights_only(self, layer: ExplainedLayer) -> str:
+        if layer.settings is not None and layer.settings.prefer_weights_only_quantization:
+            return "weights only, by the settings"
+        return f"weights only: {self.plan.weights_only[layer.fqn]}"
 
     def _why_float(self, layer: ExplainedLayer) -> str:
         if known := self.plan.refused.get(layer.fqn) or self.behind.get(layer.fqn):
@@ -117,14 +122,6 @@ def _how_computed(nodes: Sequence[LayerNode]) -> str:
         return f"its weight is computed once, from {', '.join(several[:3])}"
     names = Counter(names[0] for names in sources.values())
     return ", ".join(f"{count} matrices of {name}" for name, count in names.items() if count > 1)
-
-
-def _why_weights_only(layer: ExplainedLayer, node: LayerNode) -> str:
-    if layer.settings is not None and layer.settings.prefer_weights_only_quantization:
-        return "weights only, by the settings"
-    if node.is_recurrent:
-        return "weights only: this target has no integer kernel for this recurrent layer with these bits"
-    return "weights only: this target computes transposed convolutions in float"
 
 
 def decided_report(row: LayerReport, observed: Observed, decisions: Decisions) -> LayerReport:

@@ -29,7 +29,7 @@ from prepbench.quantize.input_hessians import round_by_inputs
 from prepbench.quantize.layer_nodes import LayerNode, parameter_of
 from prepbench.quantize.layer_noise import LayerNoise, as_tuple, chosen_samples, first_states
 from prepbench.quantize.output_scores import ScoreSum
-from prepbench.quantize.placement import Placement, without_lone_refusals
+from prepbench.quantize.placement import Placement
 from prepbench.quantize.plan import Edge, Plan, make_plan
 from prepbench.quantize.predictions import logits_of
 from prepbench.quantize.rounding import NEEDS_MOMENTS
@@ -97,7 +97,7 @@ class MixedGraph:
         """Return which values are quantized; with ``even_alone`` also layers that are only worth quantizing beside
         others.
         """
-        placement = without_lone_refusals(self.placement) if even_alone else self.placement
+        placement = self.placement.of_single_layers() if even_alone else self.placement
         return make_plan(self.graph, mixture, placement)
 
     def outputs(self, changes: Changes, samples: Sequence[Sample]) -> Iterator[tuple[Any, ...]]:

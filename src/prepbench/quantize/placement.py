@@ -1,17 +1,97 @@
-"""Where a target needs quantizers so that its integer kernels connect, and which bits it supports."""
+"""Where a target needs quantizers so that its integer kernels connect, and what it cannot quantize."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from torch import fx
 
 from prepbench._torch_compat.cpu import byte_sums_saturate
-from prepbench._torch_compat.operators import OpOverload
-from prepbench.quantize.layer_nodes import ACTIVATIONS
+from prepbench.quantize.dynamic_lstm import has_integer_kernel
+from prepbench.quantize.layer_nodes import LayerNode
+from prepbench.settings import QuantizationSettings
 
 
 def spare_bit_here() -> str:
     """Return the reason for :attr:`Placement.spare_bit` of kernels that run on this CPU."""
     return "sums of 8-bit products saturate on this CPU, which has no VNNI instructions" if byte_sums_saturate() else ""
+
+
+@dataclass(frozen=True)
+class LayerCall:
+    """A call of a layer in its graph, as constraints see it.
+
+    Attributes:
+        layer: the call's node.
+        all_settings: of each layer, by FQN.
+        calls: the calls of all layers.
+    """
+
+    layer: LayerNode
+    all_settings: Mapping[str, QuantizationSettings]
+    calls: Mapping[fx.Node, LayerNode]
+
+    @property
+    def settings(self) -> QuantizationSettings:
+        return self.all_settings[self.layer.fqn]
+
+    @property
+    def is_weights_only(self) -> bool:
+        return self.settings.prefer_weights_only_quantization
+
+    @property
+    def feeds_integers(self) -> bool:
+        """Whether another layer reads its result, or its activation function's, in integers."""
+        readers = [self.calls[user].fqn for user in self.layer.end().users if user in self.calls]
+        return any(not self.all_settings[fqn].prefer_weights_only_quantization for fqn in readers)
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """What a target cannot quantize, and why.
+
+    Attributes:
+        matches: whether it holds for a call of a layer.
+        reason: as reports give it.
+        of_activations: the layer's activations stay in float, and its weights are still stored in integers; otherwise
+            the whole layer stays in float.
+        of_neighbours: it holds only because of how the layers around are quantized, so it says nothing about the layer
+            alone.
+
+    Example:
+        >>> Constraint(lambda call: call.layer.is_lookup, "this target looks embeddings up in float")
+    """
+
+    matches: Callable[[LayerCall], bool]
+    reason: str
+    of_activations: bool = False
+    of_neighbours: bool = False
+
+
+def _has_no_integers(call: LayerCall) -> bool:
+    """Return whether a recurrent layer has no simulation in integers, which LSTMs with 8 bits have."""
+    if not call.layer.is_recurrent or call.is_weights_only:
+        return False
+    bits = {call.settings.activations_num_bits, *(one.weights_num_bits for one in call.settings.candidates())}
+    return bits != {8} or not has_integer_kernel(call.layer)
+
+
+RECURRENT_IN_FLOAT = "this target has no integer kernel for this recurrent layer with these bits"
+
+# what graphs in integers have no form of, for any target
+_EVERYWHERE = (
+    Constraint(
+        lambda call: call.layer.is_lookup and not call.is_weights_only,
+        "a table that is looked up in is quantized only where weights alone are",
+    ),
+    Constraint(
+        lambda call: call.layer.is_transposed,
+        "this target computes transposed convolutions in float",
+        of_activations=True,
+    ),
+    Constraint(_has_no_integers, RECURRENT_IN_FLOAT, of_activations=True),
+)
 
 
 @dataclass(frozen=True)
@@ -31,16 +111,6 @@ class Placement:
             other one is quantized, and the sum is left to its readers.
         fuses_convolution_sums: so it does where both operands are convolutions that nothing else reads.
         additions: every other addition of two activations is computed in integers.
-        matmuls: products of two activations (attention) are computed in integers.
-        lone_depthwise_convs: whether a depthwise convolution is faster in int8 where nothing reads its integers.
-        single_channel_convs: whether the target's int8 convolutions are right for one input channel.
-        transposed_convs: whether the weights of transposed convolutions are stored in integers, although they are
-            computed in float; otherwise these layers stay in float.
-        recurrent: whether the weights of recurrent layers are stored in integers, although they are computed in float;
-            otherwise these layers stay in float.
-        recurrent_projections: whether so are those of LSTMs with projections.
-        dynamic_lstm: whether LSTMs have integer kernels, which find the range of their inputs in each call.
-        fused: activation functions that one kernel computes together with the layer before.
         signed_activations: activations are int8 instead of uint8.
         symmetric_activations: activations have no zero point.
         middle_zero_points: the input of a linear layer has its zero point in the middle wherever values are negative.
@@ -48,7 +118,7 @@ class Placement:
         weights_only_bits: bits of weights that it has with activations in float.
         activations_bits: bits of activations that it has; 4 of them as integers of 8 with fewer values.
         block_sizes: whether weights-only layers may have a scale for each block of inputs.
-        tables: whether tables of embeddings are looked up in integers.
+        constraints: the layers that it cannot quantize, the first that matches gives the reason.
         spare_bit: why 8-bit weights must leave one bit unused where activations have 8 bits; empty where they need not.
     """
 
@@ -58,14 +128,6 @@ class Placement:
     fuses_additions: bool = False
     fuses_convolution_sums: bool = False
     additions: bool = False
-    matmuls: bool = False
-    lone_depthwise_convs: bool = True
-    single_channel_convs: bool = True
-    transposed_convs: bool = False
-    recurrent: bool = False
-    recurrent_projections: bool = False
-    dynamic_lstm: bool = False
-    fused: frozenset[OpOverload] = field(default=ACTIVATIONS)
     signed_activations: bool = False
     symmetric_activations: bool = False
     middle_zero_points: bool = False
@@ -73,10 +135,14 @@ class Placement:
     weights_only_bits: tuple[int, ...] = (4, 8)
     activations_bits: tuple[int, ...] = (8, 16)
     block_sizes: bool = True
-    tables: bool = False
+    constraints: tuple[Constraint, ...] = ()
     spare_bit: str = ""
 
+    def why_float(self, call: LayerCall, *, of_activations: bool = False) -> str:
+        """Return why a layer, or only its activations, stays in float in a call; empty where it need not."""
+        constraints = (one for one in (*_EVERYWHERE, *self.constraints) if one.of_activations is of_activations)
+        return next((one.reason for one in constraints if one.matches(call)), "")
 
-def without_lone_refusals(placement: Placement) -> Placement:
-    """Return the placement without refusals of layers that are only worth quantizing beside others."""
-    return replace(placement, lone_depthwise_convs=True)
+    def of_single_layers(self) -> Placement:
+        """Return the placement that quantizes each layer as if the layers around it were quantized, too."""
+        return replace(self, constraints=tuple(one for one in self.constraints if not one.of_neighbours))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import fx
 
-from prepbench.quantize.dynamic_lstm import has_integer_kernel, has_projections
-from prepbench.quantize.layer_nodes import ADDITIONS, PRODUCTS, LayerNode, layer_nodes, parameter_of
-from prepbench.quantize.placement import Placement
+from prepbench.quantize.layer_nodes import ACTIVATIONS, ADDITIONS, LayerNode, layer_nodes, parameter_of
+from prepbench.quantize.placement import LayerCall, Placement
 from prepbench.settings import QuantizationSettings
 
 Edge = tuple[str, str]
@@ -45,6 +44,7 @@ class Plan:
         settings: of each quantized layer, by FQN.
         points: where activations are quantized, in execution order.
         refused: why the target cannot take a layer, by FQN.
+        weights_only: why it takes the weights of a layer alone, by FQN.
         spare_bit: whether 8-bit weights leave one bit unused.
     """
 
@@ -52,6 +52,7 @@ class Plan:
     settings: dict[str, QuantizationSettings] = field(default_factory=dict)
     points: list[QuantizationPoint] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
+    weights_only: dict[str, str] = field(default_factory=dict)
     spare_bit: bool = False
 
     @property
@@ -89,7 +90,7 @@ class Plan:
         left = {fqn: nodes for fqn, nodes in self.nodes.items() if fqn not in given_up}
         points = [replace(point, because=point.because & left.keys()) for point in self.points]
         settings = {fqn: self.settings[fqn] for fqn in left}
-        return Plan(left, settings, [point for point in points if point.because], self.refused, self.spare_bit)
+        return replace(self, nodes=left, settings=settings, points=[point for point in points if point.because])
 
 
 def make_plan(graph: fx.GraphModule, settings: Mapping[str, QuantizationSettings], placement: Placement) -> Plan:
@@ -100,56 +101,48 @@ def make_plan(graph: fx.GraphModule, settings: Mapping[str, QuantizationSettings
         settings: of each quantized layer, by FQN.
         placement: where the target wants quantizers around the layers.
     """
-    plan = Plan(spare_bit=bool(placement.spare_bit))
-    nodes = {layer.node: layer for layer in _planned_nodes(graph.graph, settings, placement)}
-    settings = _for_kernels(settings, nodes.values(), placement)
+    nodes = _planned_nodes(graph.graph, settings, placement)
+    in_float = _activations_in_float(nodes, settings, placement)
+    plan = Plan(weights_only=in_float, spare_bit=bool(placement.spare_bit))
+    settings = {fqn: _weights_only(one) if fqn in in_float else one for fqn, one in settings.items()}
     ends: dict[fx.Node, LayerNode] = {}  # by the last node of each group whose activations are quantized
     for node in graph.graph.nodes:
         if node in nodes:
             layer = nodes[node]
-            refusal = _refusal(layer, settings, placement, nodes)
-            if refusal:
-                plan.refused.setdefault(layer.fqn, refusal)
+            reason = _unsupported_dtype(layer) or placement.why_float(LayerCall(layer, settings, nodes))
+            if reason:
+                plan.refused.setdefault(layer.fqn, reason)
             else:
                 _plan_layer(plan, layer, settings[layer.fqn], placement, ends)
         elif node.target in ADDITIONS:
             _plan_addition(plan, node, placement, ends)
-        elif node.target in PRODUCTS and placement.matmuls:
-            _plan_product(plan, node, ends)
     return plan.without(plan.refused.keys()) if plan.refused else plan  # in all its calls or in none
 
 
 def _planned_nodes(
     graph: fx.Graph, settings: Mapping[str, QuantizationSettings], placement: Placement
-) -> list[LayerNode]:
+) -> dict[fx.Node, LayerNode]:
     """Return the nodes of layers; tables that a layer shares only where they are looked up in its integers."""
-    nodes = layer_nodes(graph, settings, lookups=True, recurrent=True)
-    multiplying = {layer.fqn for layer in nodes if not layer.is_lookup}
-    shared = {layer.node for layer in nodes if layer.is_lookup and layer.fqn in multiplying}
-    return [
-        layer
-        for layer in nodes
-        if layer.node not in shared or (placement.tables and settings[layer.fqn].prefer_weights_only_quantization)
-    ]
+    nodes = {layer.node: layer for layer in layer_nodes(graph, settings, lookups=True, recurrent=True)}
+    multiplying = {layer.fqn for layer in nodes.values() if not layer.is_lookup}
+    shared = (layer for layer in nodes.values() if layer.is_lookup and layer.fqn in multiplying)
+    left_out = {layer.node for layer in shared if placement.why_float(LayerCall(layer, settings, nodes))}
+    return {node: layer for node, layer in nodes.items() if node not in left_out}
 
 
-def _for_kernels(
-    settings: Mapping[str, QuantizationSettings], nodes: Iterable[LayerNode], placement: Placement
-) -> dict[str, QuantizationSettings]:
-    """Return the settings, with activations in float where there are no integer kernels."""
-    in_float = {layer.fqn for layer in nodes if not _has_kernel(layer, settings[layer.fqn], placement)}
-    weights_only = {"prefer_weights_only_quantization": True, "weights_only_quantization_block_size": 0}
-    return {
-        fqn: replace(one, **(weights_only if fqn in in_float else {}))  # type: ignore[arg-type]
-        for fqn, one in settings.items()
-    }
+def _activations_in_float(
+    nodes: Mapping[fx.Node, LayerNode], settings: Mapping[str, QuantizationSettings], placement: Placement
+) -> dict[str, str]:
+    """Return why the target takes the weights of layers alone, by FQN: in all calls, if it does in one."""
+    found: dict[str, str] = {}
+    for layer in nodes.values():
+        if reason := placement.why_float(LayerCall(layer, settings, nodes), of_activations=True):
+            found.setdefault(layer.fqn, reason)
+    return found
 
 
-def _has_kernel(layer: LayerNode, settings: QuantizationSettings, placement: Placement) -> bool:
-    if layer.is_recurrent and not settings.prefer_weights_only_quantization:
-        bits = {settings.activations_num_bits, *(one.weights_num_bits for one in settings.candidates())}
-        return placement.dynamic_lstm and has_integer_kernel(layer) and bits == {8}
-    return not layer.is_transposed
+def _weights_only(settings: QuantizationSettings) -> QuantizationSettings:
+    return replace(settings, prefer_weights_only_quantization=True, weights_only_quantization_block_size=0)
 
 
 def _plan_layer(
@@ -159,7 +152,7 @@ def _plan_layer(
     plan.settings[layer.fqn] = settings
     if settings.prefer_weights_only_quantization or layer.is_recurrent:
         return
-    end = layer.end(placement.fused)
+    end = layer.end()
     ends[end] = layer
     ends_in_integers = placement.conv_outputs if layer.is_convolution else placement.linear_outputs
     edges = ((layer.node.name, layer.input.name),)
@@ -183,7 +176,7 @@ def _plan_addition(plan: Plan, node: fx.Node, placement: Placement, ends: dict[f
     if len({str(operand.meta["val"].shape) for operand in operands}) > 1:
         return
     users = list(node.users)
-    end = users[0] if len(users) == 1 and users[0].target in placement.fused else node
+    end = users[0] if len(users) == 1 and users[0].target in ACTIVATIONS else node
     because = frozenset(layer.fqn for layer in known)
     fused = _fused_operand(operands, ends, placement)
     edges = tuple((node.name, operand.name) for operand in operands if operand is not fused)
@@ -200,16 +193,6 @@ def _fused_operand(
     return max(convolutions, default=None) if placement.fuses_additions or both else None
 
 
-def _plan_product(plan: Plan, node: fx.Node, ends: dict[fx.Node, LayerNode]) -> None:
-    """Plan a product of two activations behind quantized layers, with the settings of the last one."""
-    operands = _float_activations(node)
-    if len(operands) < 2 or not ends:
-        return
-    last = next(reversed(ends.values()))
-    edges = tuple((node.name, operand.name) for operand in operands)
-    plan.points.append(QuantizationPoint(frozenset([last.fqn]), plan.settings[last.fqn], edges))
-
-
 def _float_activations(node: fx.Node) -> list[fx.Node]:
     """Return the two operands that are float32 and no parameters."""
     return [a for a in node.args[:2] if isinstance(a, fx.Node) and parameter_of(a) is None and _holds_float32(a)]
@@ -220,38 +203,9 @@ def _holds_float32(node: fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype == torch.float32
 
 
-def _refusal(
-    layer: LayerNode,
-    settings: Mapping[str, QuantizationSettings],
-    placement: Placement,
-    nodes: Mapping[fx.Node, LayerNode],
-) -> str:
-    """Return why a layer stays in float; empty if it can be quantized."""
+def _unsupported_dtype(layer: LayerNode) -> str:
+    """Return why a layer's weight cannot be quantized; empty if it is in float32."""
     dtype = layer.weight.meta["val"].dtype
-    if dtype != torch.float32:
-        return f"its weight is {str(dtype).removeprefix('torch.')}; only float32 is quantized (model.float())"
-    if layer.is_lookup and not settings[layer.fqn].prefer_weights_only_quantization:
-        return "a table that is looked up in is quantized only where weights alone are"
-    if layer.is_lookup and not placement.tables:
-        return "this target looks embeddings up in float"
-    if layer.is_transposed and not placement.transposed_convs:
-        return "no int8 form of transposed convolutions for this target"
-    if layer.is_recurrent and not placement.recurrent:
-        return "no integer form of recurrent layers for this target"
-    if layer.is_recurrent and has_projections(layer) and not placement.recurrent_projections:
-        return "no integer form of LSTMs with projections for this target"
-    if settings[layer.fqn].prefer_weights_only_quantization or not layer.is_convolution:
+    if dtype == torch.float32:
         return ""
-    channels = layer.input.meta["val"].shape[layer.weight.meta["val"].ndim * -1 + 1]
-    if channels == 1 and not placement.single_channel_convs:
-        return "int8 convolutions of one input channel are wrong on this target"
-    is_depthwise = channels > 1 and layer.weight.meta["val"].shape[1] == 1
-    if is_depthwise and not placement.lone_depthwise_convs:
-        readers = [nodes.get(user) for user in layer.end(placement.fused).users]
-        if not any(_takes_integers(reader, settings) for reader in readers):
-            return "on this target, a depthwise convolution is faster in float where no layer reads its integers"
-    return ""
-
-
-def _takes_integers(layer: LayerNode | None, settings: Mapping[str, QuantizationSettings]) -> bool:
-    return layer is not None and not settings[layer.fqn].prefer_weights_only_quantization
+    return f"its weight is {str(dtype).removeprefix('torch.')}; only float32 is quantized (model.float())"

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from prepbench.errors import SettingsError
-from prepbench.quantize import Placement
+from prepbench.quantize import Constraint, Placement
 from prepbench.settings import DeploymentSettings, ExplainedLayer, QuantizationSettings
 from prepbench.targets.base import Target
+
+# what several targets lack
+NO_TABLES = Constraint(lambda call: call.layer.is_lookup, "this target looks embeddings up in float")
+NO_TRANSPOSED = Constraint(
+    lambda call: call.layer.is_transposed, "no int8 form of transposed convolutions for this target"
+)
+NO_RECURRENT = Constraint(lambda call: call.layer.is_recurrent, "no integer form of recurrent layers for this target")
 
 
 def check_settings(target: Target, settings: DeploymentSettings, explained: Iterable[ExplainedLayer]) -> None:

@@ -12,6 +12,7 @@ from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, EagerDeployment
 from prepbench.storage import write_file
 from prepbench.targets.base import NO_LEAVES, Lowering, Runtime, Target
+from prepbench.targets.capabilities import NO_RECURRENT, NO_TRANSPOSED
 from prepbench.targets.eager.profiling import kernel_times, layers_of
 from prepbench.targets.kernel_times import KernelTimes, layers_from_text, layers_to_text
 from prepbench.targets.programs import load_program, save_program, written_buffers
@@ -67,7 +68,7 @@ class EagerTarget(Target):
     display_name = "PyTorch eager"
     settings_type = EagerDeployment
     runs_leaves = True
-    placement = Placement(tables=True, activations_bits=(4, 8, 16))
+    placement = Placement(activations_bits=(4, 8, 16), constraints=(NO_TRANSPOSED, NO_RECURRENT))
 
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         return EagerRuntime(lowering.program)

@@ -16,6 +16,7 @@ from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, ExecuTorchDeployment
 from prepbench.storage import KeptFolder
 from prepbench.targets.base import NO_LEAVES, Lowering, Runtime, Target
+from prepbench.targets.capabilities import NO_RECURRENT, NO_TABLES, NO_TRANSPOSED
 from prepbench.targets.executorch.layers import NO_LAYERS, InstructionLayers, read_layers
 from prepbench.targets.executorch.lower import in_order, to_pte, without_kernel
 from prepbench.targets.executorch.profiling import kernel_times
@@ -124,6 +125,7 @@ class ExecuTorchTarget(Target):
         weights_only_bits=(8,),
         activations_bits=(8,),
         block_sizes=False,
+        constraints=(NO_TABLES, NO_TRANSPOSED, NO_RECURRENT),
     )
 
     def unsupported_nodes(self, program: torch.export.ExportedProgram) -> Sequence[torch.fx.Node]:

@@ -19,10 +19,11 @@ from prepbench.capture.aten.export_again import is_exact
 from prepbench.errors import ArtifactError, MissingPackageError, TargetError, sentence
 from prepbench.internal_errors import raise_if_internal
 from prepbench.patching import logs_dropped_here, warnings_ignored_here
-from prepbench.quantize import Placement, spare_bit_here
+from prepbench.quantize import Constraint, Placement, spare_bit_here
 from prepbench.settings import DeploymentSettings, InductorDeployment
 from prepbench.storage import KeptFolder, temporary_folder
 from prepbench.targets.base import NO_LEAVES, Lowering, Runtime, Target
+from prepbench.targets.capabilities import NO_RECURRENT, NO_TABLES, NO_TRANSPOSED
 from prepbench.targets.inductor.package import Package, write_dim_orders
 from prepbench.targets.inductor.passes import fit_to_inductor
 from prepbench.targets.inductor.profiling import OPTIONS, kernel_times
@@ -85,6 +86,14 @@ class JustInTime(Runtime):
         save_program(self._program, folder)  # it is compiled again once it is loaded
 
 
+# With one input channel, contiguous and channels-last memory look the same, and what follows such an int8 convolution
+# reads its output in the other order (torch 2.13).
+_WRONG_CONVOLUTION = Constraint(
+    lambda call: not call.is_weights_only and call.layer.is_convolution and call.layer.input_channels == 1,
+    "int8 convolutions of one input channel are wrong on this target",
+)
+
+
 class InductorTarget(Target):
     """Machine code that Inductor compiles."""
 
@@ -92,9 +101,9 @@ class InductorTarget(Target):
     display_name = "Inductor"
     settings_type = InductorDeployment
     runs_leaves = True
-    # With one input channel, contiguous and channels-last memory look the same, and what follows such an int8
-    # convolution reads its output in the other order (torch 2.13).
-    placement = Placement(single_channel_convs=False, spare_bit=spare_bit_here())
+    placement = Placement(
+        constraints=(NO_TABLES, NO_TRANSPOSED, NO_RECURRENT, _WRONG_CONVOLUTION), spare_bit=spare_bit_here()
+    )
 
     def check_available(self, *, by_import: bool = True) -> None:
         try:

@@ -13,7 +13,7 @@ import torch
 
 from prepbench.errors import TargetError
 from prepbench.internal_errors import raise_if_internal
-from prepbench.quantize import Placement, spare_bit_here
+from prepbench.quantize import Constraint, Placement, spare_bit_here
 from prepbench.settings import DeploymentSettings, OnnxRuntimeDeployment
 from prepbench.storage import KeptFolder
 from prepbench.targets.base import NO_LEAVES, EndNames, Lowering, Runtime, failed_call
@@ -116,6 +116,13 @@ class OnnxRuntime(Runtime):
             shutil.copy(path, folder / path.name)
 
 
+_LONE_DEPTHWISE = Constraint(
+    lambda call: not call.is_weights_only and call.layer.is_depthwise and not call.feeds_integers,
+    "on this target, a depthwise convolution is faster in float where no layer reads its integers",
+    of_neighbours=True,
+)
+
+
 class OnnxRuntimeTarget(OnnxTarget):
     """CPU inference with ONNX Runtime.
 
@@ -133,12 +140,7 @@ class OnnxRuntimeTarget(OnnxTarget):
         conv_outputs=True,
         activations_bits=(4, 8, 16),
         conv_additions=True,
-        lone_depthwise_convs=False,
-        transposed_convs=True,
-        recurrent=True,
-        recurrent_projections=True,
-        dynamic_lstm=True,
-        tables=True,
+        constraints=(_LONE_DEPTHWISE,),
         spare_bit=spare_bit_here(),
     )
     changes = (*OnnxTarget.changes, look_up_integers, fill_empty_batches)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from prepbench.errors import TargetError
-from prepbench.quantize import Placement, spare_bit_here
+from prepbench.quantize import RECURRENT_IN_FLOAT, Constraint, Placement, spare_bit_here
 from prepbench.settings import DeploymentSettings, OpenVinoDeployment
 from prepbench.storage import KeptFolder, temporary_folder
 from prepbench.targets.base import NO_LEAVES, EndNames, Lowering, Runtime, failed_call
@@ -115,6 +115,14 @@ class OpenVino(Runtime):
             shutil.copy(self._folder / name, folder / name)
 
 
+_NO_PROJECTIONS = Constraint(
+    lambda call: call.layer.has_projections, "no integer form of LSTMs with projections for this target"
+)
+_RECURRENT_IN_FLOAT = Constraint(
+    lambda call: call.layer.is_recurrent and not call.is_weights_only, RECURRENT_IN_FLOAT, of_activations=True
+)
+
+
 class OpenVinoTarget(OnnxTarget):
     """CPU inference with OpenVINO.
 
@@ -139,9 +147,7 @@ class OpenVinoTarget(OnnxTarget):
         fuses_convolution_sums=True,
         middle_zero_points=True,
         activations_bits=(4, 8),
-        transposed_convs=True,
-        recurrent=True,
-        tables=True,
+        constraints=(_NO_PROJECTIONS, _RECURRENT_IN_FLOAT),
         spare_bit=spare_bit_here(),
     )
 

@@ -16,6 +16,7 @@ from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, OnnxRuntimeDeployment, TensorRtDeployment
 from prepbench.storage import KeptFolder
 from prepbench.targets.base import NO_LEAVES, Lowering, Runtime
+from prepbench.targets.capabilities import NO_RECURRENT, NO_TABLES, NO_TRANSPOSED
 from prepbench.targets.onnx.export import FILE, export_onnx
 from prepbench.targets.onnx.saved import check_saved
 from prepbench.targets.onnx.target import OnnxTarget
@@ -41,6 +42,7 @@ class TensorRtTarget(OnnxTarget):
         symmetric_activations=True,
         weights_bits=(8,),
         activations_bits=(8,),
+        constraints=(NO_TABLES, NO_TRANSPOSED, NO_RECURRENT),
     )
 
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
