@@ -174,3 +174,30 @@ def test_channels_that_code_counts_may_be_left_out() -> None:
         pb.trainable(model, tracing_inputs=x, pruning_settings=pb.PruningSettings(score="activations"))
     with pytest.raises(pb.PrepbenchError, match="without pruning_settings"):
         pb.trainable(model, layer_pruning_settings=rules, **given)
+
+
+class Positions(nn.Module):
+    """Adds a table where it has as many rows as the input, so the number of rows decides the graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(6, 16), nn.Linear(16, 6)
+        self.register_buffer("table", torch.linspace(0, 1, 30).reshape(5, 6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[1] == self.table.shape[0]:
+            x = x + self.table
+        return self.outer(self.inner(x).relu())
+
+
+def test_static_axes_are_static_where_the_model_is_pruned() -> None:
+    torch.manual_seed(0)
+    model, given = Positions(), [torch.randn(batch, rows, 6) for batch, rows in ((2, 5), (3, 5), (2, 7))]
+    prepared = pb.trainable(
+        model,
+        tracing_inputs=given,
+        dynamic_axes=pb.DynamicAxes.infer(given, model).set("x", 1, dynamic=False),
+        pruning_settings=HALF,
+    )
+    assert prepared.inner.out_features == 8
+    assert prepared(torch.randn(7, 5, 6)).shape == (7, 5, 6)

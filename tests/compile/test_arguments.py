@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,12 @@ import torch
 from torch import nn
 
 import prepbench as pb
+from prepbench import inputs
+from prepbench.compile.arguments import CompileRequest
+from prepbench.compile.simulation import Simulation
 from prepbench.errors import CalibrationError, InputError, SettingsError, StorageError
+from prepbench.jobs import report_nothing
+from prepbench.running.twin import Twin
 
 EAGER = pb.EagerDeployment()
 
@@ -367,3 +374,67 @@ def test_unsupported_bits_are_refused_with_those_that_the_target_has(net: Net, s
             quantization_settings=pb.QuantizationSettings(**settings),
             is_dry_run=True,
         )
+
+
+# Samples are normalised once, whatever compiles, trains, prunes or simulates the model.
+
+
+INT8, HALF = pb.QuantizationSettings(), pb.PruningSettings(mask_type="channels")
+SAMPLES = [torch.linspace(-1, 1, 6 * count).reshape(count, 6) for count in (2, 5)]
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """How often samples are normalised, and how often a twin of the user's model is made."""
+    counts = {"samples": 0, "twins": 0}
+    normalize, make = inputs.normalize_samples, Twin.__init__
+
+    def normalized(*args: Any, **kwargs: Any) -> Any:
+        counts["samples"] += 1
+        return normalize(*args, **kwargs)
+
+    def made(self: Twin, model: Any) -> None:
+        counts["twins"] += isinstance(model, nn.Module)
+        make(self, model)
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("prepbench") and vars(module).get("normalize_samples") is normalize:
+            monkeypatch.setattr(module, "normalize_samples", normalized)
+    monkeypatch.setattr(Twin, "__init__", made)
+    return counts
+
+
+def compiled(model: nn.Module) -> Any:
+    return pb.compile_model(model, calibration_inputs=SAMPLES, deployment_settings=EAGER, quantization_settings=INT8)
+
+
+def prepared(model: nn.Module) -> Any:
+    return pb.trainable(
+        model,
+        calibration_inputs=SAMPLES,
+        deployment_settings=EAGER,
+        quantization_settings=INT8,
+        pruning_settings=HALF,
+    )
+
+
+def pruned(model: nn.Module) -> Any:
+    return pb.prune(model, SAMPLES, HALF)
+
+
+def simulated(model: nn.Module) -> Any:
+    return Simulation.of(model, SAMPLES, deployment_settings=EAGER)
+
+
+@pytest.mark.parametrize("make", [compiled, prepared, pruned, simulated])
+def test_samples_are_normalised_once(make: Callable[[nn.Module], Any], counted: dict[str, int]) -> None:
+    make(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)))
+    assert counted["samples"] == 1
+
+
+def test_a_request_that_was_read_is_simulated_for_several_targets(counted: dict[str, int]) -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    request = CompileRequest(model=model, calibration_inputs=iter(SAMPLES), quantization_settings=INT8).read()
+    for target in (pb.EagerDeployment(), pb.OnnxRuntimeDeployment()):
+        assert Simulation.captured(replace(request, deployment_settings=target), report_nothing).layers == ("0", "2")
+    assert counted["samples"] == 1

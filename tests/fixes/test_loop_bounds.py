@@ -213,7 +213,9 @@ def test_a_bound_that_the_user_gives_makes_a_fix() -> None:
 def test_the_report_says_what_a_fix_takes_for_granted() -> None:
     model = pb.fix(ShrinksUntilSmall(), small(), bounds=3).model
     compiled = pb.compile_model(model, tracing_inputs=small(), deployment_settings=pb.EagerDeployment())
-    assert any("a fix takes for granted that the loop on line" in remark for remark in compiled.report.remarks)
+    trained = pb.compile_model(pb.trainable(model, tracing_inputs=small()), is_dry_run=True)
+    for report in (compiled.report, trained):
+        assert any("a fix takes for granted that the loop on line" in remark for remark in report.remarks)
 
 
 def test_the_bench_applies_a_draft_by_itself_only() -> None:

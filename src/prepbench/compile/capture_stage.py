@@ -7,56 +7,27 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+
+from torch import nn
 
 from prepbench.capture.aten.attempts import NoGraphError
-from prepbench.capture.aten.capture import FullGraphError, capture
+from prepbench.capture.aten.capture import FullGraphError, captured_on
 from prepbench.capture.aten.captured import Captured
 from prepbench.capture.aten.variants import sizes_may_decide
-from prepbench.capture.sizes.dynamic_axes import DynamicAxes
-from prepbench.compile.kept_stages import CaptureKey, Captures, KeptCapture, capture_key
+from prepbench.compile.arguments import CompileRequest
+from prepbench.compile.configuration import configuration_of
+from prepbench.compile.kept_stages import KeptCapture, capture_key
+from prepbench.compile.samples import with_static_sizes_of_first
 from prepbench.compile.task import CompileTask
 from prepbench.document.model import Failure
+from prepbench.fixes.results import assumptions_of
 from prepbench.inputs import Sample
-from prepbench.objects.digest import StateDigest
+from prepbench.jobs import ProgressCallback
+from prepbench.objects.digest import state_digest
+from prepbench.running.callable_module import as_module
 from prepbench.running.check_inputs import on_device_of
+from prepbench.running.tracing import tracing
 from prepbench.running.twin import Twin
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """A model, and the options of its capture.
-
-    Attributes:
-        called: the user's model or function, and the ``forward_fn`` around it.
-        state: what these were before the twin was made; None where nothing is kept.
-        twin: of what they call together.
-        samples: the samples that are traced.
-        axes: which dims are dynamic.
-        leaves: names of the modules to keep as leaf modules.
-        fullgraph: whether modules that cannot be captured are an error.
-        is_plan: whether the graph is only looked at, so that leaves are allowed, but not in its place.
-        own_weights: whether the program gets copies of the weights.
-        keeps_mode: whether the model is captured in the mode that it is in.
-        variants: how many graphs there may be.
-    """
-
-    called: tuple[Any, ...]
-    state: StateDigest | None
-    twin: Twin
-    samples: Sequence[Sample]
-    axes: DynamicAxes
-    leaves: tuple[str, ...]
-    fullgraph: bool
-    is_plan: bool
-    own_weights: bool
-    keeps_mode: bool
-    variants: int = 1
-
-    @property
-    def one_graph(self) -> bool:
-        """Whether leaves that the user did not choose are an error."""
-        return self.fullgraph and not self.is_plan
 
 
 @dataclass(frozen=True)
@@ -65,68 +36,100 @@ class CaptureStage:
 
     Attributes:
         task: the capture, to compile in float; or why the whole model would be one leaf module.
+        model: the twin that was captured.
         kept: what earlier compiles made of the same capture; None where nothing is kept.
         is_reused: whether the model was captured by an earlier compile.
         checked: around the stages behind this one, see :meth:`Captures.checked`.
     """
 
     task: CompileTask | Failure
+    model: nn.Module
     kept: KeptCapture | None = None
     is_reused: bool = False
-    checked: Callable[[Sequence[Sample]], AbstractContextManager[None]] = lambda _: contextlib.nullcontext()
+    checked: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
 
 
-def captured_or_reused(
-    wanted: Wanted, captures: Captures | None, first_task: Callable[..., CompileTask]
-) -> CaptureStage:
+def captured_task(request: CompileRequest, progress: ProgressCallback) -> CaptureStage:
     """Capture a model, or reuse the capture of an earlier compile with the same dependencies.
 
+    Everything that compiles, trains, prunes or simulates a model begins here.
+
     Args:
-        wanted: the model, and how it is to be captured.
-        captures: what earlier compiles found.
-        first_task: makes a task of the model's twin, its capture, and ``own_weights``.
+        request: the model, its samples, and how to compile it.
+        progress: told when this thread has to wait for another one that traces.
     """
-    key = _key(wanted)
-    kept = None if captures is None or key is None else captures.find(key)
-    is_reused = kept is not None
-    if kept is not None:
-        samples = tuple(on_device_of(kept.task.captured.model, wanted.samples))
-        task = replace(kept.task, captured=replace(kept.task.captured, samples=samples))
-    else:
-        captured = _captured(wanted)
-        if isinstance(captured, Failure):
-            return CaptureStage(captured)
-        for one in captured.variants or (captured,):
-            wanted.twin.give_back(one.program)
-        task = first_task(wanted.twin.model, captured, own_weights=wanted.own_weights)
-        if captures is not None and key is not None:
-            kept = captures.keep(key, task)
+    request = request.read()
+    assert request.dynamic_axes is not None
+    captures = None if request.reuse is None else request.reuse.table
+    roots = (request.model, request.forward_fn)
+    with tracing(progress):
+        state = None if captures is None else state_digest(*roots)
+        twin = Twin(request.called)  # because other threads see the model's mode
+        model = as_module(twin.model)
+        if not request.skip_eval_set_mode:
+            with contextlib.suppress(NotImplementedError):  # the mode of an exported program is part of its graph
+                request.set_mode(model)
+        leaves = tuple(request.leaf_modules)
+        samples = with_static_sizes_of_first(request.samples, request.dynamic_axes, request.called)
+        # how many graphs there may be is no part of the key: a capture with several is not kept
+        modes = (_one_graph(request), not request.discard_input_model, request.skip_eval_set_mode)
+        key = None if state is None else capture_key(state, samples, request.dynamic_axes.axes, leaves, *modes)
+        kept = None if captures is None or key is None else captures.find(key)
+        is_reused = kept is not None
+        if kept is not None:
+            of_model = tuple(on_device_of(kept.task.captured.model, samples))
+            task = replace(kept.task, captured=replace(kept.task.captured, samples=of_model))
+        else:
+            captured = _captured(request, twin.model, samples, leaves)
+            if isinstance(captured, Failure):
+                return CaptureStage(captured, model)
+            for one in captured.variants or (captured,):
+                twin.give_back(one.program)
+            own_weights = not request.discard_input_model
+            of_target = (request.target, request.settings, request.options, request.name)
+            task = CompileTask.of(*of_target, twin.model, captured, own_weights=own_weights)
+            if captures is not None and key is not None:
+                kept = captures.keep(key, task)
+    task = replace(
+        task,
+        target=request.target,
+        settings=request.settings,
+        options=request.options,
+        name=request.name,
+        calibration=request.calibration,
+        is_pretrained=request.is_model_pretrained,
+        fullgraph=request.fullgraph,
+        data_transform_fn=request.data_transform_fn,
+        configuration=configuration_of(request.named_after),
+        remarks=tuple(f"a fix takes for granted that {text}" for text in assumptions_of(request.named_after)),
+    )
     if captures is None or key is None or kept is None:
-        return CaptureStage(task)
-    return CaptureStage(task, kept, is_reused, lambda samples: captures.checked(key, wanted.called, samples))
+        return CaptureStage(task, model)
+    checked = partial(captures.checked, key, roots, [*samples, *request.calibration])
+    return CaptureStage(task, model, kept, is_reused, checked)
 
 
-def _key(wanted: Wanted) -> CaptureKey | None:
-    # how many graphs there may be is none of them: what has several is not kept
-    modes = (wanted.one_graph, wanted.own_weights, wanted.keeps_mode)
-    choices = (wanted.axes.axes, wanted.leaves, *modes)
-    return None if wanted.state is None else capture_key(wanted.state, wanted.samples, *choices)
+def _one_graph(request: CompileRequest) -> bool:
+    """Return whether leaves that the user did not choose are an error; a dry run shows them."""
+    return request.fullgraph and not request.is_dry_run
 
 
-def _captured(wanted: Wanted) -> Captured | Failure:
+def _captured(
+    request: CompileRequest, function: Callable[..., object], samples: Sequence[Sample], leaves: Sequence[str]
+) -> Captured | Failure:
     """Return the graph; or the reason why the whole model would be one leaf module, if leaves are allowed."""
-    variants = wanted.variants if wanted.fullgraph and not wanted.leaves else 1
-    capture_it = partial(capture, wanted.twin.model, wanted.samples, dynamic_axes=wanted.axes)
+    assert request.dynamic_axes is not None
+    one_graph = _one_graph(request)
+    variants = request.variants if request.fullgraph and not leaves else 1
+    capture_it = partial(captured_on, function, samples, request.dynamic_axes)
     try:
-        captured = capture_it(
-            leaf_modules=wanted.leaves, fullgraph=wanted.one_graph, variants=variants if wanted.one_graph else 1
-        )
-        if variants > 1 and not wanted.one_graph and sizes_may_decide(captured.leaves):
+        captured = capture_it(leaf_modules=leaves, fullgraph=one_graph, variants=variants if one_graph else 1)
+        if variants > 1 and not one_graph and sizes_may_decide(captured.leaves):
             with contextlib.suppress(FullGraphError):  # the plan for several graphs
                 captured = capture_it(variants=variants)
     except NoGraphError as error:
-        if wanted.fullgraph or wanted.is_plan:
+        if request.fullgraph or request.is_dry_run:
             raise
         return error.failure
     whole = next((leaf for leaf in captured.leaves if not leaf.fqn and leaf.lines is None), None)
-    return captured if whole is None or wanted.fullgraph or wanted.is_plan else whole
+    return captured if whole is None or request.fullgraph or request.is_dry_run else whole

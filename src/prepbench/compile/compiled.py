@@ -17,7 +17,7 @@ from prepbench._torch_compat import pytree
 from prepbench.capture.sizes.conditions import SizeCondition
 from prepbench.capture.sizes.learned_outputs import UnknownOutputsError
 from prepbench.checks import check_count, check_path, check_progress, check_switch
-from prepbench.compile.arguments import check_arguments
+from prepbench.compile.arguments import CompileRequest
 from prepbench.compile.artifact import write_folder
 from prepbench.compile.attached import Notices, attached_forward, model_to_attach
 from prepbench.compile.call_spec import CallSpec
@@ -54,7 +54,7 @@ class Origin:
     """
 
     lowering: Lowering
-    quantize: Callable[..., CompiledModel] | None = None
+    quantize: Callable[[CompileRequest, ProgressCallback], CompiledModel] | None = None
 
 
 class CompiledModel(nn.Module):
@@ -313,18 +313,22 @@ class CompiledModel(nn.Module):
             8
         """
         check_progress(progress)
-        settings = QuantizationSettings() if quantization_settings is None else quantization_settings
-        deployment = self.deployment_settings if deployment_settings is None else deployment_settings
-        check_arguments(None, calibration_inputs, deployment, settings, layer_quantization_settings, compile_options)
+        request = CompileRequest(
+            model=self,
+            calibration_inputs=calibration_inputs,
+            deployment_settings=self.deployment_settings if deployment_settings is None else deployment_settings,
+            quantization_settings=QuantizationSettings() if quantization_settings is None else quantization_settings,
+            layer_quantization_settings=layer_quantization_settings,
+            compile_options=compile_options,
+        )
+        request.check()
         if self._origin is None or self._origin.quantize is None:
             why = "was loaded from a folder" if self._origin is None else "is quantized already"
             raise SettingsError(
                 f"This model {why}, so its algorithms cannot be initialized. Compile the original in float "
                 "(quantization_settings=None) and call this on the result."
             )
-        new = self._origin.quantize(
-            calibration_inputs, deployment, settings, layer_quantization_settings, compile_options, progress
-        )
+        new = self._origin.quantize(request, progress)
         self._runtime, self._document, self._origin = new._runtime, new._document, new._origin
         self._leaves, self._call_spec, self.variants = new._leaves, new._call_spec, new.variants
         self.deployment_settings, self.report = new.deployment_settings, new.report

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -18,57 +16,36 @@ from prepbench._torch_compat.programs import with_contents
 from prepbench.adapt.recover import recover
 from prepbench.adapt.trainable_model import TrainableModel, without
 from prepbench.capture.aten.chosen_leaves import chosen_leaves
-from prepbench.capture.sizes.dynamic_axes import DynamicAxes, check_axes
-from prepbench.checks import (
-    check_count,
-    check_function,
-    check_path,
-    check_progress,
-    check_switch,
-    check_switches,
-    check_text,
-    check_type,
-    described,
-)
-from prepbench.compile.arguments import check_arguments, check_pruning, check_weights, with_extra_options
-from prepbench.compile.capture_stage import Wanted, captured_or_reused
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.checks import check_path, check_progress, check_switch, described
+from prepbench.compile.arguments import CompileRequest, check_weights
+from prepbench.compile.capture_stage import captured_task
 from prepbench.compile.compile_log import CompileLog
-from prepbench.compile.configuration import configuration_of
 from prepbench.compile.dry_run import planned
 from prepbench.compile.kept_stages import KeptStages
-from prepbench.compile.prepare_training import prepare_training
+from prepbench.compile.prepare_training import check_trainable, prepare_training
 from prepbench.compile.prune_stage import pruned_task
-from prepbench.compile.samples import read_samples, with_static_sizes_of_first
 from prepbench.compile.stage_timer import StageTimer
-from prepbench.compile.stages import compile_task, compile_trained, settings_of_layers, uncompiled
+from prepbench.compile.stages import compile_task, compile_trained, uncompiled
 from prepbench.compile.task import CompileTask
-from prepbench.compile.training_arguments import TrainingArguments
 from prepbench.document.model import Failure
 from prepbench.errors import InputError, SettingsError
-from prepbench.fixes.results import assumptions_of
-from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
-from prepbench.objects.digest import state_digest
 from prepbench.progress_bar import shows_progress
-from prepbench.quantize import check_calibration
-from prepbench.running.callable_module import as_module, with_forward_fn
+from prepbench.running.callable_module import as_module
 from prepbench.running.check_inputs import check_traced
 from prepbench.running.random_numbers import numbers_kept
-from prepbench.running.tracing import tracing
-from prepbench.running.twin import Twin
 from prepbench.settings import (
     CompileOptions,
     DeploymentSettings,
     LayerPruningSettings,
     LayerQuantizationSettings,
     LoraSettings,
-    OnnxRuntimeDeployment,
     PruningSettings,
     QuantizationSettings,
     prunable_layers,
 )
 from prepbench.settings.lora_layers import layers_with_adapters
-from prepbench.targets import target_for
 
 
 @shows_progress("compile")
@@ -183,27 +160,15 @@ def compile_model(
     if disable:
         return module_or_func
     check_traced("module_or_func", module_or_func)
-    check_switches(
-        discard_input_model=discard_input_model,
-        is_model_pretrained=is_model_pretrained,
-        is_dry_run=is_dry_run,
-        skip_eval_set_mode=skip_eval_set_mode,
-        fullgraph=fullgraph,
-        dynamic=dynamic,
-    )
-    check_function("data_transform_fn", data_transform_fn, "data_transform_fn(element)", optional=True)
-    check_function("forward_fn", forward_fn, "forward_fn(model, args, kwargs)", optional=True)
-    check_path("logs_dir", logs_dir, optional=True)
-    check_count("variants", variants, 1)
-    check_text("graph_name", graph_name, "encoder", optional=True)
-    check_axes(dynamic_axes)
     check_progress(progress)
-    check_type("reuse", reuse, KeptStages, "Write reuse=pb.KeptStages().", optional=True)
-    given = TrainingArguments(
+    check_path("logs_dir", logs_dir, optional=True)
+    request = CompileRequest(
+        model=module_or_func,
         tracing_inputs=tracing_inputs,
         calibration_inputs=calibration_inputs,
         deployment_settings=deployment_settings,
         data_transform_fn=data_transform_fn,
+        forward_fn=forward_fn,
         quantization_settings=quantization_settings,
         layer_quantization_settings=layer_quantization_settings,
         pruning_settings=pruning_settings,
@@ -211,111 +176,77 @@ def compile_model(
         lora_settings=lora_settings,
         compile_options=compile_options,
         dynamic_axes=dynamic_axes,
+        discard_input_model=discard_input_model,
         is_model_pretrained=is_model_pretrained,
+        is_dry_run=is_dry_run,
+        skip_eval_set_mode=skip_eval_set_mode,
+        graph_name=graph_name,
+        fullgraph=fullgraph,
+        leaf_modules=leaf_modules,
+        dynamic=dynamic,
+        variants=variants,
+        reuse=reuse,
     )
     if isinstance(module_or_func, TrainableModel):
-        settled = {**given.settled, "forward_fn": forward_fn, "reuse": reuse}
-        task = task_of_trained(module_or_func, deployment_settings, settled, extra_options)
+        task = task_of_trained(module_or_func, request, extra_options)
         return compile_trained(task, logs_dir, graph_name, progress, is_dry_run=is_dry_run)
     if lora_settings is not None:
-        refused = {
-            "forward_fn": forward_fn is not None,
-            "leaf_modules": bool(list(leaf_modules)),
-            "fullgraph=False": not fullgraph,
-            "skip_eval_set_mode=True": skip_eval_set_mode,
-            "reuse": reuse is not None,
-        }
-        task = adapted_task(
-            module_or_func, given, refused, extra_options, progress, dynamic=dynamic, is_dry_run=is_dry_run
-        )
+        task = adapted_task(request, extra_options, progress)
         return compile_trained(task, logs_dir, graph_name, progress, is_dry_run=is_dry_run)
-    check_arguments(
-        tracing_inputs,
-        calibration_inputs,
-        deployment_settings,
-        quantization_settings,
-        layer_quantization_settings,
-        compile_options,
-    )
-    check_pruning(pruning_settings, layer_pruning_settings, calibration_inputs)
-    settings = deployment_settings if deployment_settings is not None else OnnxRuntimeDeployment()
-    target = target_for(settings)
-    settings, options = with_extra_options(
-        settings, compile_options or CompileOptions(), extra_options, inspect.signature(compile_model).parameters
-    )
-    if not is_dry_run:
+    request.check()
+    request = request.with_extra_options(extra_options, inspect.signature(compile_model).parameters)
+    return _compiled(request, logs_dir, progress)
+
+
+_SETTLED = (
+    "tracing_inputs",
+    "calibration_inputs",
+    "data_transform_fn",
+    "quantization_settings",
+    "layer_quantization_settings",
+    "pruning_settings",
+    "layer_pruning_settings",
+    "lora_settings",
+    "compile_options",
+    "dynamic_axes",
+    "forward_fn",
+    "reuse",
+)
+"""The arguments that are fixed once a model is prepared for training."""
+
+
+def _compiled(request: CompileRequest, logs_dir: str | Path | None, progress: ProgressCallback) -> Any:
+    target, settings, is_plan = request.target, request.settings, request.is_dry_run
+    if not is_plan:
         target.check_available()
-        check_weights(module_or_func)
-    called = module_or_func if forward_fn is None else with_forward_fn(module_or_func, forward_fn)
-    # names, because module objects are the user's, and the captured model is a twin
-    leaves = chosen_leaves(as_module(called), leaf_modules)
-    if fullgraph and not is_dry_run:
+        check_weights(request.model)
+    model = as_module(request.called)
+    leaves = chosen_leaves(model, request.leaf_modules)
+    if request.fullgraph and not is_plan:
         target.check_leaves(tuple(leaves.values()))
-    state = None if reuse is None else state_digest(module_or_func, forward_fn)
-    twin = Twin(called)  # on a twin, because other threads see the model's mode
-    function, model = twin.model, as_module(twin.model)
-    layers = settings_of_layers(model, target, settings, quantization_settings, layer_quantization_settings)
-    pruned = () if pruning_settings is None else prunable_layers(model, pruning_settings, layer_pruning_settings)
-    name = graph_name if graph_name is not None else type(as_module(module_or_func)).__name__
-    log = CompileLog(logs_dir, name)
-    log.start(target.name, settings, quantization_settings, options)
+    layers = request.layers(model)
+    pruning = request.pruning_settings
+    pruned = () if pruning is None else prunable_layers(model, pruning, request.layer_pruning_settings)
+    request = replace(request, leaf_modules=tuple(leaves), variants=1 if pruned else request.variants)
+    log = CompileLog(logs_dir, request.name)
+    log.start(target.name, settings, request.quantization_settings, request.options)
     with log.failures():
-        samples, calibration = read_samples(function, tracing_inputs, calibration_inputs, data_transform_fn)
-        if quantization_settings is not None:
-            check_calibration(function, calibration)
+        request = request.read()
         timer = StageTimer(log.logged(progress), log)
-        if not skip_eval_set_mode:
-            with contextlib.suppress(NotImplementedError):  # the mode of an exported program is part of its graph
-                model.eval()
-        with timer("capture"), tracing(timer.progress):
-            axes = _axes(function, samples, dynamic_axes, dynamic)
-            wanted = Wanted(
-                called=(module_or_func, forward_fn),
-                state=state,
-                twin=twin,
-                samples=with_static_sizes_of_first(samples, axes, function),
-                axes=axes,
-                leaves=tuple(leaves),
-                fullgraph=fullgraph,
-                is_plan=is_dry_run,
-                own_weights=not discard_input_model,
-                keeps_mode=skip_eval_set_mode,
-                variants=1 if pruned else variants,
-            )
-            first_task = functools.partial(CompileTask.of, target, settings, options, name)
-            stage = captured_or_reused(wanted, None if reuse is None else reuse.table, first_task)
+        with timer("capture"):
+            stage = captured_task(request, timer.progress)
             timer.reuse(*(["capture"] if stage.is_reused else []))
         if isinstance(stage.task, Failure):
-            result: Any = uncompiled(model, samples[0], settings, layers, stage.task, timer, name)
+            sample, why = request.samples[0], stage.task
+            result: Any = uncompiled(stage.model, sample, settings, layers, why, timer, request.name)
         else:
-            task = replace(
-                stage.task,
-                target=target,
-                settings=settings,
-                options=options,
-                name=name,
-                layer_settings=layers,
-                calibration=tuple(calibration),
-                is_pretrained=is_model_pretrained,
-                fullgraph=fullgraph,
-                data_transform_fn=data_transform_fn,
-                configuration=configuration_of(as_module(module_or_func)),
-                remarks=tuple(f"a fix takes for granted that {text}" for text in assumptions_of(module_or_func)),
-            )
-            with stage.checked([*wanted.samples, *calibration]):
-                task = pruned_task(task, pruned, timer, is_plan=is_dry_run) if pruned else task
+            task = replace(stage.task, layer_settings=layers)
+            with stage.checked():
+                task = pruned_task(task, pruned, timer, is_plan=is_plan) if pruned else task
                 kept = None if pruned else stage.kept  # learned values belong to the captured state of the model
-                result = planned(task, timer) if is_dry_run else compile_task(task, timer, kept)
-    log.done(result if is_dry_run else result.report)
+                result = planned(task, timer) if is_plan else compile_task(task, timer, kept)
+    log.done(result if is_plan else result.report)
     return result
-
-
-def _axes(function: Callable[..., Any], samples: list[Sample], axes: DynamicAxes | None, dynamic: bool) -> DynamicAxes:
-    axes = DynamicAxes.infer(samples, function) if axes is None else axes
-    if not dynamic:
-        for axis in axes.dynamic:
-            axes = axes.set(axis.path, axis.dim, False)
-    return axes
 
 
 # ``compile_model`` with adapters: they are trained on the calibration samples to recover the loss of quantization and
@@ -326,86 +257,71 @@ STEPS = 200
 _LEARNING_RATE = 3e-3
 
 
-def adapted_task(
-    model: Any,
-    given: TrainingArguments,
-    refused: Mapping[str, bool],
-    extra: Mapping[str, Any],
-    progress: ProgressCallback,
-    *,
-    dynamic: bool,
-    is_dry_run: bool,
-) -> CompileTask:
+def adapted_task(request: CompileRequest, extra: Mapping[str, Any], progress: ProgressCallback) -> CompileTask:
     """Return how to compile a model with trained adapters; in a dry run, with adapters to be trained.
 
     Args:
-        model: the user's.
-        given: what was given to ``compile_model``, with adapters.
-        refused: by the name of each argument that adapters do not go with, whether it was given.
+        request: with adapters.
         extra: fields of the target's settings or of the options.
         progress: as for ``compile_model``.
-        dynamic: whether any dim is.
-        is_dry_run: learn nothing.
 
     Raises:
         SettingsError: nothing would be learned, or an argument that adapters do not go with.
         InputError: what is compiled is no module.
     """
-    _check(model, given, refused)
-    settings, options = with_extra_options(
-        given.deployment_settings or OnnxRuntimeDeployment(), given.compile_options or CompileOptions(), extra, ()
-    )
-    given = replace(given, deployment_settings=settings, compile_options=options)
-    given.check(model)
-    transform = given.data_transform_fn
-    samples, calibration = read_samples(Twin(model).model, given.tracing_inputs, given.calibration_inputs, transform)
-    axes = DynamicAxes.infer(samples, model) if given.dynamic_axes is None else given.dynamic_axes
-    for axis in () if dynamic else axes.dynamic:
-        axes = axes.set(axis.path, axis.dim, False)
-    given = replace(
-        given, tracing_inputs=samples, calibration_inputs=calibration, data_transform_fn=None, dynamic_axes=axes
-    )
+    _check_adapted(request)
+    request = request.with_extra_options(extra)
+    check_trainable(request)
+    request = request.read()
     # a compile may be asked for where gradients are off; adapters begin with random numbers
     with torch.inference_mode(False), torch.enable_grad(), numbers_kept(seed=0):
-        prepared = prepare_training(model, replace(given, adapters_alone=True), progress)
-        assert given.lora_settings is not None
-        count = len(layers_with_adapters(model, given.lora_settings))
-        about = f"adapters of rank {given.lora_settings.rank} beside {count} layers"
-        if is_dry_run:
+        prepared = prepare_training(replace(request, adapters_alone=True), progress)
+        assert request.lora_settings is not None
+        count = len(layers_with_adapters(as_module(request.model), request.lora_settings))
+        about = f"adapters of rank {request.lora_settings.rank} beside {count} layers"
+        if request.is_dry_run:
             remark = f"{about} would learn in at most {STEPS} steps on calibration samples"
         else:
-            found = recover(prepared, calibration, steps=STEPS, learning_rate=_LEARNING_RATE, progress=progress)
+            found = recover(prepared, request.calibration, steps=STEPS, learning_rate=_LEARNING_RATE, progress=progress)
             before, after = (found.scores[step] for step in (0, found.best_step))
             remark = f"{about} learned on calibration samples: outputs at {_decibels(before)} dB from float before, "
             remark += f"{_decibels(after)} dB with them"
-    task = task_of_trained(prepared, None, {}, {})
-    return replace(task, remarks=(remark,), data_transform_fn=transform)
+    task = task_of_trained(prepared, CompileRequest(model=prepared), {})
+    return replace(task, remarks=(*task.remarks, remark))
 
 
 def _decibels(noise: float) -> str:
     return f"{-10 * math.log10(noise):.1f}" if noise > 0 else "inf"
 
 
-def _check(model: Any, given: TrainingArguments, refused: Mapping[str, bool]) -> None:
+def _check_adapted(request: CompileRequest) -> None:
+    refused = {
+        "forward_fn": request.forward_fn is not None,
+        "leaf_modules": bool(list(request.leaf_modules)),
+        "fullgraph=False": not request.fullgraph,
+        "skip_eval_set_mode=True": request.skip_eval_set_mode,
+        "reuse": request.reuse is not None,
+    }
     if names := [name for name, is_given in refused.items() if is_given]:
         raise SettingsError(
             f"lora_settings do not go with {', '.join(names)}: adapters learn in the whole model, in evaluation mode "
             "and as one graph. Leave one of them out."
         )
-    if not isinstance(model, nn.Module):
-        raise InputError(f"lora_settings need a torch.nn.Module, whose layers get adapters; got {described(model)}.")
-    if given.quantization_settings is None and given.pruning_settings is None:
+    if not isinstance(request.model, nn.Module):
+        got = described(request.model)
+        raise InputError(f"lora_settings need a torch.nn.Module, whose layers get adapters; got {got}.")
+    if request.quantization_settings is None and request.pruning_settings is None:
         raise SettingsError(
             "lora_settings would change nothing: in compile_model adapters learn what quantization or pruning costs, "
             "and neither is asked for. Add quantization_settings or pruning_settings; to train adapters on data of "
             "your own, give lora_settings to pb.trainable."
         )
-    if given.calibration_inputs is None:
+    if request.calibration_inputs is None:
         raise SettingsError(
             "lora_settings need calibration_inputs: representative samples, on which adapters learn. Give "
             "calibration_inputs=[...]."
         )
-    if not given.is_model_pretrained:
+    if not request.is_model_pretrained:
         raise SettingsError(
             "lora_settings do not go with is_model_pretrained=False: adapters learn what the float model gives, and "
             "that has learned nothing. Train it with pb.trainable first."
@@ -415,34 +331,31 @@ def _check(model: Any, given: TrainingArguments, refused: Mapping[str, bool]) ->
 # Compile a model that was trained with quantizers: their learned parameters are used unchanged.
 
 
-def task_of_trained(
-    model: TrainableModel, deployment: DeploymentSettings | None, given: dict[str, Any], extra: dict[str, Any]
-) -> CompileTask:
+def task_of_trained(model: TrainableModel, request: CompileRequest, extra: Mapping[str, Any]) -> CompileTask:
     """Return how to compile a trained model, with its current weights.
 
     Args:
         model: trained or not.
-        deployment: a target that quantizes in the same places; that which the model was made for when left out.
-        given: arguments of ``compile_model`` that were settled before training, by name; refused unless None.
+        request: for it; another target must quantize in the same places as the one that the model was made for.
         extra: fields of the target's settings.
 
     Raises:
         SettingsError: an argument that is settled, another target, or ranges that no training has learned.
     """
-    settled = [name for name, value in given.items() if value is not None]
-    if settled:
+    if settled := [name for name in _SETTLED if getattr(request, name) is not None]:
         raise SettingsError(
             f"{', '.join(settled)} cannot be given with a model of pb.trainable: it was trained for what was given "
             "there. Leave it out, or call pb.trainable again with it."
         )
     task: CompileTask = model.parts.task
-    settings = task.settings if deployment is None else deployment
-    settings, options = with_extra_options(settings, CompileOptions(), extra, ())
+    deployment = request.deployment_settings
+    request = replace(request, deployment_settings=task.settings if deployment is None else deployment)
+    request = request.with_extra_options(extra)
+    settings, options, target = request.settings, request.options, request.target
     if options != CompileOptions():
         raise SettingsError(
             f"{', '.join(extra)}: options of quantization were settled by pb.trainable. Leave them out."
         )
-    target = target_for(settings)
     if task.layer_settings is not None and target.placement != task.target.placement:
         raise SettingsError(
             f"The model was trained for {task.target.display_name}, and {target.display_name} quantizes other values. "

@@ -17,19 +17,16 @@ from prepbench.adapt.fake_quantizers import ActivationQuantizer, WeightQuantizer
 from prepbench.adapt.trainable_model import ModeGraph, State, TrainableModel, TrainableParts
 from prepbench.adapt.trained_graph import FoldedNorms, counterparts, insert_quantizers, take_states, use_gradients
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
-from prepbench.checks import check_progress
-from prepbench.compile.arguments import check_weights
+from prepbench.checks import check_progress, check_type, described
+from prepbench.compile.arguments import CompileRequest, check_weights
 from prepbench.compile.call_spec import CallSpec
-from prepbench.compile.capture_stage import Wanted, captured_or_reused
+from prepbench.compile.capture_stage import captured_task
 from prepbench.compile.compile_log import CompileLog
-from prepbench.compile.configuration import configuration_of
 from prepbench.compile.prune_stage import pruned_program, with_pruned
 from prepbench.compile.pruned_model import PrunedGraph, PrunedModel, pruned_model
-from prepbench.compile.samples import flat_samples, read_samples, with_static_sizes_of_first
+from prepbench.compile.samples import flat_samples
 from prepbench.compile.stage_timer import StageTimer
-from prepbench.compile.stages import settings_of_layers
 from prepbench.compile.task import CompileTask
-from prepbench.compile.training_arguments import TrainingArguments
 from prepbench.errors import CaptureError, InputError, SettingsError, sentence
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback, report_nothing
@@ -39,17 +36,16 @@ from prepbench.quantize import (
     Observed,
     WeightScheme,
     calibrate,
-    check_calibration,
     choose_weight_schemes,
 )
 from prepbench.quantize.fitting import fitting_schemes
 from prepbench.quantize.insert import float_graph, insert_observers
 from prepbench.quantize.observed_graph import observed_value, observer_of
 from prepbench.quantize.plan import Plan
+from prepbench.running.callable_module import as_module
 from prepbench.running.module_state import state_bytes
 from prepbench.running.random_numbers import numbers_kept
 from prepbench.running.tracing import tracing
-from prepbench.running.twin import Twin
 from prepbench.settings import (
     CompileOptions,
     DeploymentSettings,
@@ -57,13 +53,11 @@ from prepbench.settings import (
     LayerPruningSettings,
     LayerQuantizationSettings,
     LoraSettings,
-    OnnxRuntimeDeployment,
     PrunableLayer,
     PruningSettings,
     QuantizationSettings,
     prunable_layers,
 )
-from prepbench.targets import target_for
 
 _OTHERS = ("cross_layer_equalization", "smooth_quant")
 
@@ -141,9 +135,12 @@ def trainable(
         >>> list(prepared.state_dict()) == list(net.state_dict())
         True
     """
-    given = TrainingArguments(
+    learns = quantization_settings is not None and is_model_pretrained is False
+    request = CompileRequest(
+        model=model,
         tracing_inputs=tracing_inputs,
-        calibration_inputs=calibration_inputs,
+        # a model without learned quantizers needs none
+        calibration_inputs=tracing_inputs if calibration_inputs is None and learns else calibration_inputs,
         deployment_settings=deployment_settings,
         data_transform_fn=data_transform_fn,
         quantization_settings=quantization_settings,
@@ -155,41 +152,35 @@ def trainable(
         dynamic_axes=dynamic_axes,
         is_model_pretrained=is_model_pretrained,
     )
-    return prepare_training(model, given, progress)
+    return prepare_training(request, progress)
 
 
-def prepare_training(model: nn.Module, given: TrainingArguments, progress: ProgressCallback) -> TrainableModel:
+def prepare_training(request: CompileRequest, progress: ProgressCallback) -> TrainableModel:
     """Prepare a model for training; see :func:`trainable`."""
     check_progress(progress)
-    given.check(model)
-    options = _options(given.compile_options)
-    settings = given.deployment_settings if given.deployment_settings is not None else OnnxRuntimeDeployment()
+    check_trainable(request)
+    model = as_module(request.model)
     check_weights(model)
-    transform = given.data_transform_fn
-    samples, calibration = read_samples(Twin(model).model, given.tracing_inputs, given.calibration, transform)
-    before = Unprepared.of(model, given.pruning_settings, given.layer_pruning_settings, samples, calibration, progress)
+    options = _options(request.compile_options)
+    # a pruned graph has no names of arguments; it is called as the model that it was made from
+    traced = model.origin.model if isinstance(model, PrunedGraph) else model
+    request = replace(request, model=traced, compile_options=options).read()
+    request = replace(request, discard_input_model=True, is_dry_run=False, variants=1)
+    before = Unprepared.of(model, request, progress)
     pruned, source = before.pruned, before.model
     if pruned is not None:
-        _check_adapters(pruned, given.lora_settings)
+        _check_adapters(pruned, request.lora_settings)
     no_code = "" if pruned is None else why_no_code(pruned)
     prepared_from = weights_of(model)
     own = _own_copy(source if pruned is None or no_code else pruned.model)
     zeros: Mapping[int, torch.Tensor] = {} if pruned is None or no_code else zeros_of(own, pruned.masks)
-    rows = settings_of_layers(
-        own, target_for(settings), settings, given.quantization_settings, given.layer_quantization_settings
-    )
-    adapters = None if given.lora_settings is None else add_adapters(own, given.lora_settings)
-    rows = None if rows is None else tuple(_for_training(row, own, given.lora_settings) for row in rows)
-    if given.quantization_settings is not None:
-        check_calibration(own, calibration)
-    axes = DynamicAxes.infer(samples, own) if given.dynamic_axes is None else given.dynamic_axes
-    is_pretrained = given.is_model_pretrained
+    rows = request.layers(own)
+    adapters = None if request.lora_settings is None else add_adapters(own, request.lora_settings)
+    rows = None if rows is None else tuple(_for_training(row, own, request.lora_settings) for row in rows)
+    request = replace(request, model=own, origin=source)
     with numbers_kept():
-        captured = functools.partial(_captured, own, samples, axes, settings, options, progress, given.adapters_alone)
-        task = captured(is_training=False)
-        task = replace(task, layer_settings=rows, calibration=tuple(calibration), is_pretrained=is_pretrained)
-        task = replace(task, name=type(source).__name__, fullgraph=True, data_transform_fn=transform)
-        task = replace(task, configuration=configuration_of(source))
+        captured = functools.partial(_captured, request, progress)
+        task = replace(captured(is_training=False), layer_settings=rows)
         if no_code:
             smaller = pruned_as_graph(task, own, before)
             task, own, zeros = smaller.task, smaller.own, smaller.zeros
@@ -197,11 +188,49 @@ def prepare_training(model: nn.Module, given: TrainingArguments, progress: Progr
         elif pruned is not None:
             task = replace(task, pruned=pruned.layers, dense_bytes=state_bytes(source))
         parts = _parts(task, own, captured, zeros, progress)
-    parts.adapters, parts.original, parts.is_pretrained = adapters, model, is_pretrained
+    parts.adapters, parts.original, parts.is_pretrained = adapters, model, request.is_model_pretrained
     parts.prepared_from = prepared_from
     parts.pruned = () if pruned is None else pruned.layers
     parts.no_code = no_code
     return TrainableModel(parts)
+
+
+def check_trainable(request: CompileRequest) -> None:
+    """Raise for arguments that training does not take, of the wrong type, or without a required one."""
+    model = request.model
+    if isinstance(model, PrunedGraph):
+        _check_pruned(request.pruning_settings, request.lora_settings)
+    if not isinstance(model, nn.Module) or isinstance(model, TrainableModel):
+        raise InputError(
+            f"model must be a torch.nn.Module whose weights are trained, got {described(model)}. Give the module, in "
+            "float."
+        )
+    _check_precision(model)
+    remedy = "Write lora_settings=pb.LoraSettings()."
+    check_type("lora_settings", request.lora_settings, LoraSettings, remedy, optional=True)
+    request.check()
+
+
+def _check_pruned(pruning: object, lora: object) -> None:
+    """Raise ``SettingsError`` for options that a pruned graph does not support."""
+    for name, value in (("pruning_settings", pruning), ("lora_settings", lora)):
+        if value is not None:
+            raise SettingsError(
+                f"{name} cannot be given with a graph of pb.prune: it was pruned already, and has no modules that an "
+                f"adapter could stand in. Leave {name} out, or give the model itself, with the pruning_settings that "
+                "pb.prune got."
+            )
+
+
+def _check_precision(model: nn.Module) -> None:
+    """Raise ``InputError`` for low-precision weights, in which training steps are often rounded away."""
+    for name, parameter in model.named_parameters():
+        if parameter.is_floating_point() and parameter.dtype.itemsize < torch.float32.itemsize:
+            raise InputError(
+                f"{name} is {parameter.dtype}, and steps of training are smaller than what its numbers can tell "
+                "apart. Give model.float() and samples in float32, train under torch.autocast if that is to be fast, "
+                "and convert what comes out: prepared.float_model().to(dtype)."
+            )
 
 
 def _no_code(why: str, *, is_training: bool) -> CompileTask:
@@ -291,38 +320,16 @@ def _result(spec: CallSpec, out_spec: Any, outputs: Sequence[Any]) -> Any:
     return spec.result(outputs, out_spec)
 
 
-def _captured(
-    own: nn.Module,
-    samples: list[Sample],
-    axes: DynamicAxes,
-    settings: DeploymentSettings,
-    options: CompileOptions,
-    progress: ProgressCallback,
-    adapters_alone: bool,
-    *,
-    is_training: bool,
-) -> CompileTask:
-    """Return the graph of a mode, on the tensors of ``own``."""
+def _captured(request: CompileRequest, progress: ProgressCallback, *, is_training: bool) -> CompileTask:
+    """Return the graph of a mode, on the tensors of the request's model."""
+
+    def set_mode(model: nn.Module) -> None:
+        model.train(is_training)
+        if is_training and request.adapters_alone:
+            train_adapters_alone(model)
+
     progress(Progress("capture", int(is_training), 2))
-    twin = Twin(own)
-    twin.model.train(is_training)
-    if is_training and adapters_alone:
-        train_adapters_alone(twin.model)
-    with tracing(progress):
-        wanted = Wanted(
-            called=(own, None),
-            state=None,
-            twin=twin,
-            samples=with_static_sizes_of_first(samples, axes, twin.model),
-            axes=axes,
-            leaves=(),
-            fullgraph=True,
-            is_plan=False,
-            own_weights=False,
-            keeps_mode=True,
-        )
-        first = functools.partial(CompileTask.of, target_for(settings), settings, options, type(own).__name__)
-        task = captured_or_reused(wanted, None, first).task
+    task = captured_task(replace(request, set_mode=set_mode), progress).task
     assert isinstance(task, CompileTask)  # with fullgraph, what cannot be captured is an error
     return task
 
@@ -476,23 +483,15 @@ class Unprepared:
     graph: PrunedGraph | None = None
 
     @classmethod
-    def of(
-        cls,
-        model: nn.Module,
-        settings: PruningSettings | None,
-        rules: Mapping[str, LayerPruningSettings] | None,
-        samples: list[Sample],
-        calibration: Sequence[Sample],
-        progress: ProgressCallback,
-    ) -> Unprepared:
+    def of(cls, model: nn.Module, request: CompileRequest, progress: ProgressCallback) -> Unprepared:
         """Prune a model, unless that is done already."""
         if isinstance(model, PrunedGraph):
             origin = model.origin
             return cls(origin.model, origin.rows, origin.pruned, origin.calibration, model)
-        if settings is None:
+        if request.pruning_settings is None:
             return cls(model)
-        layers = prunable_layers(model, settings, rules)
-        return cls(model, layers, pruned_model(model, layers, samples, calibration, progress), calibration)
+        layers = prunable_layers(model, request.pruning_settings, request.layer_pruning_settings)
+        return cls(model, layers, pruned_model(request, layers, progress), request.calibration)
 
 
 @torch.no_grad()

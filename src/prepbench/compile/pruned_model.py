@@ -13,13 +13,12 @@ from torch import nn
 from prepbench._torch_compat import pytree
 from prepbench.adapt.module_form import in_own_classes
 from prepbench.adapt.report import PrunedLayer
-from prepbench.capture.aten.capture import capture
 from prepbench.checks import check_progress, check_type
-from prepbench.compile.arguments import check_pruning, check_weights
+from prepbench.compile.arguments import CompileRequest, check_pruning, check_weights
 from prepbench.compile.call_spec import CallSpec
+from prepbench.compile.capture_stage import captured_task
 from prepbench.compile.compile_log import CompileLog
 from prepbench.compile.prune_stage import pruned_program, with_pruned
-from prepbench.compile.samples import read_samples
 from prepbench.compile.stage_timer import StageTimer
 from prepbench.compile.task import CompileTask
 from prepbench.errors import sentence
@@ -29,8 +28,6 @@ from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.progress_bar import shows_progress
 from prepbench.running.equality import ROUNDED, difference
 from prepbench.running.outcomes import run
-from prepbench.running.tracing import tracing
-from prepbench.running.twin import Twin
 from prepbench.settings import (
     CompileOptions,
     EagerDeployment,
@@ -39,7 +36,6 @@ from prepbench.settings import (
     PruningSettings,
     prunable_layers,
 )
-from prepbench.targets import target_for
 
 
 @dataclass(frozen=True)
@@ -163,36 +159,27 @@ def prune(
     check_pruning(pruning_settings, layer_pruning_settings, calibration_inputs)
     check_progress(progress)
     check_weights(model)
-    rows = prunable_layers(model, pruning_settings, layer_pruning_settings)
-    samples, calibration = read_samples(Twin(model).model, inputs, calibration_inputs, None, "inputs")
-    return pruned_model(model, rows, samples, calibration, progress)
-
-
-def pruned_model(
-    model: nn.Module,
-    rows: Sequence[PrunableLayer],
-    samples: list[Sample],
-    calibration: Sequence[Sample],
-    progress: ProgressCallback,
-) -> PrunedModel:
-    """Return :func:`prune` for checked arguments."""
-    twin = Twin(model)
-    twin.model.eval()
-    with tracing(progress):
-        captured = capture(twin.model, samples)
-    twin.give_back(captured.program)
-    options, settings = CompileOptions(), EagerDeployment()
-    task = CompileTask.of(
-        target_for(settings), settings, options, type(model).__name__, twin.model, captured, own_weights=False
+    request = CompileRequest(
+        model=model, tracing_inputs=inputs, calibration_inputs=calibration_inputs, samples_argument="inputs"
     )
-    task = replace(task, calibration=tuple(calibration))
+    return pruned_model(request, prunable_layers(model, pruning_settings, layer_pruning_settings), progress)
+
+
+def pruned_model(request: CompileRequest, rows: Sequence[PrunableLayer], progress: ProgressCallback) -> PrunedModel:
+    """Return :func:`prune` for a request with checked arguments, and the decision for each layer."""
+    stage = captured_task(
+        replace(request, deployment_settings=EagerDeployment(), compile_options=CompileOptions()), progress
+    )
+    task = stage.task
+    assert isinstance(task, CompileTask)  # with fullgraph, what cannot be captured is an error
+    out_spec = task.captured.program.call_spec.out_spec
     pruned = pruned_program(task, rows, StageTimer(progress, CompileLog(None, task.name)), is_plan=False)
     task = with_pruned(task, pruned)
-    graph = PrunedGraph(task.program, task.call_spec, captured.program.call_spec.out_spec)
-    own, why = _own_form(twin.model, task, graph)
+    graph = PrunedGraph(task.program, task.call_spec, out_spec)
+    own, why = _own_form(stage.model, task, graph)
     found = PrunedModel(graph if own is None else own, task.pruned, why, pruned.masks)
     if own is None:
-        graph.origin = Origin(copy.deepcopy(twin.model), tuple(rows), tuple(calibration), found)
+        graph.origin = Origin(copy.deepcopy(stage.model), tuple(rows), task.calibration, found)
     return found
 
 

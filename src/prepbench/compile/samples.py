@@ -34,7 +34,7 @@ def read_samples(
         if calibration is None
         else alike_samples(function, calibration, name="calibration_inputs", data_transform_fn=transform)
     )
-    if tracing is None or tracing is calibration:
+    if calibration is not None and (tracing is None or tracing is calibration):
         return calibrating, calibrating
     return alike_samples(function, tracing, name=name, data_transform_fn=transform), calibrating
 

@@ -13,11 +13,9 @@ from typing import Any
 
 import torch
 
-from prepbench.capture.sizes.dynamic_axes import DynamicAxes, check_axes
-from prepbench.checks import check_function, check_progress, check_switch, check_type, described
-from prepbench.compile.arguments import check_arguments, check_weights
+from prepbench.checks import check_progress, check_type, described
+from prepbench.compile.arguments import CompileRequest, check_weights
 from prepbench.compile.float_program import FloatProgram, LayerFacts, captured_in_float
-from prepbench.compile.kept_stages import KeptStages
 from prepbench.compile.samples import as_call
 from prepbench.errors import InputError, SettingsError
 from prepbench.inputs import Sample
@@ -38,9 +36,6 @@ from prepbench.running.random_numbers import numbers_kept
 from prepbench.running.sqnr import Powers
 from prepbench.running.tracing import tracing
 from prepbench.settings import (
-    CompileOptions,
-    DeploymentSettings,
-    OnnxRuntimeDeployment,
     QuantizationSettings,
 )
 from prepbench.targets import target_for
@@ -93,17 +88,15 @@ class Simulation:
         model: Callable[..., Any],
         calibration_inputs: Iterable[Any],
         *,
-        tracing_inputs: Iterable[Any] | None = None,
-        deployment_settings: DeploymentSettings | None = None,
-        compile_options: CompileOptions | None = None,
-        dynamic_axes: DynamicAxes | None = None,
-        forward_fn: Callable[..., Any] | None = None,
-        data_transform_fn: Callable[[Any], Any] | None = None,
-        fullgraph: bool = True,
-        reuse: KeptStages | None = None,
         progress: ProgressCallback = report_nothing,
+        **arguments: Any,
     ) -> Simulation:
-        """Capture a model; arguments are those of :func:`prepbench.compile_model`.
+        """Return :meth:`captured` for arguments of :func:`prepbench.compile_model`."""
+        return cls.captured(CompileRequest(model=model, calibration_inputs=calibration_inputs, **arguments), progress)
+
+    @classmethod
+    def captured(cls, request: CompileRequest, progress: ProgressCallback) -> Simulation:
+        """Capture a model.
 
         Raises:
             SettingsError: an argument is of another type.
@@ -111,30 +104,12 @@ class Simulation:
             CalibrationError: a sample holds NaN.
             CaptureError: the model cannot be captured as one graph.
         """
-        check_traced("model", model)
-        check_switch("fullgraph", fullgraph)
-        check_function("data_transform_fn", data_transform_fn, "data_transform_fn(element)", optional=True)
-        check_function("forward_fn", forward_fn, "forward_fn(model, args, kwargs)", optional=True)
-        check_axes(dynamic_axes)
+        check_traced("model", request.model)
         check_progress(progress)
-        check_type("reuse", reuse, KeptStages, "Write reuse=pb.KeptStages().", optional=True)
-        settings = OnnxRuntimeDeployment() if deployment_settings is None else deployment_settings
-        check_arguments(tracing_inputs, calibration_inputs, settings, QuantizationSettings(), None, compile_options)
-        check_weights(model)
-        source = captured_in_float(
-            model,
-            calibration_inputs,
-            tracing_inputs=tracing_inputs,
-            deployment_settings=settings,
-            compile_options=compile_options or CompileOptions(),
-            dynamic_axes=dynamic_axes,
-            forward_fn=forward_fn,
-            data_transform_fn=data_transform_fn,
-            fullgraph=fullgraph,
-            reuse=reuse,
-            progress=progress,
-        )
-        return cls(source)
+        request = replace(request, deployment_settings=request.settings, quantization_settings=QuantizationSettings())
+        request.check()
+        check_weights(request.model)
+        return cls(captured_in_float(request, progress))
 
     @property
     def target(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,7 @@ from prepbench.capture.aten.axes_text import condition_lines
 from prepbench.capture.aten.documents import document_of_program
 from prepbench.capture.failures.describe import failure_line
 from prepbench.capture.sizes.conditions import SizeCondition
-from prepbench.checks import check_progress
-from prepbench.compile.arguments import check_arguments
+from prepbench.compile.arguments import CompileRequest
 from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.check_lowered import LoweredCheck
 from prepbench.compile.compile_log import CompileLog
@@ -30,7 +29,7 @@ from prepbench.compile.memory import check_memory
 from prepbench.compile.prune_stage import size_remarks
 from prepbench.compile.quantize_program import Quantized, accounted, quantize
 from prepbench.compile.report import CompileReport, bits_per_weight, names_of, with_stored_bits
-from prepbench.compile.samples import flat_samples, of_different_sizes, read_samples, with_other_sizes
+from prepbench.compile.samples import flat_samples, of_different_sizes, with_other_sizes
 from prepbench.compile.stage_timer import StageTimer
 from prepbench.compile.task import CompileTask
 from prepbench.compile.uncompiled import NothingCompiledError, UncompiledModel
@@ -43,22 +42,13 @@ from prepbench.errors import TargetError
 from prepbench.freed_memory import give_back
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback
-from prepbench.quantize import check_calibration
 from prepbench.quantize.insert import NothingQuantizedError
 from prepbench.running.module_state import state_bytes
 from prepbench.running.random_numbers import numbers_kept
 from prepbench.running.tracing import tracing
-from prepbench.settings import (
-    CompileOptions,
-    DeploymentSettings,
-    ExplainedLayer,
-    LayerQuantizationSettings,
-    QuantizationSettings,
-    explain_settings,
-)
+from prepbench.settings import DeploymentSettings, ExplainedLayer
 from prepbench.storage import nothing_left
 from prepbench.targets import Target, target_for
-from prepbench.targets.capabilities import check_settings
 
 Program = torch.export.ExportedProgram
 
@@ -82,23 +72,6 @@ def uncompiled(
     seconds, target = dict(timer.seconds), target_for(settings).name
     report = CompileReport(target, seconds, (), state_bytes(model), None, ("",), name=name, remarks=(remark,))
     return UncompiledModel(model, sample, settings, report)
-
-
-def settings_of_layers(
-    model: nn.Module,
-    target: Target,
-    settings: DeploymentSettings,
-    quantization: QuantizationSettings | None,
-    layers: Mapping[str, LayerQuantizationSettings] | None,
-) -> tuple[ExplainedLayer, ...] | None:
-    """Return the settings of each layer; None for a compile in float.
-
-    Raises:
-        SettingsError: the target does not support them.
-    """
-    explained = None if quantization is None else tuple(explain_settings(model, quantization, layers))
-    check_settings(target, settings, explained or ())
-    return explained
 
 
 def compile_trained(
@@ -294,38 +267,18 @@ def _remarks(target: Target, quantized: Quantized | None) -> tuple[str, ...]:
     return (f"8-bit weights use 7 bits, because {reason}",) if reason and full else ()
 
 
-def _quantize_later(
-    task: CompileTask,
-    calibration_inputs: Iterable[Any],
-    deployment_settings: DeploymentSettings | None,
-    quantization_settings: QuantizationSettings,
-    layer_quantization_settings: Mapping[str, LayerQuantizationSettings] | None,
-    compile_options: CompileOptions | None,
-    progress: ProgressCallback,
-) -> CompiledModel:
-    """Quantize a float model without capturing it again."""
-    check_progress(progress)
-    check_arguments(
-        None,
-        calibration_inputs,
-        deployment_settings or task.settings,
-        quantization_settings,
-        layer_quantization_settings,
-        compile_options,
-    )
-    settings = deployment_settings or task.settings
-    target = target_for(settings)
-    target.check_available()
+def _quantize_later(task: CompileTask, request: CompileRequest, progress: ProgressCallback) -> CompiledModel:
+    """Quantize a float model without capturing it again; the request is for this model."""
+    request.target.check_available()
     model = task.captured.model
-    layers = settings_of_layers(model, target, settings, quantization_settings, layer_quantization_settings)
-    _, calibration = read_samples(model, None, calibration_inputs, task.data_transform_fn)
-    check_calibration(model, calibration)
     later = replace(
         task,
-        target=target,
-        settings=settings,
-        options=compile_options or task.options,
-        layer_settings=layers,
-        calibration=tuple(calibration),
+        target=request.target,
+        settings=request.settings,
+        options=task.options if request.compile_options is None else request.compile_options,
+        layer_settings=request.layers(model),
     )
-    return compile_task(later, StageTimer(progress, CompileLog(None, task.name)))
+    request = replace(request, model=model, data_transform_fn=task.data_transform_fn).read()
+    return compile_task(
+        replace(later, calibration=request.calibration), StageTimer(progress, CompileLog(None, task.name))
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from prepbench.checks import (
     check_type,
 )
 from prepbench.compile import KeptStages
-from prepbench.compile.samples import read_samples
+from prepbench.compile.arguments import CompileRequest
 from prepbench.compile.scored_samples import scored_on
 from prepbench.compile.simulation import Simulation
 from prepbench.errors import InputError, SettingsError
@@ -32,7 +33,6 @@ from prepbench.measure.metrics import Metric
 from prepbench.measure.other_programs import load_warning
 from prepbench.objects.digest import function_digest
 from prepbench.progress_bar import shows_progress
-from prepbench.running.callable_module import with_forward_fn
 from prepbench.running.check_inputs import check_runs, find_writes
 from prepbench.running.twin import Twin
 from prepbench.search.budget import Budget
@@ -159,21 +159,29 @@ def search(
     check_executor(executor)
     given = EqualizableCandidates(int8=QuantizationSettings()) if candidates is None else candidates
     choices, lacking = choices_by_target(given, deployments)
-    called: Any = model if forward_fn is None else with_forward_fn(model, forward_fn)
-    tracing, calibration = read_samples(called, tracing_inputs, calibration_inputs, None)
-    check_runs(called, calibration)
     kept = KeptStages() if reuse is None else reuse
+    request = CompileRequest(
+        model=model,
+        tracing_inputs=tracing_inputs,
+        calibration_inputs=calibration_inputs,
+        forward_fn=forward_fn,
+        quantization_settings=QuantizationSettings(),
+        compile_options=compile_options,
+        dynamic_axes=dynamic_axes,
+        reuse=kept,
+    ).read()
+    tracing, calibration = list(request.samples), list(request.calibration)
+    check_runs(request.called, calibration)
     others: dict[str, Any] = {"dynamic_axes": dynamic_axes, "forward_fn": forward_fn}
     if tracing_inputs is not None:
         others["tracing_inputs"] = tracing
-    scoring = _scoring(called, calibration, data, metric, higher_is_better, progress)
+    scoring = _scoring(request.called, calibration, data, metric, higher_is_better, progress)
     scoring.scale.limit(budget)
     timed = scoring.first().sample
     scoring.begin()
-    options = compile_options or CompileOptions()
     equalises = isinstance(given, EqualizableCandidates)
     jobs = [
-        _job(model, calibration, each, options, named, reasons, kept, others, scoring, progress, equalises=equalises)
+        _job(replace(request, deployment_settings=each), named, reasons, scoring, progress, equalises=equalises)
         for each, named, reasons in zip(deployments, choices, lacking, strict=True)
     ]
     with temporary_folder("search") as folder, KeptWorkers(folder, timeout) as workers:
@@ -188,7 +196,7 @@ def search(
         journal = SearchJournal.at(results, model, scoring.scale, scoring.batches, *how)
         older = journal.note_on_other_weights()
         told = on_candidate if on_candidate is not None else lambda candidate: None
-        loop = Loop(subject, jobs, budget, scoring, timing, journal, options, progress, told)
+        loop = Loop(subject, jobs, budget, scoring, timing, journal, request.options, progress, told)
         loop.begin()
         loop.simulate_front()
         proven = loop.improve(tries)
@@ -223,29 +231,16 @@ def _scoring(
 
 
 def _job(
-    model: nn.Module,
-    calibration: list[Sample],
-    deployment: DeploymentSettings,
-    options: CompileOptions,
+    request: CompileRequest,
     choices: Choices,
     missing: Mapping[str, str],
-    kept: KeptStages,
-    others: Mapping[str, Any],
     scoring: Scoring,
     progress: ProgressCallback,
     *,
     equalises: bool,
 ) -> TargetJob:
     try:
-        simulation = Simulation.of(
-            model,
-            calibration,
-            deployment_settings=deployment,
-            compile_options=options,
-            reuse=kept,
-            progress=progress,
-            **others,
-        )
+        simulation = Simulation.captured(request, progress)
     except FullGraphError as error:
         why, _, _ = str(error).rpartition("\nOr capture with fullgraph=False")
         raise FullGraphError(
@@ -254,7 +249,7 @@ def _job(
             "none. prepbench.sensitivity(..., fullgraph=False) says what the layers of this model cost.",
             error.failures,
         ) from error
-    label = target_for(deployment).display_name
+    deployment, label = request.settings, request.target.display_name
     if not simulation.layers:
         raise InputError(
             f"model: it has no layer that {label} can quantize, so there is nothing to search. Give a "

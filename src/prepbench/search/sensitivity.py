@@ -11,6 +11,7 @@ import torch
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import check_progress, check_switch, described
 from prepbench.compile import KeptStages
+from prepbench.compile.arguments import CompileRequest
 from prepbench.compile.simulation import Simulation
 from prepbench.errors import InputError, SettingsError
 from prepbench.jobs import Progress, ProgressCallback, check_cancelled, report_nothing
@@ -131,9 +132,9 @@ def sensitivity(
     if data is not None:
         read_often(data, [])
         next(read_batches([model], data, with_targets=takes_targets(metric)))  # most mistakes show in the first
-    simulation = Simulation.of(
-        model,
-        calibration_inputs,
+    request = CompileRequest(
+        model=model,
+        calibration_inputs=calibration_inputs,
         tracing_inputs=tracing_inputs,
         deployment_settings=settings,
         compile_options=compile_options,
@@ -142,8 +143,8 @@ def sensitivity(
         data_transform_fn=data_transform_fn,
         fullgraph=fullgraph,
         reuse=reuse,
-        progress=progress,
     )
+    simulation = Simulation.captured(request, progress)
     if not simulation.layers:
         raise SettingsError(
             f"model has no layer that {simulation.target} can quantize: none has a weight matrix that it takes. Give "

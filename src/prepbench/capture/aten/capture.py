@@ -18,7 +18,7 @@ from prepbench.capture.aten.variants import captured_variants, sizes_may_decide
 from prepbench.capture.failures.describe import failure_line
 from prepbench.capture.failures.reproduce import with_reproduction
 from prepbench.capture.failures.wrong_programs import WrongProgram
-from prepbench.capture.sizes.dynamic_axes import DynamicAxes, check_axes
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes, axes_of, check_axes
 from prepbench.capture.sizes.sample_sizes import SizesDecide
 from prepbench.checks import check_count, check_switches
 from prepbench.document.failures import alike_failures
@@ -96,14 +96,33 @@ def capture(
     check_switches(fullgraph=fullgraph, strict=strict)
     check_axes(dynamic_axes)
     check_count("variants", variants, 1)
+    model = as_module(module_or_func)
+    function = model if isinstance(module_or_func, torch.jit.ScriptModule) else module_or_func
+    samples = alike_samples(function, inputs)
+    axes = axes_of(samples, function) if dynamic_axes is None else dynamic_axes
+    return captured_on(
+        module_or_func, samples, axes, leaf_modules=leaf_modules, fullgraph=fullgraph, strict=strict, variants=variants
+    )
+
+
+def captured_on(
+    module_or_func: Callable[..., Any],
+    samples: Sequence[Sample],
+    axes: DynamicAxes,
+    *,
+    leaf_modules: Iterable[Any] = (),
+    fullgraph: bool = True,
+    strict: bool = False,
+    variants: int = 1,
+) -> Captured:
+    """Return :func:`capture` for normalised samples and known axes."""
     start = time.perf_counter()
     model = as_module(module_or_func)
     check_names(model)
     if isinstance(module_or_func, torch.jit.ScriptModule):
         module_or_func = model  # the module knows the names of the arguments
-    samples = on_device_of(model, alike_samples(module_or_func, inputs))
+    samples = on_device_of(model, samples)
     register_nodes([(sample.args, sample.kwargs) for sample in samples])
-    axes = DynamicAxes.infer(samples, module_or_func) if dynamic_axes is None else dynamic_axes
     axes.check_paths(dict(named_leaves(module_or_func, samples[0])))
     chosen = chosen_leaves(model, leaf_modules)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
@@ -78,13 +78,7 @@ class DynamicAxes:
         """
         function = module_or_func if module_or_func is not None else _anything
         check_traced("module_or_func", function)
-        normalized = alike_samples(function, samples, name="samples")
-        register_nodes([(sample.args, sample.kwargs) for sample in normalized])
-        axes = []
-        for path, shapes in tensor_shapes(function, normalized, with_counted=True).items():
-            for dim, sizes in enumerate(zip(*shapes, strict=True)):
-                axes.append(Axis(path, dim, tuple(sizes), len(set(sizes)) > 1))
-        return cls(with_symbols(axes), tuple(normalized))
+        return axes_of(alike_samples(function, samples, name="samples"), function)
 
     def set(self, path: str, dim: int, dynamic: bool = True) -> DynamicAxes:
         """Return the axes with one of them made dynamic or static; a negative ``dim`` counts from the last.
@@ -327,6 +321,16 @@ class DynamicAxes:
             lines.append(f"  {symbol}: seen {', '.join(map(str, seen))}" + (f", {limits}" if limits else ""))
         lines += [f"  {text}" for text in self.linked]
         return "\n".join(["DynamicAxes", *lines])
+
+
+def axes_of(samples: Sequence[Sample], function: Callable[..., Any]) -> DynamicAxes:
+    """Return :meth:`DynamicAxes.infer` for normalised samples."""
+    register_nodes([(sample.args, sample.kwargs) for sample in samples])
+    axes = []
+    for path, shapes in tensor_shapes(function, samples, with_counted=True).items():
+        for dim, sizes in enumerate(zip(*shapes, strict=True)):
+            axes.append(Axis(path, dim, tuple(sizes), len(set(sizes)) > 1))
+    return DynamicAxes(with_symbols(axes), tuple(samples))
 
 
 def check_axes(dynamic_axes: object) -> None:
