@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from prepbench._display import view
+from prepbench.bench.captures import draft_cell
 from prepbench.bench.code import code_for
-from prepbench.bench.drafts import draft_cell
 from prepbench.bench.layer_summaries import layer_facts
 from prepbench.bench.names import Named, given_to, named, user_namespace
 from prepbench.bench.saved import load_bench, report_bench, save_bench

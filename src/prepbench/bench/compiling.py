@@ -18,10 +18,10 @@ from prepbench.bench.progress import RECOVERING
 from prepbench.bench.queue import QueuedRun, RunQueue
 from prepbench.bench.recovering import Trained, TrainingData, train_and_compile
 from prepbench.bench.recovery_settings import RecoverySettings
-from prepbench.bench.recovery_summary import RecoverySummary
 from prepbench.bench.runs import Runs
 from prepbench.bench.state import BenchState, display_name, label_of
 from prepbench.bench.status import TARGET, RunStatus, StatusOfRuns
+from prepbench.bench.summary import RecoverySummary
 from prepbench.bench.training_curve import Watch
 from prepbench.bench.writing import Writing
 from prepbench.bench.written import Decode, prompt_texts, run_generation

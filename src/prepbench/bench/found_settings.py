@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from prepbench.bench.search_summary import BudgetStop, FoundSettings
+from prepbench.bench.summary import BudgetStop, FoundSettings
 from prepbench.document.bench import Chart
 from prepbench.jobs import check_cancelled
 from prepbench.measure.comparison import megabytes, milliseconds, number

@@ -7,8 +7,7 @@ from datetime import datetime
 
 from prepbench.bench.cards import size_words
 from prepbench.bench.elsewhere import is_far, where
-from prepbench.bench.listed_runs import RunSummary
-from prepbench.bench.summary import DifferenceRow, RunDifference, Staleness
+from prepbench.bench.summary import DifferenceRow, RunDifference, RunSummary, Staleness
 from prepbench.bench.written import WrittenBy
 from prepbench.measure.comparison import megabytes, milliseconds, number
 from prepbench.quantize.report import LayerReport

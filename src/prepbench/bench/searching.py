@@ -12,8 +12,8 @@ from prepbench.bench.measuring import Measuring
 from prepbench.bench.progress import SEARCHING
 from prepbench.bench.queue import QueuedRun
 from prepbench.bench.runs import OTHER_VALUES
-from prepbench.bench.search_summary import SearchNow, SearchSummary
 from prepbench.bench.state import EVERYTHING, FLOAT, BenchState
+from prepbench.bench.summary import SearchNow, SearchSummary
 from prepbench.checks import check_function, check_progress, check_type, described
 from prepbench.errors import SettingsError, UnknownNameError
 from prepbench.jobs import Job, ProgressCallback, report_nothing

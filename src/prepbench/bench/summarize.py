@@ -21,7 +21,6 @@ from prepbench.bench.layer_summaries import (
     rule_summaries,
     setting_fields,
 )
-from prepbench.bench.listed_runs import ElsewhereSummary
 from prepbench.bench.queue import QueuedRun
 from prepbench.bench.run_summaries import in_order, result_texts, run_summaries, staleness_of, written_by
 from prepbench.bench.searching import Searching
@@ -29,6 +28,7 @@ from prepbench.bench.state import axes_words, display_name, precision_words
 from prepbench.bench.summary import (
     AxisSummary,
     BenchSummary,
+    ElsewhereSummary,
     FailureSummary,
     LayerFacts,
     QueuedSummary,

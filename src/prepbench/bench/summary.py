@@ -7,11 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from prepbench.bench.listed_runs import ElsewhereSummary, RunSummary
-from prepbench.bench.recovery_summary import RecoverySummary
-from prepbench.bench.search_summary import SearchNow, SearchSummary
 from prepbench.bench.state import Precision
 from prepbench.bench.written import WrittenBy
+from prepbench.document.bench import Chart
 
 StepName = Literal["capture", "axes", "precision", "run", "recover", "results"]
 Kind = Literal["", "good", "warning", "bad"]
@@ -293,6 +291,165 @@ class RunDifference:
     settings: tuple[DifferenceRow, ...] = ()
     layers: tuple[DifferenceRow, ...] = ()
     note: str = ""
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A run in the history, as text.
+
+    Attributes:
+        p50: the median latency of a call; of a token where text was generated.
+        first: time to the first token; empty where nothing was generated, as the next ones.
+        rate: tokens in a second.
+        peak: most memory of the process, in MB.
+        beside: the same of the float model, in words.
+        is_live: whether its compiled model is in this process.
+        where: the machine and notebook that it ran on, where these are others than here.
+        is_far: whether it ran on another machine, so that its latency cannot be compared with those of this one.
+        is_own: whether it belongs to the history; else it can only be looked at.
+        model: the display name of its model.
+    """
+
+    id: str
+    name: str
+    target: str
+    made: str
+    pinned: bool
+    score: str
+    spread: str
+    change: str
+    p50: str
+    p90: str
+    speed: str
+    size: str
+    slower: bool
+    why: str
+    error: str
+    is_live: bool
+    first: str = ""
+    rate: str = ""
+    peak: str = ""
+    beside: str = ""
+    where: str = ""
+    is_far: bool = False
+    is_own: bool = True
+    model: str = ""
+
+
+@dataclass(frozen=True)
+class ElsewhereSummary:
+    """The number of runs from other machines, notebooks and a file, whether they are listed, and that file."""
+
+    count: int
+    shown: bool
+    path: str
+
+
+@dataclass(frozen=True)
+class FoundSettings:
+    """Settings of all layers that a search measured or predicted, as text.
+
+    Attributes:
+        id: names them.
+        name: the display name.
+        target: the target.
+        measured: whether they were compiled, scored and timed.
+        score: the metric.
+        drop: how much worse than float that is; "–" for an SQNR.
+        latency: milliseconds of a call.
+        size: MB on disk.
+        kept: which layers stay in float, in a few words.
+    """
+
+    id: str
+    name: str
+    target: str
+    measured: bool
+    score: str
+    drop: str
+    latency: str
+    size: str
+    kept: str
+
+
+@dataclass(frozen=True)
+class BudgetStop:
+    """One stop of the slider: a budget, the index of the best within it, and how that is known."""
+
+    label: str
+    best: int
+    why: str
+
+
+@dataclass(frozen=True)
+class SearchSummary:
+    """A search, during its run and afterwards.
+
+    Attributes:
+        metric: the metric whose drop is bounded; "" where the SQNR in dB is.
+        budget: the budget of the search, in words; "" before the first.
+        why: how the search ended; "" during the search.
+        notes: remarks.
+        found: the measured and predicted candidates, in the order of the points of the chart.
+        chart: these, placed.
+        bound: the quantity that the slider changes, in words.
+        stops: its places.
+        stop: the place of the budget that was searched for.
+    """
+
+    metric: str
+    budget: str
+    why: str
+    notes: tuple[str, ...]
+    found: tuple[FoundSettings, ...]
+    chart: Chart
+    bound: str
+    stops: tuple[BudgetStop, ...]
+    stop: int
+
+
+@dataclass(frozen=True)
+class SearchNow:
+    """The part of a search summary that may change with each click.
+
+    Attributes:
+        unavailable: why none is possible now; "" where one is.
+        is_searching: whether a search is running or queued.
+        stale: what changed since the search; "" if nothing did.
+        used: the index of the candidate that equals the current choices; -1 for none.
+    """
+
+    unavailable: str
+    is_searching: bool
+    stale: str
+    used: int
+
+
+@dataclass(frozen=True)
+class RecoverySummary:
+    """The settings of a training, and its requirements.
+
+    Attributes:
+        unavailable: why none is possible with the current choices; "" where one is.
+        on: whether a compile trains now.
+        said: the training data, and how the best weights are chosen, in words.
+        labelled: whether there are targets to learn from; without them the float model is learned.
+        metric: by which weights can be kept; "" where only the loss can.
+        steps: of the current choices, or else the usual ones; so are the next ones.
+        distill: whether the float model is learned, too.
+        by_metric: whether the metric decides which weights are kept.
+        learning_rate: of the optimizer.
+    """
+
+    unavailable: str
+    on: bool
+    said: str
+    labelled: bool
+    metric: str
+    steps: int
+    distill: bool
+    by_metric: bool
+    learning_rate: float
 
 
 @dataclass(frozen=True)
