@@ -72,7 +72,7 @@ def compiled() -> Any:
 def bench(model: torch.nn.Module) -> pb.Bench:
     """A bench with a run in its history."""
     made = pb.Bench(model, calibration_inputs=SAMPLES)
-    made._history.add(new_run(made.state, "int8", 0.0))
+    made.run_history.add(new_run(made.state, "int8", 0.0))
     return made
 
 
@@ -140,7 +140,7 @@ LEFT_OUT = {
     # questions about any object, which are answered with no
     "is_failed", "is_unvisited", "failure_msg", "is_registered_leaf", "is_leaf_module", "record_call_module", "allows",
     # what prepbench calls itself
-    "runs", "keep_runs", "mark_runs",
+    "runs",
 }  # fmt: skip
 
 

@@ -83,6 +83,6 @@ def test_layers_of_two_kinds_are_two_lines() -> None:
     ]
     bench.set_axis(rows[0].paths, 2, True)
     assert [axis.dynamic for axis in bench.axes.axes if axis.dim == 2] == [*[True, True, False, False] * 2, True, True]
-    cell = {"model": bench.model, "samples": bench._arguments["tracing_inputs"]}
+    cell = {"model": bench.model, "samples": bench.inputs.arguments["tracing_inputs"]}
     exec(bench.code(cell).partition("compiled =")[0], cell)
     assert cell["axes"] == bench.axes

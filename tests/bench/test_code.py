@@ -42,7 +42,7 @@ def test_pasted_code_runs_with_the_names_of_the_notebook(net: nn.Module, samples
 
 def test_what_has_no_name_is_reached_through_the_bench(net: nn.Module, samples: list[torch.Tensor]) -> None:
     bench = pb.Bench(net, tracing_inputs=(x for x in samples), metric=pb.metrics.accuracy, data=iter([(1, 2)]))
-    scope: dict[str, Any] = {"b": bench, "generator": bench._arguments["tracing_inputs"]}
+    scope: dict[str, Any] = {"b": bench, "generator": bench.inputs.arguments["tracing_inputs"]}
     code = bench.code(scope)
     assert "infer(b.tracing_inputs, b.model)" in code
     assert "b.data, metric=pb.metrics.accuracy)" in code

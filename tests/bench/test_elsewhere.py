@@ -88,7 +88,7 @@ def test_results_of_a_file_can_be_looked_at(bench: pb.Bench, folder: Path) -> No
     assert other.name in [row.name for row in results.rows]
     with pytest.raises(InputError, match="no journal"):
         bench.show_results(folder / "none.sqlite")
-    assert bench.results_path is not None, "a path that is wrong changes nothing"
+    assert bench.run_history.results_path is not None, "a path that is wrong changes nothing"
 
 
 def test_results_of_other_weights_say_so(bench: pb.Bench, folder: Path) -> None:

@@ -96,7 +96,7 @@ def test_algorithm_and_block_for_all_layers_and_for_one(bench: pb.Bench, monkeyp
     assert [summary.decisions[at].algorithm for at in summary.planned] == ["hqq", "awq", "hqq"]
     monkeypatch.setattr(pb, "compare", functools.partial(compare, rounds=0))
     bench.set_target("PyTorch eager")
-    cell: dict[str, Any] = {"model": bench.model, "samples": bench._arguments["calibration_inputs"]}
+    cell: dict[str, Any] = {"model": bench.model, "samples": bench.inputs.arguments["calibration_inputs"]}
     exec(bench.code(cell), cell)
     found = {row.fqn: (row.weights_bits, row.block_size) for row in cell["compiled"].report.layers}
     assert found == {"table": (8, 32), "up": (4, 0), "head": (8, 32)}

@@ -31,12 +31,13 @@ def test_choices_go_to_json_and_back(bench: pb.Bench) -> None:
     bench.set_leaf("1", True)
     bench.set_options(pb.CompileOptions(smooth_quant=True))
     data = json.loads(json.dumps(bench.state.to_json()))
-    assert BenchState.from_json(data, bench.inferred_axes) == bench.state
+    assert BenchState.from_json(data, bench.choices.inferred_axes) == bench.state
+    axes = bench.choices.inferred_axes
     for field in data:
         with pytest.raises(SettingsError):
-            BenchState.from_json({key: value for key, value in data.items() if key != field}, bench.inferred_axes)
+            BenchState.from_json({key: value for key, value in data.items() if key != field}, axes)
         with pytest.raises(pb.PrepbenchError):
-            BenchState.from_json({**data, field: [{"x": 1}]}, bench.inferred_axes)
+            BenchState.from_json({**data, field: [{"x": 1}]}, axes)
 
 
 def test_each_target_is_a_run(bench: pb.Bench) -> None:
@@ -122,7 +123,7 @@ def test_pasted_code_of_several_targets_does_the_same(bench: pb.Bench) -> None:
     bench.set_precision("0", "float32")
     bench.set_leaf("1", True)
     last = bench.compile()
-    scope = {"net": bench.model, "batches": bench._arguments["calibration_inputs"]}
+    scope = {"net": bench.model, "batches": bench.inputs.arguments["calibration_inputs"]}
     exec(bench.code(scope), scope)
     x = torch.randn(5, 4)
     assert list(scope["compiled"]) == list(bench.results)

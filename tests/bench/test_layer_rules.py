@@ -75,7 +75,7 @@ def test_the_last_click_decides(bench: pb.Bench, seed: int) -> None:
     patterns = [*layers, "layers.0", "layers.*.q_proj", "re:.*v_proj", "Linear", "*", "layers.1", "Block"]
     for _ in range(12):
         pattern, precision = chance.choice(patterns), chance.choice(PRECISIONS)
-        wanted.update(dict.fromkeys(bench.layer_rules.matched(pattern), precision))
+        wanted.update(dict.fromkeys(bench.choices.layer_rules.matched(pattern), precision))
         bench.set_precision(pattern, precision)
         assert dict(bench.precisions) == wanted, (pattern, precision, bench.state.rules)
 

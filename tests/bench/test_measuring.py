@@ -11,7 +11,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from torch import nn
 
 import prepbench as pb
-from prepbench.bench import measuring
+from prepbench.bench import layer_costs
 from prepbench.bench.summary import LayerColumn
 from prepbench.errors import PrepbenchError
 from prepbench.widgets.bench import BenchControls, bench_widget
@@ -39,7 +39,7 @@ def _notes(column: LayerColumn) -> list[str]:
 
 
 def test_both_become_columns_for_what_is_planned(bench: pb.Bench) -> None:
-    assert not bench.cost_columns()
+    assert not bench.costs.columns()
     costs, times = bench.measure_layers()
     assert (costs.title, costs.unit, costs.worst) == ("Sensitivity", "dB", "least")
     assert all(value is not None and 10 < value < 100 for value in costs.values)
@@ -70,7 +70,7 @@ def test_a_layer_in_float_counts_with_what_applies_elsewhere(bench: pb.Bench) ->
 
 def test_what_is_old_is_said(bench: pb.Bench) -> None:
     bench.measure_layers()
-    assert not any(column.stale for column in bench.cost_columns())
+    assert not any(column.stale for column in bench.costs.columns())
     bench.set_target("ONNX Runtime")
     assert "the target was PyTorch eager" in _columns(bench)["sensitivity"].stale
     bench.undo()
@@ -109,7 +109,7 @@ def test_weights_that_change_unseen_make_all_results_old(bench: pb.Bench) -> Non
 
 def test_it_is_a_job_of_the_queue(bench: pb.Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, free = threading.Event(), threading.Event()
-    real = measuring.sensitivity
+    real = layer_costs.sensitivity
 
     def held(*args: Any, **named: Any) -> Any:
         begun.set()
@@ -117,19 +117,19 @@ def test_it_is_a_job_of_the_queue(bench: pb.Bench, monkeypatch: pytest.MonkeyPat
             named["progress"](pb.Progress("capture"))
         return real(*args, **named)
 
-    monkeypatch.setattr(measuring, "sensitivity", held)
+    monkeypatch.setattr(layer_costs, "sensitivity", held)
     job = bench.start_measuring()
     assert begun.wait(60)
-    assert bench.is_measuring
-    assert not bench.is_queued, "a compile with the same choices may follow"
+    assert bench.costs.is_measuring
+    assert not bench.compiling.is_queued, "a compile with the same choices may follow"
     second = bench.start()
     assert [run.name for run in bench.queue] == ["int8"]
     bench.cancel()
     with pytest.raises(pb.Cancelled):
         job.result(timeout=60)
     second.result(timeout=120)
-    assert not bench.is_measuring
-    assert not bench.cost_columns(), "nothing half done"
+    assert not bench.costs.is_measuring
+    assert not bench.costs.columns(), "nothing half done"
     free.set()
     bench.start_measuring().result(timeout=120)
     assert bench.status.message.text.startswith("Layers measured. PyTorch eager: SQNR of the model's output")

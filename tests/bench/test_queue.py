@@ -53,26 +53,26 @@ def gates(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gates]:
 def test_runs_wait_with_the_choices_of_their_moment(bench: pb.Bench, gates: Gates) -> None:
     first = bench.start()
     assert gates.begun.acquire(timeout=60)
-    assert bench.is_queued
+    assert bench.compiling.is_queued
     bench.set_precision("0", "float32")
-    assert not bench.is_queued
+    assert not bench.compiling.is_queued
     second = bench.start()
     bench.set_precision("2", "float32")
     third = bench.start()
     assert [run.name for run in bench.queue] == ["mixed int8", "float32"]
     assert [run.settings for run in bench.queue] == ["1 float · 1 int8 · batch dynamic", "2 float · batch dynamic"]
     assert repr(second) == "Job(waiting)"
-    assert bench.turn == "1 of 3"
+    assert bench.jobs.turn == "1 of 3"
     assert [run.target for run in bench.summary().queue] == ["PyTorch eager"] * 2
     bench.undo()
     for number, job in enumerate((first, second, third), 1):
-        assert bench.turn == f"{number} of 3"
+        assert bench.jobs.turn == f"{number} of 3"
         gates.free.release()
         job.result(timeout=120)
         assert number == 3 or gates.begun.acquire(timeout=60)
     assert [run.name for run in bench.runs] == [
         "int8 PyTorch eager", "mixed int8 PyTorch eager", "float32 PyTorch eager"]  # fmt: skip
-    assert bench.turn == ""
+    assert bench.jobs.turn == ""
     assert not bench.queue
     assert not bench.status.running
     assert any("float32 PyTorch eager" in line for line in bench.status.log), "one log tells of all three"
@@ -97,13 +97,13 @@ def test_cancelling_goes_on_with_the_next(bench: pb.Bench, gates: Gates) -> None
 def test_waiting_runs_are_removed(bench: pb.Bench, gates: Gates) -> None:
     ends: list[BaseException | None] = []
     running, removed, kept = bench.start(), bench.start(on_end=ends.append), bench.start()
-    bench.remove_queued(bench.queue[0].id)
+    bench.jobs.remove_queued(bench.queue[0].id)
     with pytest.raises(pb.Cancelled):
         removed.result(timeout=1)
     assert [type(end) for end in ends] == [pb.Cancelled]
     assert len(bench.queue) == 1
     with pytest.raises(UnknownNameError, match="no run 'x' waits"):
-        bench.remove_queued("x")
+        bench.jobs.remove_queued("x")
     kept.cancel()
     assert not bench.queue
     assert gates.begun.acquire(timeout=60)
@@ -115,7 +115,7 @@ def test_waiting_runs_are_removed(bench: pb.Bench, gates: Gates) -> None:
 def test_all_are_cancelled_at_once(bench: pb.Bench, gates: Gates) -> None:
     jobs = [bench.start() for _ in range(4)]
     assert gates.begun.acquire(timeout=60)
-    bench.cancel_all()
+    bench.jobs.cancel_all()
     for job in jobs:
         with pytest.raises(pb.Cancelled):
             job.result(timeout=60)
@@ -142,11 +142,11 @@ def test_a_run_that_fails_does_not_hold_up_the_others(bench: pb.Bench, gates: Ga
 def test_another_capture_does_not_wait(bench: pb.Bench, gates: Gates) -> None:
     bench.start()
     with pytest.raises(SettingsError, match="running already"):
-        bench.in_background(bench.capture)
+        bench.jobs.in_background(bench.capture)
     gates.free.release()
     assert bench.job is not None
     bench.job.result(timeout=120)
-    captured = bench.in_background(bench.capture)
+    captured = bench.jobs.in_background(bench.capture)
     after = bench.start()
     gates.free.release()
     captured.result(timeout=120)
@@ -155,7 +155,7 @@ def test_another_capture_does_not_wait(bench: pb.Bench, gates: Gates) -> None:
 
 def test_every_listener_hears_of_runs_that_code_started(bench: pb.Bench) -> None:
     told: list[bool] = []
-    stop = bench.on_status(lambda status: told.append(status.running))
+    stop = bench.jobs.on_status(lambda status: told.append(status.running))
     bench.start().result(timeout=120)
     assert told[0]
     assert not told[-1]
@@ -166,7 +166,7 @@ def test_every_listener_hears_of_runs_that_code_started(bench: pb.Bench) -> None
 
 
 def test_many_threads_may_add_and_cancel(bench: pb.Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "_compile", lambda state, progress: progress(pb.Progress("capture")))
+    monkeypatch.setattr(bench.compiling, "compile_for", lambda state, progress: progress(pb.Progress("capture")))
     jobs: list[pb.Job[Any]] = []
 
     def press(number: int) -> None:

@@ -140,7 +140,7 @@ def test_candidates_come_in_while_it_goes_on_and_stay_when_it_is_cancelled() -> 
 
     bench.on_change(follow)
     job = bench.start_search(pb.Budget(min_metric=20))
-    assert bench.is_searching
+    assert bench.found.is_searching
     waits = bench.start()
     assert filled.wait(120)
     with pytest.raises(pb.Cancelled):
@@ -202,5 +202,5 @@ def test_an_error_is_a_card_and_the_queue_goes_on() -> None:
     with pytest.raises(PrepbenchError):
         bench.start_search(pb.Budget(max_drop=0.01)).result(timeout=60)
     assert bench.status.message.kind == "error"
-    assert not bench.is_searching
+    assert not bench.found.is_searching
     assert not bench.status.running

@@ -129,7 +129,7 @@ def test_a_recovered_run_stands_beside_the_others_and_its_code_makes_it_again(
     bench.prune_layers(["0", "2"], PruningSettings(mask_type="2:4"))
     bench.compile()
     curves = []
-    end = bench.on_status(lambda status: curves.append(status.training))
+    end = bench.jobs.on_status(lambda status: curves.append(status.training))
     bench.start_recovery(FEW).result()
     end()
     first, run = bench.runs
@@ -156,7 +156,7 @@ def test_a_recovered_run_stands_beside_the_others_and_its_code_makes_it_again(
     bench.set_recovery(None)
     assert bench.summary().shown_run == first.id
     bench.compare_runs(first.id, run.id)
-    assert "Training back" in {row.what for row in bench.difference.settings}
+    assert "Training back" in {row.what for row in bench.run_history.difference.settings}
 
 
 def test_without_labels_the_float_model_is_learned(model: nn.Module, samples: list[torch.Tensor]) -> None:
@@ -207,7 +207,7 @@ def test_a_training_that_is_stopped_compiles_its_best_weights(bench: pb.Bench) -
             stopped.append(status.training.step)
             bench.stop_training()
 
-    bench.on_status(stop)
+    bench.jobs.on_status(stop)
     bench.start_recovery(RecoverySettings(steps=100_000)).result()
     found = bench.trained.recovery if bench.trained is not None else None
     assert found is not None
@@ -229,7 +229,7 @@ def test_a_model_that_is_trained_meanwhile_is_told(bench: pb.Bench) -> None:
             with torch.no_grad():
                 bench.model[0].bias.add_(1)
 
-    bench.on_status(change)
+    bench.jobs.on_status(change)
     bench.start_recovery(RecoverySettings(steps=3000)).result()
     assert changed
     assert "weights of the model have changed" in bench.runs[-1].recovered
@@ -241,7 +241,7 @@ def test_a_training_that_is_cancelled_leaves_its_model_and_no_run(bench: pb.Benc
         if status.training.step >= 1:
             bench.cancel()
 
-    bench.on_status(cancel)
+    bench.jobs.on_status(cancel)
     with pytest.raises(pb.Cancelled):
         bench.start_recovery(RecoverySettings(steps=100_000)).result()
     assert bench.runs == ()

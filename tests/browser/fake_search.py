@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from prepbench.bench.found_settings import Found, Stop, chart_of, id_of, stops_of, texts_of
+from prepbench.bench.searching import Found, Stop, chart_of, id_of, stops_of, texts_of
 from prepbench.search.budget import Budget
 from prepbench.search.search_result import SearchCandidate
 

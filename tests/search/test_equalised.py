@@ -10,6 +10,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.bench.layer_summaries import settings_label
+from prepbench.bench.searching import search_candidates
 from prepbench.compile.simulation import Simulation
 from prepbench.search.candidates import name_of_settings
 from prepbench.search.equalised import EqualizableCandidates, with_equalised
@@ -110,4 +111,4 @@ def test_the_bench_searches_with_equalised_channels() -> None:
     bench.use_candidate(best)
     assert [settings_label(layer.settings) for layer in bench.explained] == ["int8, channels equalised"] * 2
     assert "cross_layer_equalization=True" in bench.code({"model": bench.model, "bench": bench})
-    assert isinstance(bench._candidates(bench.state, bench.explained), EqualizableCandidates)
+    assert isinstance(search_candidates(bench.state, bench.explained), EqualizableCandidates)

@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from prepbench._display import view
-from prepbench.bench.captures import draft_cell
+from prepbench.bench.captures import Captures, Fixing, draft_cell
+from prepbench.bench.choices import Changes, Choices, History
 from prepbench.bench.code import code_for
-from prepbench.bench.layer_summaries import layer_facts
-from prepbench.bench.names import Named, given_to, named, user_namespace
+from prepbench.bench.compiling import Compiling
+from prepbench.bench.inputs import Inputs
+from prepbench.bench.layer_costs import Costs
+from prepbench.bench.names import names_of
+from prepbench.bench.parts import attribute_of, method_of, value_of
+from prepbench.bench.queue import Jobs
+from prepbench.bench.recovering import Trained, Training
+from prepbench.bench.runs import Runs
 from prepbench.bench.saved import load_bench, report_bench, save_bench
-from prepbench.bench.searching import Searching
-from prepbench.bench.state import PRECISIONS, BenchState, check_steps, display_name
-from prepbench.bench.summarize import summarize
+from prepbench.bench.searching import Search
+from prepbench.bench.summarize import summarize, text_of
 from prepbench.bench.summary import BenchSummary
-from prepbench.capture.modules.collection import GraphCollection
-from prepbench.checks import check_function, check_progress, check_switch, check_table, described
-from prepbench.errors import InputError, SettingsError
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.checks import check_table
+from prepbench.compile import KeptStages
 from prepbench.inputs import Sample
-from prepbench.jobs import ProgressCallback, report_nothing
+from prepbench.measure.comparison import Comparison
 from prepbench.measure.generation import Generation
-from prepbench.measure.metrics import token_agreement
-from prepbench.running.alike_samples import alike_samples
+from prepbench.search.search_result import SearchResult
 
 
-class Bench(Searching):
+class Bench:
     """A workbench for one model: see what can be captured, fix it, choose axes and precisions, compile, compare.
 
     A notebook shows it as a widget. Every control of the widget is a method here, every change can be undone, and
@@ -56,6 +60,9 @@ class Bench(Searching):
         comparison: the newest comparison; None before the first.
         trained: the model of the newest training with its best weights, even if it was cancelled, and its result; None
             before the first.
+        search_result: of the newest search; None before its end.
+        inputs, choices, captures, fixing, run_history, jobs, training, compiling, costs, found: the parts that do the
+            work.
 
     Raises:
         InputError: no samples, samples of different structure, a metric without data or one that is no metric of
@@ -82,83 +89,110 @@ class Bench(Searching):
         training_data: Iterable[Any] | None = None,
         loss: Callable[[Any, Any], Any] | None = None,
     ) -> None:
-        _check_arguments(model, tracing_inputs, calibration_inputs, data, metric, decode)
-        _check_training(training_data, loss)
-        arguments = {"tracing_inputs": tracing_inputs, "calibration_inputs": calibration_inputs, "data": data}
-        self._arguments = {"model": model, **arguments, "metric": metric, "decode": decode}
-        self._arguments |= {"training_data": training_data, "loss": loss}
-        calibration = _read(model, calibration_inputs, "calibration_inputs")
-        tracing = _read(model, tracing_inputs, "tracing_inputs") or calibration
-        compared = data if data is None or isinstance(data, Generation) else list(data)
-        often = list(training_data) if isinstance(training_data, Iterator) else training_data
-        super().__init__(model, tracing, calibration, compared, metric, decode, often, loss)
-        self._facts = layer_facts(model, self.layer_rules.layers)
-        self._summary: BenchSummary | None = None
+        samples = {"tracing_inputs": tracing_inputs, "calibration_inputs": calibration_inputs}
+        compared = {"data": data, "metric": metric, "decode": decode}
+        trained = {"training_data": training_data, "loss": loss}
+        self.inputs = Inputs.of({"model": model, **samples, **compared, **trained})
+        tracing, calibrated = self.inputs.tracing_inputs, bool(self.inputs.calibration_inputs)
+        self.captures = Captures(model, tracing)
+        self.captures.collection()  # samples that the model does not take are refused here
+        self.changes = Changes()
+        self.choices = Choices(model, DynamicAxes.infer(tracing, model), self.changes, calibrated=calibrated)
+        self.history = self.choices.history
+        self.fixing = Fixing(self.captures, self.choices, self.changes)
+        self.run_history = Runs(self.choices, self.changes)
+        self.jobs = Jobs(self.choices, self.run_history, self.changes)
+        self.training = Training(self.inputs, self.choices)
+        self.training.watch.listen(self.jobs.following.train)
+        parts = (self.inputs, self.captures, self.choices, self.run_history, self.jobs, KeptStages(), self.changes)
+        self.compiling = Compiling(*parts, self.training)
+        self.costs = Costs(*parts)
+        self.found = Search(*parts)
+        self._summary: tuple[int, BenchSummary] | None = None
 
-    # -- capture -------------------------------------------------------------------------------------------------------
+    # -- what its parts have and do ------------------------------------------------------------------------------------
 
-    @property
-    def collection(self) -> GraphCollection:
-        """The graphs of the model with the applied fixes."""
-        return self._captures.collection(self.state.fixes)
+    model: nn.Module = attribute_of("inputs.model")
+    tracing_inputs: list[Sample] = attribute_of("inputs.tracing_inputs")
+    calibration_inputs: list[Sample] = attribute_of("inputs.calibration_inputs")
+    data: list[Any] | Generation | None = attribute_of("inputs.data")
+    metric: Callable[[Any, Any], Any] | None = attribute_of("inputs.metric")
+    decode: Callable[[list[int]], str] | None = attribute_of("inputs.decode")
+    training_data: Iterable[Any] | None = attribute_of("inputs.training_data")
+    loss: Callable[[Any, Any], Any] | None = attribute_of("inputs.loss")
 
-    def capture(self, progress: ProgressCallback = report_nothing) -> None:
-        """Trace the model again, capture it with the current choices, and verify it at sizes that no sample had.
+    selected: str = attribute_of("choices.selected")
+    state = value_of("choices", Choices.state)
+    axes = value_of("choices", Choices.axes)
+    explained = value_of("choices", Choices.explained)
+    precisions = value_of("choices", Choices.precisions)
+    pruning = value_of("choices", Choices.pruning)
+    set_axis = method_of("choices", Choices.set_axis)
+    name_axis = method_of("choices", Choices.name_axis)
+    limit_axis = method_of("choices", Choices.limit_axis)
+    linked_axes = method_of("choices", Choices.linked_axes)
+    set_precision = method_of("choices", Choices.set_precision)
+    set_rule = method_of("choices", Choices.set_rule)
+    set_rules = method_of("choices", Choices.set_rules)
+    set_layers = method_of("choices", Choices.set_layers)
+    clear_rules = method_of("choices", Choices.clear_rules)
+    set_quantization = method_of("choices", Choices.set_quantization)
+    set_options = method_of("choices", Choices.set_options)
+    set_pruning = method_of("choices", Choices.set_pruning)
+    prune_layers = method_of("choices", Choices.prune_layers)
+    change_pruning = method_of("choices", Choices.change_pruning)
+    clear_pruning_rules = method_of("choices", Choices.clear_pruning_rules)
+    set_recovery = method_of("choices", Choices.set_recovery)
+    set_target = method_of("choices", Choices.set_target)
+    set_targets = method_of("choices", Choices.set_targets)
+    set_leaf_wrap = method_of("choices", Choices.set_leaf_wrap)
+    set_leaf = method_of("choices", Choices.set_leaf)
+    select = method_of("choices", Choices.select)
+    steps = value_of("history", History.steps)
+    undo = method_of("history", History.undo)
+    redo = method_of("history", History.redo)
+    on_change = method_of("changes", Changes.on_change)
+    collection = value_of("fixing", Fixing.collection)
+    capture = method_of("fixing", Fixing.capture)
+    find_fixes = method_of("fixing", Fixing.find_fixes)
+    apply_fix = method_of("fixing", Fixing.apply_fix)
+    apply_fixes = method_of("fixing", Fixing.apply_fixes)
+    remove_fix = method_of("fixing", Fixing.remove_fix)
+    take_over = method_of("fixing", Fixing.take_over)
+    job = value_of("jobs", Jobs.job)
+    queue = value_of("jobs", Jobs.queue)
+    status = value_of("jobs", Jobs.status)
+    cancel = method_of("jobs", Jobs.cancel)
+    compile = method_of("compiling", Compiling.compile)
+    start = method_of("compiling", Compiling.start)
+    start_recovery = method_of("compiling", Compiling.start_recovery)
+    compare = method_of("compiling", Compiling.compare)
+    trained: Trained | None = attribute_of("training.trained")
+    stop_training = method_of("training", Training.stop_training)
+    measure_layers = method_of("costs", Costs.measure_layers)
+    start_measuring = method_of("costs", Costs.start_measuring)
+    search_result: SearchResult | None = attribute_of("found.result")
+    search = method_of("found", Search.search)
+    start_search = method_of("found", Search.start_search)
+    use_candidate = method_of("found", Search.use_candidate)
+    comparison: Comparison | None = attribute_of("run_history.comparison")
+    results = value_of("run_history", Runs.results)
+    runs = value_of("run_history", Runs.runs)
+    journal_path = value_of("run_history", Runs.journal_path)
+    show_elsewhere = method_of("run_history", Runs.show_elsewhere)
+    show_results = method_of("run_history", Runs.show_results)
+    rename_run = method_of("run_history", Runs.rename_run)
+    pin_run = method_of("run_history", Runs.pin_run)
+    delete_run = method_of("run_history", Runs.delete_run)
+    update_runs = method_of("run_history", Runs.update_runs)
+    restore_run = method_of("run_history", Runs.restore_run)
+    compare_runs = method_of("run_history", Runs.compare_runs)
+    all_results = method_of("run_history", Runs.all_results)
+    outcome = method_of("run_history", Runs.outcome)
+    export_onnx = method_of("run_history", Runs.export_onnx)
+    save_model = method_of("run_history", Runs.save_model)
 
-        The findings appear in the steps "Capture" and "Axes".
-
-        Args:
-            progress: receives each step; it may raise :class:`prepbench.Cancelled`.
-
-        Raises:
-            CaptureError: the model cannot be captured with these choices; every failing module is listed.
-        """
-        check_progress(progress)
-        self._captures.capture(self.state, progress)
-        self._changed()
-
-    def find_fixes(self, progress: ProgressCallback = report_nothing) -> None:
-        """Search for source changes that let the failing modules be captured, and prove them, as
-        :func:`prepbench.fix` does.
-
-        The cards of :meth:`summary` show them afterwards. The widget does this by itself, in the background.
-
-        Args:
-            progress: receives each step; it may raise :class:`prepbench.Cancelled`.
-        """
-        check_progress(progress)
-        if not self._captures.searched:
-            try:
-                self._captures.search(progress)
-            finally:
-                self._changed()
-
-    def apply_fix(self, fqn: str, *, anyway: bool = False) -> None:
-        """Apply the proven fix of a failing module to a copy of the model.
-
-        Args:
-            fqn: the module.
-            anyway: apply it also where it takes something for granted beyond the samples.
-
-        Raises:
-            SettingsError: there is none; the message says why.
-        """
-        check_switch("anyway", anyway)
-        self._captures.check_fix(fqn, anyway=anyway)
-        if fqn not in self.state.fixes:
-            self._choose(fixes=(*self.state.fixes, fqn))
-
-    def apply_fixes(self) -> None:
-        """Apply every proven fix except those that rest on an assumption, in one step; the page's "Apply all".
-
-        Raises:
-            SettingsError: there is none that is not applied.
-        """
-        known = {id(self._captures.fixes.get(fqn)) for fqn in self.state.fixes}
-        proven = [fqn for fqn in self._captures.proven() if id(self._captures.fixes[fqn]) not in known]
-        if not proven:
-            raise SettingsError("There is no proven fix that is not applied. bench.summary().failures says why.")
-        self._choose(fixes=(*self.state.fixes, *proven))
+    # -- taking it away ------------------------------------------------------------------------------------------------
 
     def draft_code(self, fqn: str, namespace: Mapping[str, Any] | None = None) -> str:
         """Return the Python source of the draft for a failing module, to edit and run in a cell where the model is.
@@ -174,23 +208,8 @@ class Bench(Searching):
             SettingsError: there is no draft; the message says why.
         """
         check_table("namespace", namespace, "globals()", optional=True)
-        return draft_cell(self.model, self._captures.draft(fqn), self._named(namespace, only="model"))
-
-    def remove_fix(self, fqn: str) -> None:
-        """Take back an applied fix.
-
-        Args:
-            fqn: the module.
-
-        Raises:
-            SettingsError: none is applied to the module.
-        """
-        if fqn not in self.state.fixes:
-            known = ", ".join(map(repr, self.state.fixes)) or "none"
-            raise SettingsError(f"fqn: no fix is applied to {described(fqn)}. Choose one of: {known}.")
-        self._choose(fixes=tuple(other for other in self.state.fixes if other != fqn))
-
-    # -- taking it away ------------------------------------------------------------------------------------------------
+        found = names_of(self, self.inputs.arguments, self.axes, namespace, only="model")
+        return draft_cell(self.model, self.captures.draft(fqn), found)
 
     def code(self, namespace: Mapping[str, Any] | None = None) -> str:
         """Return Python source that does the same as the current choices, to paste where the bench was made.
@@ -204,11 +223,11 @@ class Bench(Searching):
             The lines, which run where the bench was made.
         """
         check_table("namespace", namespace, "globals()", optional=True)
-        found = self._named(namespace)
+        found = names_of(self, self.inputs.arguments, self.axes, namespace)
         writes = isinstance(self.data, Generation)
-        training = self._training_data() if self.state.recovery is not None else None
-        given = (self.state, self.inferred_axes, self.explained, found, self.float_name)
-        return code_for(*given, writes=writes, training=training, training_done=self._training_done())
+        training = self.training.data() if self.state.recovery is not None else None
+        given = (self.state, self.choices.inferred_axes, self.explained, found, self.run_history.float_name)
+        return code_for(*given, writes=writes, training=training, training_done=self.training.ended_early())
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the bench to ``*.bench.json``, which JupyterLab opens in a tab, and its runs to the journal beside it.
@@ -257,32 +276,18 @@ class Bench(Searching):
         """
         return report_bench(self, path)
 
-    def take_over(self, states: Sequence[BenchState], position: int) -> None:
-        """Set the steps of undo and redo; fixes in them are proven on the samples first.
-
-        Args:
-            states: as :attr:`steps` returns them.
-            position: which of them is the current one.
-
-        Raises:
-            SettingsError: choices that do not fit the model, or a fix that is not proven.
-        """
-        check_steps(states, position)
-        for fqn in dict.fromkeys(fqn for state in states for fqn in state.fixes):
-            self._captures.check_fix(fqn, anyway=True)
-        super().take_over(states, position)
-
     def refresh(self) -> None:
         """Update what depends on the notebook's variables, and notify the front ends."""
-        self._changed()
+        self.changes()
 
     def summary(self) -> BenchSummary:
         """Return what front ends show; computed once per change."""
-        if self._summary is None:
-            self._summary = summarize(self, self._captures, self._facts, self.code())
-        return self._summary
-
-    # -- how it shows itself -------------------------------------------------------------------------------------------
+        count = self.changes.count
+        if self._summary is None or self._summary[0] != count:
+            self._summary = count, summarize(self, self.code())
+        elif self._summary[1].selected != self.selected:  # nothing else has changed
+            self._summary = count, replace(self._summary[1], selected=self.selected)
+        return self._summary[1]
 
     def widget(self) -> Any:
         """The live widget (an ipywidgets ``VBox``): the steps, the diagram, the chart of all runs, the code."""
@@ -292,71 +297,4 @@ class Bench(Searching):
         return dict(view("widgets.bench", "bench_bundle", self))
 
     def __repr__(self) -> str:
-        counts = {p: list(self.precisions.values()).count(p) for p in PRECISIONS}
-        layers = ", ".join(f"{count} in {p}" for p, count in counts.items() if count) or "none quantizable"
-        dynamic = [f"{axis.path}[{axis.dim}]" for axis in self.axes.axes if axis.dynamic] or ["none"]
-        lines = [
-            f"Bench({type(self.model).__name__})",
-            f"  dynamic axes  {', '.join(dynamic)}",
-            f"  layers        {layers}",
-            f"  target        {', '.join(map(display_name, self.state.targets))}",
-            f"  failures      {len(self.collection.failures)}",
-            f"  results       {', '.join(self.results) or 'none yet: bench.compile()'}",
-        ]
-        return "\n".join(lines)
-
-    # -- inside --------------------------------------------------------------------------------------------------------
-
-    def _named(self, namespace: Mapping[str, Any] | None, only: str = "") -> Named:
-        """Return how code refers to the arguments that the bench was given, or to one of them."""
-        sizes = tuple((axis.path, axis.sizes[0]) for axis in self.axes.axes)
-        given = tuple(each for each in given_to(self._arguments, sizes) if only in ("", each.argument))
-        return named(given, self, user_namespace() if namespace is None else namespace)
-
-    def _selected(self) -> None:
-        if self._summary is not None:  # nothing else has changed
-            self._summary = replace(self._summary, selected=self.selected)
-        super()._changed()
-
-    def _changed(self) -> None:
-        self._summary = None
-        super()._changed()
-
-
-def _check_arguments(
-    model: Any, tracing_inputs: Any, calibration_inputs: Any, data: Any, metric: Any, decode: Any
-) -> None:
-    if not isinstance(model, nn.Module):
-        raise InputError(f"model must be a torch.nn.Module, got {described(model)}. Give the module itself.")
-    generates = isinstance(data, Generation)
-    check_function("decode", decode, "decode(tokens)", optional=True)
-    if decode is not None and not generates:
-        raise InputError("decode is for generated tokens. Give data=pb.Generation(prompts), or leave decode out.")
-    if generates and metric is not None and metric is not token_agreement:
-        raise InputError(
-            "metric: a generation is scored by the tokens that agree with the float model's. Leave metric out, or give "
-            "other data for it, such as pairs of inputs and targets."
-        )
-    if not generates and data is not None and (isinstance(data, str | bytes | type) or not isinstance(data, Iterable)):
-        raise InputError(f"data must be an iterable of pairs, got {described(data)}. Give [(input, target), ...].")
-    check_function("metric", metric, "metric(output, target)", optional=True)
-    if tracing_inputs is None and calibration_inputs is None:
-        raise InputError("Bench needs samples: give tracing_inputs, calibration_inputs, or both.")
-    if metric is not None and data is None:
-        raise InputError("metric was given without data: give data=[(input, target), ...] to compare on.")
-
-
-def _check_training(data: Any, loss: Any) -> None:
-    check_function("loss", loss, "loss(output, target)", optional=True)
-    if data is not None and (
-        isinstance(data, torch.Tensor | str | bytes | type | Mapping) or not isinstance(data, Iterable)
-    ):
-        raise InputError(
-            f"training_data must be an iterable of batches, got {described(data)}. Give a list or a DataLoader."
-        )
-    if loss is not None and data is None:
-        raise InputError("loss was given without training_data: give training_data=[(input, target), ...] to train on.")
-
-
-def _read(model: nn.Module, inputs: Iterable[Any] | None, name: str) -> list[Sample]:
-    return [] if inputs is None else alike_samples(model, inputs, name=name)
+        return text_of(self)

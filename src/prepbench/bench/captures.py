@@ -1,4 +1,4 @@
-"""The captured graphs of a bench's model, with and without fixes, and the verification of its axes."""
+"""The captured graphs of a bench's model, with and without fixes, the verification of its axes, and drafts as cells."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from prepbench.bench.choices import Changes, Choices
 from prepbench.bench.names import Named
-from prepbench.bench.state import BenchState
+from prepbench.bench.state import BenchState, check_steps
 from prepbench.capture.aten.capture import capture
 from prepbench.capture.aten.verification import AxesReport
 from prepbench.capture.modules.collection import GraphCollection, recursive_trace
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
-from prepbench.checks import described
+from prepbench.checks import check_progress, check_switch, described
 from prepbench.errors import SettingsError
 from prepbench.fixes import CannotFix, Draft, Fix, Fixed, fix, fix_of
 from prepbench.fixes.cell import cell_of
@@ -164,6 +165,113 @@ class Captures:
             why = f": it is not proven, {chosen.reason}" if isinstance(chosen, Draft) else ""
             raise SettingsError(f"fqn: there is no fix to apply for {described(fqn)}{why}. Give one of: {known}.")
         return fix
+
+
+@dataclass(eq=False)
+class Fixing:
+    """Captures with the choices of a bench, and chooses fixes of what cannot be; see :class:`prepbench.Bench`.
+
+    Attributes:
+        captures: the graphs of the model.
+        choices: the current choices.
+        changed: called after each change.
+    """
+
+    captures: Captures
+    choices: Choices
+    changed: Changes
+
+    @property
+    def collection(self) -> GraphCollection:
+        """The graphs of the model with the applied fixes."""
+        return self.captures.collection(self.choices.state.fixes)
+
+    def capture(self, progress: ProgressCallback = report_nothing) -> None:
+        """Trace the model again, capture it with the current choices, and verify it at sizes that no sample had.
+
+        The findings appear in the steps "Capture" and "Axes".
+
+        Args:
+            progress: receives each step; it may raise :class:`prepbench.Cancelled`.
+
+        Raises:
+            CaptureError: the model cannot be captured with these choices; every failing module is listed.
+        """
+        check_progress(progress)
+        self.captures.capture(self.choices.state, progress)
+        self.changed()
+
+    def find_fixes(self, progress: ProgressCallback = report_nothing) -> None:
+        """Search for source changes that let the failing modules be captured, and prove them, as
+        :func:`prepbench.fix` does.
+
+        The cards of :meth:`summary` show them afterwards. The widget does this by itself, in the background.
+
+        Args:
+            progress: receives each step; it may raise :class:`prepbench.Cancelled`.
+        """
+        check_progress(progress)
+        if not self.captures.searched:
+            try:
+                self.captures.search(progress)
+            finally:
+                self.changed()
+
+    def apply_fix(self, fqn: str, *, anyway: bool = False) -> None:
+        """Apply the proven fix of a failing module to a copy of the model.
+
+        Args:
+            fqn: the module.
+            anyway: apply it also where it takes something for granted beyond the samples.
+
+        Raises:
+            SettingsError: there is none; the message says why.
+        """
+        check_switch("anyway", anyway)
+        self.captures.check_fix(fqn, anyway=anyway)
+        if fqn not in self.choices.state.fixes:
+            self.choices.history.choose(fixes=(*self.choices.state.fixes, fqn))
+
+    def apply_fixes(self) -> None:
+        """Apply every proven fix except those that rest on an assumption, in one step; the page's "Apply all".
+
+        Raises:
+            SettingsError: there is none that is not applied.
+        """
+        known = {id(self.captures.fixes.get(fqn)) for fqn in self.choices.state.fixes}
+        proven = [fqn for fqn in self.captures.proven() if id(self.captures.fixes[fqn]) not in known]
+        if not proven:
+            raise SettingsError("There is no proven fix that is not applied. bench.summary().failures says why.")
+        self.choices.history.choose(fixes=(*self.choices.state.fixes, *proven))
+
+    def remove_fix(self, fqn: str) -> None:
+        """Take back an applied fix.
+
+        Args:
+            fqn: the module.
+
+        Raises:
+            SettingsError: none is applied to the module.
+        """
+        if fqn not in self.choices.state.fixes:
+            known = ", ".join(map(repr, self.choices.state.fixes)) or "none"
+            raise SettingsError(f"fqn: no fix is applied to {described(fqn)}. Choose one of: {known}.")
+        self.choices.history.choose(fixes=tuple(other for other in self.choices.state.fixes if other != fqn))
+
+    def take_over(self, states: Sequence[BenchState], position: int) -> None:
+        """Set the steps of undo and redo; fixes in them are proven on the samples first.
+
+        Args:
+            states: as :attr:`steps` returns them.
+            position: which of them is the current one.
+
+        Raises:
+            SettingsError: choices that do not fit the model, or a fix that is not proven.
+        """
+        check_steps(states, position)
+        for fqn in dict.fromkeys(fqn for state in states for fqn in state.fixes):
+            self.captures.check_fix(fqn, anyway=True)
+        self.choices.take_over(states, position)
 
 
 # A draft of a fix as a notebook cell with the changed classes and functions, to edit and run where the model is.

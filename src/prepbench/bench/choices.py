@@ -1,4 +1,4 @@
-"""The choices of a bench, and the methods that change them; each change can be undone."""
+"""The choices of a bench: who hears of changes, undo and redo, and the methods that change the choices."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 
 from torch import nn
 
-from prepbench.bench.axis_choices import AxisChoices
 from prepbench.bench.layer_rules import LayerRulesOf, all_in_float
+from prepbench.bench.layer_summaries import layer_facts
+from prepbench.bench.pruning_rules import STAYS, changed_pruning, planned_pruning, with_field
+from prepbench.bench.recovery_settings import RecoverySettings
 from prepbench.bench.state import (
     DISPLAY_NAMES,
     EVERYTHING,
@@ -23,14 +25,27 @@ from prepbench.bench.state import (
     layer_settings_of,
     precision_of,
 )
+from prepbench.capture.sizes.axis import Axis
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
-from prepbench.checks import check_all_of, check_function, check_switch, check_text, check_texts, check_type, described
+from prepbench.checks import (
+    check_all_of,
+    check_function,
+    check_switch,
+    check_table,
+    check_text,
+    check_texts,
+    check_type,
+    described,
+)
 from prepbench.errors import InputError, SettingsError
 from prepbench.settings import (
     CompileOptions,
     DeploymentSettings,
     ExplainedLayer,
+    LayerPruningSettings,
     LayerQuantizationSettings,
+    PrunableLayer,
+    PruningSettings,
     QuantizationSettings,
 )
 from prepbench.targets import target_for
@@ -39,30 +54,136 @@ _PLAIN = (bool, int, float, str, list, tuple)
 _NOT_CALIBRATED = (
     "Quantization needs calibration inputs: Bench(model, calibration_inputs=[...]) with representative samples."
 )
+_OF_PRUNING = ("mask_type", "amount", "score", "pruning_sensitivity_threshold")
 
 
-class Choices(AxisChoices):
-    """The current choices of a bench; see :class:`prepbench.Bench`."""
+class Changes:
+    """Tells listeners that choices or results have changed; the parts of a bench call it after each change.
 
-    def __init__(self, model: nn.Module, axes: DynamicAxes, *, calibrated: bool) -> None:
+    Attributes:
+        count: how many changes there were, by which a cached value knows that it is old.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._listeners: list[Callable[[], None]] = []
+
+    def __call__(self) -> None:
+        self.count += 1
+        self.tell()
+
+    def tell(self) -> None:
+        """Call the listeners, also for what leaves every cached value true, such as another selection."""
+        for listener in list(self._listeners):
+            listener()
+
+    def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call a function after every change of choices or results.
+
+        Args:
+            listener: takes nothing.
+
+        Returns:
+            A function that ends this.
+        """
+        check_function("listener", listener, "listener()")
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+
+class History:
+    """The choices, with undo and redo: each change adds a value, and none is ever changed.
+
+    Args:
+        state: the first choices.
+        changed: called after each change.
+    """
+
+    def __init__(self, state: BenchState, changed: Changes) -> None:
+        self._states, self._position, self._changed = [state], 0, changed
+        self.count = 0
+        """How often something was chosen, also where that changed nothing."""
+
+    @property
+    def state(self) -> BenchState:
+        """The current choices."""
+        return self._states[self._position]
+
+    @property
+    def can_undo(self) -> bool:
+        """Whether there is a change to undo."""
+        return self._position > 0
+
+    @property
+    def can_redo(self) -> bool:
+        """Whether there is an undo to take back."""
+        return self._position < len(self._states) - 1
+
+    @property
+    def steps(self) -> tuple[tuple[BenchState, ...], int]:
+        """All states of undo and redo, oldest first, and the index of the current one."""
+        return tuple(self._states), self._position
+
+    def choose(self, **changes: Any) -> None:
+        """Make choices with other values of some fields the current ones; what was undone is forgotten."""
+        self.count += 1
+        state = replace(self.state, **changes)
+        if state == self.state:
+            return
+        self._states = [*self._states[: self._position + 1], state]
+        self._position += 1
+        self._changed()
+
+    def undo(self) -> None:
+        """Go back to the choices before the last change; does nothing at the first choices."""
+        self._move(-1)
+
+    def redo(self) -> None:
+        """Take back the last undo; does nothing at the newest choices."""
+        self._move(+1)
+
+    def take_over(self, states: Sequence[BenchState], position: int) -> None:
+        """Set the states, as :attr:`steps` returns them."""
+        self._states, self._position = list(states), position
+        self._changed()
+
+    def _move(self, step: int) -> None:
+        position = min(max(self._position + step, 0), len(self._states) - 1)
+        if position != self._position:
+            self._position = position
+            self._changed()
+
+
+class Choices:
+    """What the current choices mean for a model, and the methods that change them; see :class:`prepbench.Bench`.
+
+    Args:
+        model: the model; its modules and layers are what choices are about.
+        axes: of its inputs, as inferred from the samples.
+        changed: called after each change.
+        calibrated: whether there are calibration inputs.
+    """
+
+    def __init__(self, model: nn.Module, axes: DynamicAxes, changed: Changes, *, calibrated: bool) -> None:
         self.model = model
         self.inferred_axes = axes
         self.is_calibrated = calibrated
         self.layer_rules = LayerRulesOf(model)
-        self._modules = frozenset(name for name, _ in model.named_modules(remove_duplicate=False))
-        rules = {} if calibrated or not self.layer_rules.has_others else {EVERYTHING: FLOAT}
-        self._states = [BenchState(axes, rules=rules)]
-        self._position = 0
-        self._explained: tuple[BenchState, tuple[ExplainedLayer, ...]] | None = None
+        self.facts = layer_facts(model, self.layer_rules.layers)
         self.selected = ""
-        self._listeners: list[Callable[[], None]] = []
+        rules = {} if calibrated or not self.layer_rules.has_others else {EVERYTHING: FLOAT}
+        self.history = History(BenchState(axes, rules=rules), changed)
+        self._changed = changed
+        self._modules = frozenset(name for name, _ in model.named_modules(remove_duplicate=False))
+        self._explained: tuple[BenchState, tuple[ExplainedLayer, ...]] | None = None
+        self._planned_pruning: tuple[BenchState, Mapping[str, PrunableLayer]] | None = None
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> BenchState:
         """The current choices."""
-        return self._states[self._position]
+        return self.history.state
 
     @property
     def axes(self) -> DynamicAxes:
@@ -83,19 +204,123 @@ class Choices(AxisChoices):
         return {layer.fqn: precision_of(layer.settings) for layer in self.explained}
 
     @property
-    def can_undo(self) -> bool:
-        """Whether there is a change to undo."""
-        return self._position > 0
+    def pruning(self) -> Mapping[str, PrunableLayer]:
+        """The plan for each layer that can be pruned, by FQN; empty without pruning."""
+        state = self.state
+        if self._planned_pruning is None or self._planned_pruning[0] is not state:
+            self._planned_pruning = state, self.pruning_of(state)
+        return self._planned_pruning[1]
 
-    @property
-    def can_redo(self) -> bool:
-        """Whether there is an undo to take back."""
-        return self._position < len(self._states) - 1
+    def pruning_of(self, state: BenchState) -> Mapping[str, PrunableLayer]:
+        """Return the plan of other choices for each layer that can be pruned.
 
-    @property
-    def steps(self) -> tuple[tuple[BenchState, ...], int]:
-        """All states of undo and redo, oldest first, and the index of the current one."""
-        return tuple(self._states), self._position
+        Args:
+            state: the choices.
+
+        Returns:
+            The decision for each layer, by FQN; none where nothing is pruned.
+
+        Raises:
+            SettingsError: rules that do not fit the model.
+        """
+        return {row.fqn: row for row in planned_pruning(self.model, state.pruning, state.pruning_rules)}
+
+    def has_module(self, fqn: str) -> bool:
+        """Return whether the model has a module of this name.
+
+        Args:
+            fqn: the name.
+
+        Returns:
+            False where there is none.
+        """
+        check_text("fqn", fqn, "encoder.0")
+        return fqn in self._modules
+
+    # -- inputs --------------------------------------------------------------------------------------------------------
+
+    def set_axis(self, path: str | Iterable[str], dim: int, dynamic: bool, *, linked: bool = False) -> None:
+        """Make a dim of an input dynamic or static.
+
+        Args:
+            path: the input; ``[*]`` in it stands for every index, and ``past.*`` for every tensor of ``past``. Several
+                are changed in one step.
+            dim: the dim.
+            dynamic: whether other sizes must work.
+            linked: do the same to the dims of :meth:`linked_axes`.
+
+        Raises:
+            InputError: there is no such input or dim.
+        """
+        check_switch("linked", linked)
+        axes = self.axes
+        for each in _paths(path):
+            axes = axes.set(each, dim, dynamic)
+            for axis in self.linked_axes(each, dim) if linked else ():
+                axes = axes.set(axis.path, axis.dim, dynamic)
+        self.history.choose(axes=axes)
+
+    def name_axis(self, path: str, dim: int, name: str) -> None:
+        """Name the size of a dim, and of all dims of the same size; this makes them dynamic.
+
+        Args:
+            path: the input, e.g. ``"input_ids"``.
+            dim: the dim.
+            name: an identifier, e.g. ``"batch"``.
+
+        Raises:
+            InputError: there is no such dim, or the name is no identifier or another size's.
+        """
+        self.history.choose(axes=self.axes.rename(path, dim, name))
+
+    def limit_axis(
+        self,
+        path: str | Iterable[str],
+        dim: int,
+        min: int | None = None,
+        max: int | None = None,
+        *,
+        linked: bool = False,
+    ) -> None:
+        """Make a dim dynamic between two sizes, both included; None for no limit. See :meth:`set_axis`.
+
+        Args:
+            path: the input, or several.
+            dim: the dim.
+            min: the smallest size.
+            max: the largest size.
+            linked: do the same to the dims of :meth:`linked_axes`.
+
+        Raises:
+            InputError: there is no such dim, the range is empty, or a sample lies outside.
+        """
+        check_switch("linked", linked)
+        axes = self.axes
+        for each in _paths(path):
+            axes = axes.limit(each, dim, min=min, max=max)
+            for axis in self.linked_axes(each, dim) if linked else ():
+                axes = axes.limit(axis.path, axis.dim, min=min, max=max)
+        self.history.choose(axes=axes)
+
+    def linked_axes(self, path: str, dim: int) -> tuple[Axis, ...]:
+        """Return the other dims that vary together with a dim.
+
+        Args:
+            path: the input.
+            dim: the dim.
+
+        Returns:
+            The dims whose sizes are equal on all samples. A size that is the same in all samples proves little: of such
+            dims, only first ones with a size above 1 are linked, because they are the batch.
+        """
+        first = self.axes.set(path, dim)._found(path, dim)[0]
+        return tuple(
+            axis
+            for axis in self.axes.axes
+            if (axis.path, axis.dim) != (first.path, first.dim)
+            and axis.sizes == first.sizes
+            and (len(set(axis.sizes)) > 1 or _is_batch(axis, first) or (axis.dynamic and axis.symbol == first.symbol))
+        )
 
     # -- precision -----------------------------------------------------------------------------------------------------
 
@@ -152,7 +377,7 @@ class Choices(AxisChoices):
             if not settings.skips and not self.is_calibrated:
                 raise SettingsError(_NOT_CALIBRATED)
             found = self.layer_rules.with_rule(state.quantization, found, pattern, settings)
-        self._choose(rules=dict(found))
+        self.history.choose(rules=dict(found))
 
     def set_layers(self, patterns: Iterable[str], field: str, value: Any) -> None:
         """Change one setting of the layers that patterns match, and keep their other settings.
@@ -175,7 +400,7 @@ class Choices(AxisChoices):
             raise SettingsError(_NOT_CALIBRATED)
         for pattern in patterns:
             rules = self.layer_rules.with_change(base, rules, pattern, field, value)
-        self._choose(rules=rules)
+        self.history.choose(rules=rules)
 
     def clear_rules(self, patterns: Iterable[str]) -> None:
         """Remove rules by their keys, so that more general ones decide again.
@@ -196,7 +421,7 @@ class Choices(AxisChoices):
             layer.settings is not None for layer in self.layer_rules.explained(self.state.quantization, rules)
         ):
             raise SettingsError(_NOT_CALIBRATED)
-        self._choose(rules=rules)
+        self.history.choose(rules=rules)
 
     def set_quantization(self, settings: QuantizationSettings | None) -> None:
         """Set how layers without a rule are quantized; None leaves all layers in float and drops the rules.
@@ -209,13 +434,13 @@ class Choices(AxisChoices):
         """
         check_type("settings", settings, QuantizationSettings, "Give pb.QuantizationSettings().", optional=True)
         if settings is None:
-            self._choose(rules=all_in_float({}) if self.layer_rules.has_others else {})
+            self.history.choose(rules=all_in_float({}) if self.layer_rules.has_others else {})
             return
         if not self.is_calibrated:
             raise SettingsError(_NOT_CALIBRATED)
         rules = {key: rule for key, rule in self.state.rules.items() if (key, rule) != (EVERYTHING, FLOAT)}
         self.layer_rules.explained(settings, rules)  # raises what contradicts
-        self._choose(quantization=settings, rules=rules)
+        self.history.choose(quantization=settings, rules=rules)
 
     def set_options(self, options: CompileOptions) -> None:
         """Choose the algorithms of quantization.
@@ -224,7 +449,111 @@ class Choices(AxisChoices):
             options: which algorithms run, and how.
         """
         check_type("options", options, CompileOptions, "Give pb.CompileOptions().")
-        self._choose(options=options)
+        self.history.choose(options=options)
+
+    # -- pruning and training ------------------------------------------------------------------------------------------
+
+    def set_pruning(
+        self, settings: PruningSettings | None, rules: Mapping[str, LayerPruningSettings] | None = None
+    ) -> None:
+        """Set the pruning, as ``pruning_settings`` and ``layer_pruning_settings`` of ``compile_model``.
+
+        Args:
+            settings: for all layers that no rule is for; None prunes nothing.
+            rules: overrides by FQN, glob, ``re:`` pattern or class name; those that there are now are dropped.
+
+        Raises:
+            SettingsError: a rule that does not fit the model, or settings that need calibration inputs without any.
+
+        Example:
+            >>> bench = pb.Bench(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), tracing_inputs=[torch.ones(2, 4)])
+            >>> bench.set_pruning(PruningSettings(mask_type="channels", amount=0.5))
+        """
+        check_table("rules", rules, '{"head": pb.LayerPruningSettings(skip_pruning=True)}', optional=True)
+        check_type("settings", settings, PruningSettings, "Give pb.PruningSettings().", optional=True)
+        if settings is None and rules:
+            raise SettingsError("rules override settings, and there are none. Give pb.PruningSettings(), too.")
+        if settings is not None:
+            planned_pruning(self.model, settings, rules or {})  # raises what does not fit
+        self._choose_pruning(settings, dict(rules or {}))
+
+    def prune_layers(self, patterns: Iterable[str], settings: PruningSettings | None) -> None:
+        """Prune the layers that patterns match, and leave all others as they are; None ends their pruning.
+
+        Args:
+            patterns: FQNs, globs, ``re:`` patterns or class names.
+            settings: the pruning of these layers; None for none.
+
+        Raises:
+            SettingsError: no such layers, or another way of pruning a weight that they share.
+        """
+        check_texts("patterns", patterns, "encoder.*")
+        check_type("settings", settings, PruningSettings, "Give pb.PruningSettings().", optional=True)
+        self._change_pruning(patterns, lambda now: settings)
+
+    def change_pruning(self, patterns: Iterable[str], field: str, value: Any) -> None:
+        """Change one pruning setting of the layers that patterns match, and keep their other settings.
+
+        Args:
+            patterns: FQNs, globs, ``re:`` patterns or class names.
+            field: a field of :class:`prepbench.PruningSettings`.
+            value: its new value; ``"none"`` as ``mask_type`` prunes nothing there.
+
+        Raises:
+            SettingsError: no such layers, no such field, or a value that is not allowed.
+        """
+        check_texts("patterns", patterns, "encoder.*")
+        check_text("field", field, "amount")
+        if field not in _OF_PRUNING:
+            raise SettingsError(f"field must be one of {', '.join(_OF_PRUNING)}, got {described(field)}.")
+        self._change_pruning(patterns, lambda now: with_field(now, field, value))
+
+    def clear_pruning_rules(self, patterns: Iterable[str]) -> None:
+        """Remove pruning rules by their keys, so that more general ones decide again.
+
+        Args:
+            patterns: the keys, as :attr:`state` has them.
+
+        Raises:
+            SettingsError: there is no such rule.
+        """
+        check_texts("patterns", patterns, "encoder.*")
+        gone = set(patterns)
+        unknown = [key for key in gone if key not in self.state.pruning_rules]
+        if unknown:
+            known = ", ".join(map(repr, self.state.pruning_rules)) or "none"
+            raise SettingsError(f"There is no pruning rule {unknown[0]!r}; there are: {known}.")
+        rules = {key: rule for key, rule in self.state.pruning_rules.items() if key not in gone}
+        left = None if rules == {EVERYTHING: STAYS} else self.state.pruning
+        self._choose_pruning(left, rules if left is not None else {})
+
+    def set_recovery(self, settings: RecoverySettings | None) -> None:
+        """Train the model for some steps between preparing and compiling it; None compiles it as it is.
+
+        Args:
+            settings: of the training, from ``prepbench.bench.RecoverySettings``.
+
+        Example:
+            >>> bench = pb.Bench(nn.Sequential(nn.Linear(4, 2)), calibration_inputs=[torch.ones(2, 4)])
+            >>> bench.set_recovery(RecoverySettings(steps=100))
+        """
+        check_type("settings", settings, RecoverySettings, "Give RecoverySettings(steps=300).", optional=True)
+        self.history.choose(recovery=settings)
+
+    def _change_pruning(self, patterns: Iterable[str], change: Any) -> None:
+        state, meant = self.state, {pattern: self.layer_rules.matched(pattern) for pattern in patterns}
+        self._choose_pruning(*changed_pruning(self.model, state.pruning, state.pruning_rules, meant, change))
+
+    def _choose_pruning(self, settings: PruningSettings | None, rules: Mapping[str, LayerPruningSettings]) -> None:
+        needs_samples = settings is not None and (
+            settings.needs_samples or any(rule.needs_samples for rule in rules.values())
+        )
+        if needs_samples and not self.is_calibrated:
+            raise SettingsError(
+                "Scores and thresholds that samples decide need calibration inputs: Bench(model, "
+                "calibration_inputs=[...]). The magnitude of weights needs none."
+            )
+        self.history.choose(pruning=settings, pruning_rules=rules)
 
     # -- where and how -------------------------------------------------------------------------------------------------
 
@@ -265,7 +594,7 @@ class Choices(AxisChoices):
             raise SettingsError("targets is empty. Give at least one, such as [pb.OnnxRuntimeDeployment()].")
         if len(set(names)) < len(names):
             raise SettingsError(f"targets names one target twice: {', '.join(names)}. Give each once.")
-        self._choose(targets=listed)
+        self.history.choose(targets=listed)
 
     def set_leaf_wrap(self, leaf_wrap: bool) -> None:
         """Choose whether lines that cannot be captured become leaves (``fullgraph=False``).
@@ -274,7 +603,7 @@ class Choices(AxisChoices):
             leaf_wrap: True for leaves, False for an error.
         """
         check_switch("leaf_wrap", leaf_wrap)
-        self._choose(leaf_wrap=leaf_wrap)
+        self.history.choose(leaf_wrap=leaf_wrap)
 
     def set_leaf(self, fqn: str, leaf: bool) -> None:
         """Keep a module as a leaf module, which runs in PyTorch, or undo this.
@@ -292,7 +621,7 @@ class Choices(AxisChoices):
                 f"fqn must name a module of the model, got {described(fqn)}. Give a name of model.named_modules()."
             )
         others = [name for name in self.state.leaves if name != fqn]
-        self._choose(leaves=tuple([*others, fqn] if leaf else others))
+        self.history.choose(leaves=tuple([*others, fqn] if leaf else others))
 
     def select(self, fqn: str | None) -> None:
         """Select a module in all views; None or "" selects nothing.
@@ -309,37 +638,23 @@ class Choices(AxisChoices):
             )
         if (fqn or "") != self.selected:
             self.selected = fqn or ""
-            self._selected()
+            self._changed.tell()
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
-    def has_module(self, fqn: str) -> bool:
-        """Return whether the model has a module of this name.
-
-        Args:
-            fqn: the name.
-
-        Returns:
-            False where there is none.
-        """
-        check_text("fqn", fqn, "encoder.0")
-        return fqn in self._modules
-
-    def undo(self) -> None:
-        """Go back to the choices before the last change; does nothing at the first choices."""
-        self._move(-1)
-
-    def redo(self) -> None:
-        """Take back the last undo; does nothing at the newest choices."""
-        self._move(+1)
-
     def take_over(self, states: Sequence[BenchState], position: int) -> None:
         """Set the states of undo and redo, as :attr:`steps` returns them.
+
+        Args:
+            states: the choices, oldest first.
+            position: which of them are the current ones.
 
         Raises:
             SettingsError: choices that do not fit the model, or a position beyond them.
         """
         check_steps(states, position)
+        for state in states:
+            self.pruning_of(state)  # raises what does not fit
         for state in states:
             self.layer_rules.explained(state.quantization, state.rules)  # raises what does not fit
             unknown = [name for name in state.leaves if name not in self._modules]
@@ -347,39 +662,18 @@ class Choices(AxisChoices):
                 raise SettingsError(f"leaves names {unknown[0]!r}, which is not a module of the model.")
             if not state.targets:
                 raise SettingsError("targets is empty: a bench has at least one.")
-        self._states, self._position = list(states), position
-        self._changed()
+        self.history.take_over(states, position)
 
-    def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call a function after every change of choices or results.
 
-        Args:
-            listener: takes nothing.
+def _is_batch(axis: Axis, other: Axis) -> bool:
+    """Return whether two dims of one size are both first dims; size 1 does not count, since it broadcasts."""
+    return axis.dim == other.dim == 0 and axis.sizes[0] > 1
 
-        Returns:
-            A function that ends this.
-        """
-        check_function("listener", listener, "listener()")
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
 
-    def _choose(self, **changes: Any) -> None:
-        state = replace(self.state, **changes)
-        if state == self.state:
-            return
-        self._states = [*self._states[: self._position + 1], state]
-        self._position += 1
-        self._changed()
-
-    def _move(self, step: int) -> None:
-        position = min(max(self._position + step, 0), len(self._states) - 1)
-        if position != self._position:
-            self._position = position
-            self._changed()
-
-    def _selected(self) -> None:
-        self._changed()
-
-    def _changed(self) -> None:
-        for listener in list(self._listeners):
-            listener()
+def _paths(path: Any) -> list[Any]:
+    """Return a path or several paths as a list; a wrong type is reported later, where paths are looked up."""
+    if isinstance(path, str) or not isinstance(path, Iterable):
+        return [path]
+    paths = list(path)
+    check_texts("path", paths, "input_ids")
+    return paths

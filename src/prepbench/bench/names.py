@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.measure.generation import Generation
 
 
@@ -70,6 +71,28 @@ def given_to(arguments: Mapping[str, Any], sizes: Iterable[tuple[str, int]]) -> 
     if values["tracing_inputs"] is None:
         values["tracing_inputs"] = values["calibration_inputs"]
     return tuple(Given(name, values[name], *wanted[name]) for name in wanted if values.get(name) is not None)
+
+
+def names_of(
+    bench: Any,
+    arguments: Mapping[str, Any],
+    axes: DynamicAxes,
+    namespace: Mapping[str, Any] | None = None,
+    *,
+    only: str = "",
+) -> Named:
+    """Return how code refers to the arguments that a bench was given, or to one of them.
+
+    Args:
+        bench: the bench, from which objects without a variable are read.
+        arguments: what it was given, by name.
+        axes: of the inputs, which describe samples in words.
+        namespace: the variables there; those of the notebook or script if left out.
+        only: the argument to name; all if left out.
+    """
+    sizes = tuple((axis.path, axis.sizes[0]) for axis in axes.axes)
+    given = tuple(each for each in given_to(arguments, sizes) if only in ("", each.argument))
+    return named(given, bench, user_namespace() if namespace is None else namespace)
 
 
 def user_namespace() -> dict[str, Any]:

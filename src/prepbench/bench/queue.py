@@ -1,18 +1,22 @@
-"""The queue of runs: one runs in the background, the others wait in order of arrival."""
+"""The background work of a bench: one job runs, and the others wait in order of arrival."""
 
 from __future__ import annotations
 
 import functools
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from prepbench.bench.cards import Card, error_card
+from prepbench.bench.choices import Choices
+from prepbench.bench.runs import Runs
 from prepbench.bench.state import BenchState, axes_words, display_name, plan_label, precision_words
-from prepbench.checks import described
+from prepbench.bench.status import RunStatus, StatusOfRuns
+from prepbench.checks import check_function, check_progress, described
 from prepbench.errors import SettingsError, UnknownNameError
-from prepbench.jobs import Job, ProgressCallback
+from prepbench.jobs import Cancelled, Job, Progress, ProgressCallback, report_nothing
 from prepbench.settings import ExplainedLayer
 
 Work = Literal["compile", "layers", "search"]
@@ -183,3 +187,167 @@ class RunQueue:
             if following is not None and following.job is not None:
                 following.job.begin()
             self._changed()
+
+
+class Jobs:
+    """The background work of a bench, one job after the other, and its progress.
+
+    Args:
+        choices: the current choices.
+        runs: the history, which tells how long stages took, and what a compile came to.
+        changed: called after each change of the queue.
+    """
+
+    def __init__(self, choices: Choices, runs: Runs, changed: Callable[[], None]) -> None:
+        self._choices, self._runs = choices, runs
+        self._queue = RunQueue(changed)
+        self.following = StatusOfRuns()
+        """What work tells of its progress."""
+
+    @property
+    def job(self) -> Job[Any] | None:
+        """The background job that runs or ran last; None before the first."""
+        return self._queue.job
+
+    @property
+    def queue(self) -> tuple[QueuedRun, ...]:
+        """The waiting runs, the next one first."""
+        return self._queue.waiting
+
+    @property
+    def turn(self) -> str:
+        """The position of the current run among several, e.g. ``"1 of 3"``; "" for a single one."""
+        number, count = self._queue.turn
+        return f"{number} of {count}" if self.following.status.running and count > 1 else ""
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether a run with the current choices is running or queued."""
+        return self._queue.has(self._choices.state)
+
+    @property
+    def status(self) -> RunStatus:
+        """The progress of the background work."""
+        return self.following.status
+
+    def on_status(self, listener: Callable[[RunStatus], None]) -> Callable[[], None]:
+        """Call a function with the status while something runs in the background.
+
+        Args:
+            listener: takes a status.
+
+        Returns:
+            A function that ends this.
+        """
+        check_function("listener", listener, "listener(status)")
+        return self.following.listen(listener)
+
+    def has(self, state: BenchState | None, work: Work) -> bool:
+        """Return whether such work with these choices, or with any, is running or queued."""
+        return self._queue.has(state, work)
+
+    def in_background(
+        self,
+        work: Callable[[ProgressCallback], Any],
+        progress: ProgressCallback = report_nothing,
+        on_end: Callable[[BaseException | None], None] | None = None,
+    ) -> Job[Any]:
+        """Run a method that takes ``progress``, such as :meth:`capture`, in a background thread.
+
+        Args:
+            work: called with its progress callback.
+            progress: receives each step, too.
+            on_end: called at the end, with the exception or None.
+
+        Returns:
+            The job, which can be waited for and cancelled.
+
+        Raises:
+            SettingsError: something runs already.
+        """
+        check_function("work", work, "work(progress)")
+        check_progress(progress)
+        check_function("on_end", on_end, "on_end(error)", optional=True)
+        return self.add(None, work, progress, on_end)
+
+    def cancel(self) -> None:
+        """Cancel the current run, after which the next run of the queue begins; does nothing where nothing runs."""
+        self._queue.cancel()
+
+    def cancel_all(self) -> None:
+        """Empty the queue, and cancel the current run."""
+        self._queue.cancel_all()
+
+    def remove_queued(self, id: str) -> None:
+        """Remove a waiting run from the queue.
+
+        Args:
+            id: of the run.
+
+        Raises:
+            UnknownNameError: no such run waits.
+        """
+        self._queue.remove(id)
+
+    def add(
+        self,
+        run: QueuedRun | None,
+        work: Callable[[ProgressCallback], Any],
+        progress: ProgressCallback,
+        on_end: Callable[[BaseException | None], None] | None,
+        said: Callable[[], str] | None = None,
+        stages: Mapping[str, float] | None = None,
+    ) -> Job[Any]:
+        """Run work in the background after all earlier work.
+
+        Args:
+            run: the queue entry; None for work that does not wait.
+            work: called with a progress callback in a thread of its own.
+            progress: receives each step, too.
+            on_end: called at the end, with the exception or None.
+            said: returns the message at its end; the outcome of the newest run if left out.
+            stages: those of work other than a compile, with the share of each.
+
+        Raises:
+            SettingsError: the work does not wait, and something runs.
+        """
+        name, targets = ("", ()) if run is None else (run.name, run.targets)
+
+        def begins() -> None:
+            seconds = next((run.stages for run in reversed(self._runs.runs) if not run.error), {})
+            self.following.begin(f"{name} {', '.join(targets)}", targets if stages is None else (), seconds, stages)
+
+        def told(step: Progress) -> None:
+            self.following.step(step)
+            progress(step)
+
+        def ended(error: BaseException | None, goes_on: bool | None) -> None:
+            try:
+                if on_end is not None:
+                    on_end(error)
+            finally:
+                if goes_on is not None:
+                    self._end_message(run, error, goes_on, said)
+
+        return self._queue.add(run, work, told, begins, ended)
+
+    def _end_message(
+        self,
+        run: QueuedRun | None,
+        error: BaseException | None,
+        goes_on: bool,
+        said: Callable[[], str] | None = None,
+    ) -> None:
+        notes = ["done" if error is None else "cancelled" if isinstance(error, Cancelled) else "failed"]
+        if error is None and said is not None:
+            message = Card("info", said())
+        elif error is None:
+            message = Card("info", "Captured again." if run is None else self._runs.outcome())
+            reused = self._runs.runs[-1].reused if run is not None and self._runs.runs else ()
+            notes = [f"used again: {', '.join(reused)}", *notes] if reused else notes
+        elif isinstance(error, Cancelled):
+            message = Card("info", str(error))
+        else:
+            state = self._choices.state if run is None else run.state
+            message = error_card(error, leaf_wrap=state.leaf_wrap)
+        self.following.end(message, *notes, goes_on=goes_on)

@@ -1,4 +1,4 @@
-"""Recovery training on the bench: prepare the model, train it for some steps, then compile it."""
+"""Recovery training on the bench: its data, what it needs and came to, and the compile of what was trained."""
 
 from __future__ import annotations
 
@@ -8,15 +8,21 @@ from typing import Any
 
 from torch import nn
 
-from prepbench.adapt.recover import recover
+from prepbench.adapt.recover import SCORED_ON_TRAINED, recover
 from prepbench.adapt.recovery import Recovery
 from prepbench.adapt.trainable_model import TrainableModel
+from prepbench.bench.choices import Choices
+from prepbench.bench.inputs import Inputs
 from prepbench.bench.recovery_settings import RecoverySettings
+from prepbench.bench.state import BenchState
+from prepbench.bench.summary import RecoverySummary
 from prepbench.bench.training_curve import Watch
 from prepbench.compile import CompiledModel, compile_model
 from prepbench.compile.prepare_training import trainable
 from prepbench.errors import SettingsError
 from prepbench.jobs import ProgressCallback
+from prepbench.measure.generation import Generation
+from prepbench.measure.scores import metric_name
 from prepbench.search.scoring import is_higher_better
 
 
@@ -67,42 +73,115 @@ class Trained:
     recovery: Recovery | None = None
 
 
-def train_and_compile(
-    model: nn.Module,
-    data: TrainingData,
-    settings: RecoverySettings,
-    given: Mapping[str, Any],
-    watch: Watch,
-    kept: Callable[[Trained], None],
-    progress: ProgressCallback,
-) -> CompiledModel:
-    """Prepare a model, train it for some steps, and compile it.
+class Training:
+    """The training of a bench between preparing and compiling; see :class:`prepbench.Bench`.
 
     Args:
-        model: in float; it is not changed.
-        data: the training data.
-        settings: of the training.
-        given: the arguments of :func:`prepbench.trainable`.
-        watch: follows the training.
-        kept: called with the model before the training, and with the outcome.
-        progress: receives each step.
+        inputs: of the bench.
+        choices: the current choices.
 
-    Raises:
-        PrepbenchError: preparing, training or compiling failed.
+    Attributes:
+        trained: the model of the newest training with its best weights, even if it was cancelled, and its result; None
+            before the first.
+        watch: follows the training.
     """
-    arguments = data.arguments(settings)
-    prepared = trainable(model, **given, progress=progress)
-    kept(Trained(prepared, settings))
-    watch.begin(settings, arguments.get("metric"))
-    teacher = model if settings.distill else None
-    try:
-        found = recover(
-            prepared, data.data, data.loss, teacher=teacher, **arguments, on_step=watch.step, progress=progress
+
+    def __init__(self, inputs: Inputs, choices: Choices) -> None:
+        self._inputs, self._choices = inputs, choices
+        self.trained: Trained | None = None
+        self.watch = Watch()
+
+    def stop_training(self) -> None:
+        """End the running training early: its best weights are compiled and compared."""
+        self.watch.stop()
+
+    def summary(self) -> RecoverySummary:
+        """Return the training between preparing and compiling as front ends show it."""
+        settings, training = self._choices.state.recovery or RecoverySettings(), self.data()
+        name = "" if training.metric is None else metric_name(training.metric)
+        labelled = training.loss is not None
+        source = "the training data" if self._inputs.training_data is not None else "the calibration inputs"
+        if self._inputs.training_data is None and not self._inputs.calibration_inputs:
+            source = "the tracing inputs"
+        said = f"Trains on {source}, {'with labels' if labelled else 'without labels'}. {SCORED_ON_TRAINED}."
+        return RecoverySummary(
+            unavailable=self._not_trainable(self._choices.state),
+            on=self._choices.state.recovery is not None,
+            said=said,
+            labelled=labelled,
+            metric=name,
+            steps=settings.steps,
+            distill=settings.distill,
+            by_metric=settings.by_metric,
+            learning_rate=settings.learning_rate,
         )
-    except BaseException as error:
-        watch.end(None, error)
-        raise
-    watch.end(found)
-    kept(Trained(prepared, settings, found))
-    compiled: CompiledModel = compile_model(prepared, progress=progress)
-    return compiled
+
+    def recovered(self) -> str:
+        """Return the result of the newest training in words; "" where none ended."""
+        found = None if self.trained is None else self.trained.recovery
+        return "" if found is None else found.summary
+
+    def ended_early(self) -> str:
+        """Return how a training with the current settings ended early; "" where none did."""
+        found = None if self.trained is None else self.trained.recovery
+        if self.trained is None or found is None or self.trained.settings != self._choices.state.recovery:
+            return ""
+        done, steps = len(found.losses), self.trained.settings.steps
+        if done == steps:
+            return ""
+        return f"ended here after {done} of {steps} steps ({found.stopped}), with the weights after {found.best_step}"
+
+    def data(self) -> TrainingData:
+        """Return the training data, or else the samples, on which the model learns its float outputs."""
+        if self._inputs.training_data is None:
+            return TrainingData(self._inputs.calibration_inputs or self._inputs.tracing_inputs)
+        metric = None if isinstance(self._inputs.data, Generation) or self._inputs.loss is None else self._inputs.metric
+        return TrainingData(self._inputs.training_data, self._inputs.loss, metric)
+
+    def check(self, state: BenchState, settings: RecoverySettings) -> None:
+        """Raise ``SettingsError`` where these choices cannot be trained, or there is nothing to learn from."""
+        why = self._not_trainable(state)
+        if why:
+            raise SettingsError(why)
+        self.data().check(settings)
+
+    def _not_trainable(self, state: BenchState) -> str:
+        """Return why these choices cannot be trained; "" where they can."""
+        explained = self._choices.layer_rules.explained(state.quantization, state.rules)
+        if state.pruning is None and all(layer.settings is None for layer in explained):
+            return "Nothing is quantized or pruned, so there is nothing to bring back. Choose what is, in Precision."
+        if not state.fullgraph:
+            return "Training needs the model as one graph: let no lines run in PyTorch, and keep no leaf modules."
+        return ""
+
+    def compile(
+        self, model: nn.Module, settings: RecoverySettings, given: Mapping[str, Any], progress: ProgressCallback
+    ) -> CompiledModel:
+        """Prepare a model, train it for some steps, and compile it.
+
+        Args:
+            model: in float; it is not changed.
+            settings: of the training.
+            given: the arguments of :func:`prepbench.trainable`.
+            progress: receives each step.
+
+        Raises:
+            PrepbenchError: preparing, training or compiling failed.
+        """
+        data = self.data()
+        arguments = data.arguments(settings)
+        prepared = trainable(model, **given, progress=progress)
+        self.trained = Trained(prepared, settings)
+        self.watch.begin(settings, arguments.get("metric"))
+        teacher = model if settings.distill else None
+        try:
+            found = recover(
+                prepared, data.data, data.loss, teacher=teacher, **arguments, on_step=self.watch.step, progress=progress
+            )
+        except BaseException as error:
+            self.watch.end(None, error)
+            raise
+        self.watch.end(found)
+        self.trained = Trained(prepared, settings, found)
+        compiled: CompiledModel = compile_model(prepared, progress=progress)
+        return compiled

@@ -10,18 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
+from prepbench.bench.choices import Changes, Choices
 from prepbench.bench.elsewhere import runs_of_file, where
 from prepbench.bench.history import KeptJournal, RunHistory, comparison_of
 from prepbench.bench.layer_summaries import base_label, default_pruning, pruning_rule_summaries, settings_label
 from prepbench.bench.names import float_name
-from prepbench.bench.pruning_choices import PruningChoices
 from prepbench.bench.run_summaries import difference_of, outcome_of
 from prepbench.bench.state import EVERYTHING, BenchState
 from prepbench.bench.summary import DifferenceRow, RunDifference
 from prepbench.capture.sizes.axis import Axis
-from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import check_path, check_switch
 from prepbench.compile import CompiledModel
 from prepbench.errors import PrepbenchError, SettingsError
@@ -33,13 +31,25 @@ from prepbench.settings import DeploymentSettings, ExplainedLayer, QuantizationS
 OTHER_VALUES = "the model had other values"
 
 
-class Runs(PruningChoices):
-    """The runs and results of a bench; see :class:`prepbench.Bench`."""
+class Runs:
+    """The runs and results of a bench, and which of them are shown; see :class:`prepbench.Bench`.
 
-    def __init__(self, model: nn.Module, axes: DynamicAxes, *, calibrated: bool) -> None:
-        super().__init__(model, axes, calibrated=calibrated)
-        self._history = RunHistory()
-        self._shown = ""
+    Args:
+        choices: the current choices, which runs are compared with and restored to.
+        changed: called after each change.
+
+    Attributes:
+        stored: the runs, and the compiled models of this process.
+        elsewhere_shown: whether runs from elsewhere are listed.
+        results_path: the journal whose results are listed beside the runs; None for none.
+        difference: the newest difference of two runs.
+        comparison: the newest comparison; None before the first.
+    """
+
+    def __init__(self, choices: Choices, changed: Changes) -> None:
+        self._choices, self._changed = choices, changed
+        self.stored = RunHistory()
+        self._shown = ("", 0)  # its id, and how often something had been chosen: new choices show their own result
         self.elsewhere_shown = True
         self.results_path: Path | None = None
         self._of_file: tuple[Run, ...] = ()
@@ -54,27 +64,27 @@ class Runs(PruningChoices):
     @property
     def float_name(self) -> str:
         """The float model's name in comparisons, e.g. ``"float32"``."""
-        return float_name(self.model)
+        return float_name(self._choices.model)
 
     @property
     def results(self) -> dict[str, CompiledModel]:
         """The compiled models of this process by the name of their run, oldest first."""
-        return self._history.results
+        return self.stored.results
 
     @property
     def runs(self) -> tuple[Run, ...]:
         """Every compile so far, with its choices and results, oldest first."""
-        return self._history.runs
+        return self.stored.runs
 
     @property
     def live_runs(self) -> frozenset[str]:
         """The ids of runs whose compiled model is in this process."""
-        return frozenset(self._history.compiled)
+        return frozenset(self.stored.compiled)
 
     @property
     def value_mark(self) -> Hashable:
         """Return a value that changes when the model's tensors are written to."""
-        return value_mark(self.model)
+        return value_mark(self._choices.model)
 
     @property
     def listed_runs(self) -> tuple[Run, ...]:
@@ -121,7 +131,7 @@ class Runs(PruningChoices):
         else:
             check_path("path", path)
             names = [self.float_name, *(run.name for run in self.runs)]
-            self.results_path, self._of_file = runs_of_file(path, self.model, names)
+            self.results_path, self._of_file = runs_of_file(path, self._choices.model, names)
             self.elsewhere_shown = True
         self._changed()
         return len(self._of_file)
@@ -137,7 +147,7 @@ class Runs(PruningChoices):
             UnknownNameError: there is no such run.
             SettingsError: another run has the name.
         """
-        self._history.rename(id, name)
+        self.stored.rename(id, name)
         self._changed()
 
     def pin_run(self, id: str, pinned: bool) -> None:
@@ -147,7 +157,7 @@ class Runs(PruningChoices):
             id: of the run.
             pinned: False to let it go.
         """
-        self._history.pin(id, pinned)
+        self.stored.pin(id, pinned)
         self._changed()
 
     def delete_run(self, id: str) -> None:
@@ -156,7 +166,7 @@ class Runs(PruningChoices):
         Args:
             id: of the run.
         """
-        self._history.delete(id)
+        self.stored.delete(id)
         self._changed()
 
     def keep_runs(self, runs: Iterable[Run], journal: KeptJournal) -> None:
@@ -166,7 +176,7 @@ class Runs(PruningChoices):
             runs: oldest first. Those whose choices do not fit the model are left out, with a warning.
             journal: where to.
         """
-        self._history.runs, self._history.journal = self._fitting(runs), journal
+        self.stored.runs, self.stored.journal = self._fitting(runs), journal
         self._changed()
 
     def mark_runs(self, marked: Iterable[Run], journal: KeptJournal) -> None:
@@ -176,17 +186,17 @@ class Runs(PruningChoices):
             marked: the same runs, with their model.
             journal: where changes are written.
         """
-        self._history.journal = journal
+        self.stored.journal = journal
         known = {run.id: run for run in marked}
-        found = [(run, known[run.id]) for run in self._history.runs if run.id in known]
+        found = [(run, known[run.id]) for run in self.stored.runs if run.id in known]
         named = [replace(run, model=mark.model, model_name=mark.model_name) for run, mark in found]
-        self._history.take_in(named, ())
+        self.stored.take_in(named, ())
         self._changed()
 
     @property
     def journal_path(self) -> Path | None:
         """The journal of the runs; None before the bench was saved or loaded."""
-        return None if self._history.journal is None else self._history.journal.path
+        return None if self.stored.journal is None else self.stored.journal.path
 
     def update_runs(self) -> bool:
         """Merge the runs that others wrote to the journal; a shown bench does so by itself.
@@ -198,10 +208,10 @@ class Runs(PruningChoices):
             StorageError: the journal cannot be read.
             ArtifactError: it is damaged.
         """
-        if self._history.journal is None:
+        if self.stored.journal is None:
             return False
-        news = self._history.journal.news()
-        changed = self._history.take_in(self._fitting(news.runs), news.deleted)
+        news = self.stored.journal.news()
+        changed = self.stored.take_in(self._fitting(news.runs), news.deleted)
         if changed:
             self._changed()
         return changed
@@ -212,7 +222,7 @@ class Runs(PruningChoices):
         Args:
             id: of the run.
         """
-        self._shown = self._history.get(id).id
+        self._show(self.stored.get(id))
         self._changed()
 
     def restore_run(self, id: str) -> None:
@@ -225,11 +235,11 @@ class Runs(PruningChoices):
             UnknownNameError: there is no such run.
             SettingsError: the run was of a model with other layers or inputs.
         """
-        run = self._history.get(id)
+        run = self.stored.get(id)
         state = self._state_of(run)
         self._check_fit(state)
-        self._choose(**vars(replace(state, targets=self._targets_of(run))))
-        self._shown = run.id
+        self._choices.history.choose(**vars(replace(state, targets=self._targets_of(run))))
+        self._show(run)
         self._changed()
 
     def compare_runs(self, first: str, second: str) -> RunDifference:
@@ -242,7 +252,7 @@ class Runs(PruningChoices):
         Returns:
             The difference, also kept in ``difference``.
         """
-        one, other = self._history.get(first, "first"), self._history.get(second, "second")
+        one, other = self.stored.get(first, "first"), self.stored.get(second, "second")
         self.difference = difference_of(one, other, setting_rows(self._state_of(one), self._state_of(other)))
         self._changed()
         return self.difference
@@ -284,7 +294,7 @@ class Runs(PruningChoices):
             SettingsError: nothing was compiled in this process, or the run was not.
         """
         check_path("path", path)
-        written: Path = self._compiled_of(run).export(path)
+        written: Path = self.compiled_of(run).export(path)
         return written
 
     def save_model(self, path: str | Path, run: str | None = None) -> Path:
@@ -302,17 +312,24 @@ class Runs(PruningChoices):
             TargetError: a leaf of the model cannot be written to a file; see ``CompiledModel.save``.
         """
         check_path("path", path)
-        self._compiled_of(run).save(path)
+        self.compiled_of(run).save(path)
         return Path(path)
+
+    def add(self, run: Run, compiled: CompiledModel | None = None, values: Hashable = ()) -> None:
+        """Add a run as the newest one; ``values`` is :attr:`value_mark` as its compile began."""
+        self.stored.add(run, compiled)
+        if compiled is not None:
+            self._values_of_runs[run.id] = values
+        self._changed()
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _compiled_of(self, run: str | None) -> CompiledModel:
+    def compiled_of(self, run: str | None) -> CompiledModel:
         """Return the compiled model of a run; by default that of the shown run, or else of the newest."""
-        compiled = self._history.compiled
+        compiled = self.stored.compiled
         if run is not None:
-            run = self._history.get(run, "run").id
-        elif (shown := self._shown_run()) is not None and shown.id in compiled:
+            run = self.stored.get(run, "run").id
+        elif (shown := self.shown_run()) is not None and shown.id in compiled:
             run = shown.id
         else:
             run = next((each.id for each in reversed(self.runs) if each.id in compiled), None)
@@ -320,27 +337,26 @@ class Runs(PruningChoices):
             raise SettingsError("There is no compiled model to export: compile first, or restore the run and compile.")
         return compiled[run]
 
-    def _choose(self, **changes: Any) -> None:
-        self._shown = ""  # show the result of the new choices
-        super()._choose(**changes)
-
-    def _shown_run(self) -> Run | None:
+    def shown_run(self) -> Run | None:
         """Return the run whose results are shown: the chosen one, else that of the current choices, else the newest."""
         worked = [run for run in self.runs if not run.error]
-        chosen = [run for run in worked if run.id == self._shown]
-        current = [self.state.for_target(target).to_json() for target in self.state.targets]
+        chosen = [run for run in worked if (run.id, self._choices.history.count) == self._shown]
+        current = [self._choices.state.for_target(target).to_json() for target in self._choices.state.targets]
         same = [run for run in worked if run.state in current]
         return next(iter([*chosen, *same[-1:], *reversed(worked)]), None)
 
-    def _differences_of(self, run: Run, values: Hashable) -> tuple[str, ...]:
+    def differences_of(self, run: Run, values: Hashable) -> tuple[str, ...]:
         """Return, in words, how a run's choices and model differ from the current ones."""
         state = self._state_of(run)
-        found = self.state.differences(state, _changed(self._current_plan(), self._plan_of(run.id, state)))
+        found = self._choices.state.differences(state, _changed(self._current_plan(), self._plan_of(run.id, state)))
         return (*found, OTHER_VALUES) if self._values_of_runs.get(run.id, values) != values else tuple(found)
+
+    def _show(self, run: Run) -> None:
+        self._shown = run.id, self._choices.history.count
 
     def _state_of(self, run: Run) -> BenchState:
         if run.id not in self._states_of_runs:
-            self._states_of_runs[run.id] = BenchState.from_json(run.state, self.inferred_axes)
+            self._states_of_runs[run.id] = BenchState.from_json(run.state, self._choices.inferred_axes)
         return self._states_of_runs[run.id]
 
     def _fitting(self, runs: Iterable[Run]) -> tuple[Run, ...]:
@@ -357,16 +373,16 @@ class Runs(PruningChoices):
 
     def _check_fit(self, state: BenchState) -> None:
         """Raise if choices do not fit the model."""
-        self.layer_rules.explained(state.quantization, state.rules)
-        self._pruning_of(state)
+        self._choices.layer_rules.explained(state.quantization, state.rules)
+        self._choices.pruning_of(state)
 
     def _targets_of(self, run: Run) -> tuple[DeploymentSettings, ...]:
         """Return all targets of the compile that a run was part of."""
         state = {**run.state, "targets": list(run.targets or run.state["targets"])}
-        return BenchState.from_json(state, self.inferred_axes).targets
+        return BenchState.from_json(state, self._choices.inferred_axes).targets
 
     def _current_plan(self) -> torch.Tensor:
-        return self._plan_for(self.state, self.explained)
+        return self._plan_for(self._choices.state, self._choices.explained)
 
     def _plan_of(self, run_id: str, state: BenchState) -> torch.Tensor:
         if run_id not in self._plans_of_runs:
@@ -382,8 +398,8 @@ class Runs(PruningChoices):
         """
         key = (state.quantization, tuple(state.rules.items()))
         if key not in self._plans:
-            explained = explained or self.layer_rules.explained(state.quantization, state.rules)
-            explained = self.layer_rules.completed(explained)
+            explained = explained or self._choices.layer_rules.explained(state.quantization, state.rules)
+            explained = self._choices.layer_rules.completed(explained)
             numbers: dict[int, int] = {}  # layers with one rule share one object
             for layer in explained:
                 if id(layer.settings) not in numbers:

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from torch import nn
 
-from prepbench.bench.history import KeptJournal
-from prepbench.bench.shown import Showable, graph_of, shown
+from prepbench.bench.parts import Parts
+from prepbench.bench.shown import graph_of, shown
 from prepbench.bench.state import BenchState
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import check_path
@@ -34,27 +34,7 @@ SUFFIX = ".bench.json"
 _STEPS = 100  # of undo that are saved
 
 
-class Storable(Showable, Protocol):
-    """The interface of a bench that can be saved and restored."""
-
-    model: nn.Module
-    inferred_axes: DynamicAxes
-
-    @property
-    def steps(self) -> tuple[tuple[BenchState, ...], int]:
-        """All states of undo and redo, and the index of the current one."""
-
-    def take_over(self, states: Sequence[BenchState], position: int) -> None:
-        """Set the states of undo and redo."""
-
-    def keep_runs(self, runs: Iterable[Run], journal: KeptJournal) -> None:
-        """Set the history, and write each later change of it to the journal."""
-
-    def mark_runs(self, marked: Iterable[Run], journal: KeptJournal) -> None:
-        """Record the fingerprints of the runs' models, and write each later change of a run."""
-
-
-B = TypeVar("B", bound=Storable)
+B = TypeVar("B", bound=Parts)
 
 
 class JournalWriter:
@@ -113,7 +93,7 @@ def journal_beside(path: str | os.PathLike[str]) -> Journal:
     return Journal(place.with_name(f"{place.name.removesuffix(SUFFIX)}.bench.sqlite"))
 
 
-def save_bench(bench: Storable, path: str | os.PathLike[str]) -> Path:
+def save_bench(bench: Parts, path: str | os.PathLike[str]) -> Path:
     """Write a bench and the journal beside it; from now on each run is written to the journal.
 
     Returns:
@@ -131,12 +111,12 @@ def save_bench(bench: Storable, path: str | os.PathLike[str]) -> Path:
             f"Write bench.save({str(path) + SUFFIX!r})."
         )
     journal = journal_beside(path)
-    writer = JournalWriter(journal, bench.model)
-    runs = tuple(map(writer.marked, bench.runs))
+    writer = JournalWriter(journal, bench.inputs.model)
+    runs = tuple(map(writer.marked, bench.run_history.runs))
     text = bench_to_json(_document(bench, runs))
     with remove_new_files_on_error(*files_of_journal(journal.path)):
         written = write_file(path, text, before=lambda: journal.write(*runs))
-    bench.mark_runs(runs, writer)
+    bench.run_history.mark_runs(runs, writer)
     return written
 
 
@@ -164,10 +144,10 @@ def load_bench(kind: Callable[..., B], path: str | os.PathLike[str], model: nn.M
     runs = _joined(document, journal)
     bench = kind(model, **given)
     for state in document.states:
-        _check_inputs(state, bench.inferred_axes)
-    states = tuple(BenchState.from_json(state, bench.inferred_axes) for state in document.states)
-    bench.take_over(states, document.position)
-    bench.keep_runs(runs, JournalWriter(journal, model))
+        _check_inputs(state, bench.choices.inferred_axes)
+    states = tuple(BenchState.from_json(state, bench.choices.inferred_axes) for state in document.states)
+    bench.fixing.take_over(states, document.position)
+    bench.run_history.keep_runs(runs, JournalWriter(journal, model))
     return bench
 
 
@@ -193,7 +173,7 @@ def read_bench(path: str | os.PathLike[str]) -> BenchDocument:
         raise DocumentError(f"{place}: {error}") from error
 
 
-def report_bench(bench: Showable, path: str | os.PathLike[str]) -> Path:
+def report_bench(bench: Parts, path: str | os.PathLike[str]) -> Path:
     """Write one HTML page of a bench, which needs no network.
 
     Raises:
@@ -210,12 +190,12 @@ def _of_structure(runs: Sequence[Run], modules: Any) -> tuple[Run, ...]:
     return tuple(run for run in runs if run.model.partition("-")[0] == structure)
 
 
-def _document(bench: Storable, runs: Sequence[Run]) -> BenchDocument:
-    states, position = bench.steps
+def _document(bench: Parts, runs: Sequence[Run]) -> BenchDocument:
+    states, position = bench.history.steps
     first = max(0, min(position - _STEPS // 2, len(states) - _STEPS))
     return BenchDocument(
-        model_type=type(bench.model).__name__,
-        modules=modules_of(bench.model),
+        model_type=type(bench.inputs.model).__name__,
+        modules=modules_of(bench.inputs.model),
         states=tuple(state.to_json() for state in states[first : first + _STEPS]),
         position=position - first,
         runs=tuple(run.to_json() for run in runs),

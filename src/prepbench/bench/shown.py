@@ -8,15 +8,15 @@ import platform
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from prepbench.bench.layer_costs import cost_overlays
+from prepbench.bench.parts import Parts
 from prepbench.bench.run_summaries import float_ms, result_texts
 from prepbench.bench.state import BenchState, display_name
 from prepbench.bench.summary import AxisSummary, BenchSummary, FailureSummary
-from prepbench.capture.modules.collection import GraphCollection
 from prepbench.document.bench import Chart, Fact, ShownBench, ShownFailure, Table
 from prepbench.document.model import DiagramDocument, Overlay
 from prepbench.errors import printable
@@ -31,57 +31,34 @@ from prepbench.views.overlays import make_overlay
 _CHART = 500  # runs in the chart; the newest
 
 
-class Showable(Protocol):
-    """The interface of a bench that a page can show."""
-
-    @property
-    def state(self) -> BenchState:
-        """The current choices."""
-
-    @property
-    def runs(self) -> tuple[Run, ...]:
-        """The history, oldest first."""
-
-    @property
-    def float_name(self) -> str:
-        """The float model's name."""
-
-    @property
-    def collection(self) -> GraphCollection:
-        """The graphs of the model."""
-
-    def summary(self) -> BenchSummary:
-        """Return the summary that front ends show."""
-
-
-def shown(bench: Showable) -> ShownBench:
+def shown(bench: Parts) -> ShownBench:
     """Return the page's content for the current bench."""
     summary = bench.summary()
     found = ShownBench(
         title=summary.title,
         sentence=summary.sentence,
-        settings=_settings(bench.state, summary),
+        settings=_settings(bench.choices.state, summary),
         failures=tuple(map(_failure, summary.failures)),
         assumptions=summary.assumptions,
         tables=(_axes(summary.axes), _rules(summary), _layers(summary), _runs(summary), *_written(summary)),
-        chart=_chart(bench.runs, bench.float_name),
+        chart=_chart(bench.run_history.runs, bench.run_history.float_name),
         code=summary.code,
-        environment=_environment(bench.state.targets),
+        environment=_environment(bench.choices.state.targets),
     )
     cleaned: ShownBench = _cleaned(found)
     return cleaned
 
 
-def still(bench: Showable) -> dict[str, Any]:
+def still(bench: Parts) -> dict[str, Any]:
     """Return the static fallback of a notebook output without a kernel; it has no versions, so that outputs can be
     compared.
     """
     return bench_bundle(replace(shown(bench), environment=()), graph_of(bench))
 
 
-def graph_of(bench: Showable) -> DiagramDocument:
+def graph_of(bench: Parts) -> DiagramDocument:
     """Return the diagram: the module graph, coloured by each layer's outcome or else its plan."""
-    document = bench.collection.document()
+    document = bench.fixing.collection.document()
     summary = bench.summary()
     planned = {layer.fqn: summary.decisions[i].label for layer, i in zip(summary.layers, summary.planned, strict=True)}
     applied = {layer.fqn: summary.outcomes[i].label for layer, i in zip(summary.layers, summary.applied, strict=False)}

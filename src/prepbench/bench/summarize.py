@@ -21,16 +21,15 @@ from prepbench.bench.layer_summaries import (
     rule_summaries,
     setting_fields,
 )
+from prepbench.bench.parts import Parts
 from prepbench.bench.queue import QueuedRun
 from prepbench.bench.run_summaries import in_order, result_texts, run_summaries, staleness_of, written_by
-from prepbench.bench.searching import Searching
-from prepbench.bench.state import axes_words, display_name, precision_words
+from prepbench.bench.state import PRECISIONS, axes_words, display_name, precision_words
 from prepbench.bench.summary import (
     AxisSummary,
     BenchSummary,
     ElsewhereSummary,
     FailureSummary,
-    LayerFacts,
     QueuedSummary,
     StepSummary,
     TargetSummary,
@@ -45,36 +44,36 @@ from prepbench.fixes import Draft, Fix
 from prepbench.measure.generation import Generation
 
 
-def summarize(bench: Searching, captures: Captures, facts: tuple[LayerFacts, ...], code: str) -> BenchSummary:
+def summarize(bench: Parts, code: str) -> BenchSummary:
     """Return everything that a front end shows.
 
     Args:
-        bench: the choices and the runs.
-        captures: the captured graphs.
-        facts: the quantizable layers.
+        bench: its parts.
         code: the Python lines that do the same.
     """
-    state, explained, shown = bench.state, bench.explained, bench._shown_run()
+    choices, history, captures = bench.choices, bench.run_history, bench.captures
+    state, explained, shown = choices.state, choices.explained, history.shown_run()
+    facts = choices.facts
     layers = [layer.fqn for layer in facts]
     report = {row.fqn: row for row in shown.report} if shown is not None else {}
-    values = bench.value_mark
-    differences = bench._differences_of(shown, values) if shown is not None else ()
-    own = {run.id for run in bench.runs}
-    runs = in_order(bench.listed_runs)
-    stale = staleness_of(runs, lambda run: bench._differences_of(run, values) if run.id in own else ())
-    prompts, written = written_by(bench.runs, bench.float_name, bench.prompts)
-    planned = decisions(bench.layer_rules.completed(explained), bench.pruning)
-    done = outcomes(layers, report, bench.layer_rules.tables, shown.pruned if shown is not None else {})
+    values = history.value_mark
+    differences = history.differences_of(shown, values) if shown is not None else ()
+    own = {run.id for run in history.runs}
+    runs = in_order(history.listed_runs)
+    stale = staleness_of(runs, lambda run: history.differences_of(run, values) if run.id in own else ())
+    prompts, written = written_by(history.runs, history.float_name, bench.inputs.prompts)
+    planned = decisions(choices.layer_rules.completed(explained), choices.pruning)
+    done = outcomes(layers, report, choices.layer_rules.tables, shown.pruned if shown is not None else {})
     # the card of what is fixed stays, so that it can be taken back
     failures = failure_summaries(captures.collection().failures, captures.fixes, state.fixes, state.leaves)
     axes = axis_summaries(state.axes, captures.verified(state.axes))
     targets = target_summaries(state.targets, explained)
     steps = _steps(bench, failures, axes, targets)
     return BenchSummary(
-        title=type(bench.model).__name__,
+        title=type(choices.model).__name__,
         sentence=_sentence(bench, failures),
         steps=steps,
-        selected=bench.selected,
+        selected=choices.selected,
         failures=failures,
         fixes_known=captures.searched,
         assumptions=_assumptions(captures, state.fixes),
@@ -87,15 +86,15 @@ def summarize(bench: Searching, captures: Captures, facts: tuple[LayerFacts, ...
         planned=planned[1],
         outcomes=done[0],
         applied=done[1],
-        columns=(*columns(layers, report), *bench.cost_columns()),
-        measured=bench.layer_costs.caption,
-        is_measuring=bench.is_measuring,
-        search=bench.search_summary(),
-        search_now=bench.search_now(),
-        recovery=bench.recovery_summary(),
+        columns=(*columns(layers, report), *bench.costs.columns()),
+        measured=bench.costs.measured.caption,
+        is_measuring=bench.costs.is_measuring,
+        search=bench.found.summary(),
+        search_now=bench.found.now(),
+        recovery=bench.training.summary(),
         rules=(
             *rule_summaries(state.rules, state.quantization, explained),
-            *pruning_rule_summaries(state.pruning, state.pruning_rules, bench.pruning),
+            *pruning_rule_summaries(state.pruning, state.pruning_rules, choices.pruning),
         ),
         base=", ".join(
             filter(
@@ -104,25 +103,42 @@ def summarize(bench: Searching, captures: Captures, facts: tuple[LayerFacts, ...
             )
         ),
         settings=setting_fields(state.targets),
-        precisions=precision_choices(calibrated=bench.is_calibrated),
+        precisions=precision_choices(calibrated=choices.is_calibrated),
         targets=targets,
-        queue=tuple(map(_queued, bench.queue)),
-        turn=bench.turn,
-        is_queued=bench.is_queued,
-        runs=run_summaries(runs, bench.live_runs, own),
-        elsewhere=ElsewhereSummary(bench.elsewhere, bench.elsewhere_shown, str(bench.results_path or "")),
+        queue=tuple(map(_queued, bench.jobs.queue)),
+        turn=bench.jobs.turn,
+        is_queued=bench.compiling.is_queued,
+        runs=run_summaries(runs, history.live_runs, own),
+        elsewhere=ElsewhereSummary(history.elsewhere, history.elsewhere_shown, str(history.results_path or "")),
         shown_run=shown.id if shown is not None else "",
         staleness=stale[0],
         stale_of=stale[1],
-        difference=bench.difference,
-        workload=workload_words(bench.data) if isinstance(bench.data, Generation) else "",
+        difference=history.difference,
+        workload=workload_words(bench.inputs.data) if isinstance(bench.inputs.data, Generation) else "",
         prompts=prompts,
         written=written,
         code=code,
         stale=f"compiled before a change: {'; '.join(differences)}" if differences else "",
-        can_undo=bench.can_undo,
-        can_redo=bench.can_redo,
+        can_undo=choices.history.can_undo,
+        can_redo=choices.history.can_redo,
     )
+
+
+def text_of(bench: Parts) -> str:
+    """Return a few lines about the choices and results."""
+    choices = bench.choices
+    counts = {p: list(choices.precisions.values()).count(p) for p in PRECISIONS}
+    layers = ", ".join(f"{count} in {p}" for p, count in counts.items() if count) or "none quantizable"
+    dynamic = [f"{axis.path}[{axis.dim}]" for axis in choices.axes.axes if axis.dynamic] or ["none"]
+    lines = [
+        f"Bench({type(choices.model).__name__})",
+        f"  dynamic axes  {', '.join(dynamic)}",
+        f"  layers        {layers}",
+        f"  target        {', '.join(map(display_name, choices.state.targets))}",
+        f"  failures      {len(bench.fixing.collection.failures)}",
+        f"  results       {', '.join(bench.run_history.results) or 'none yet: bench.compile()'}",
+    ]
+    return "\n".join(lines)
 
 
 def _queued(run: QueuedRun) -> QueuedSummary:
@@ -140,24 +156,25 @@ def _open_failures(failures: tuple[FailureSummary, ...]) -> int:
 
 
 def _steps(
-    bench: Searching,
+    bench: Parts,
     failures: tuple[FailureSummary, ...],
     axes: tuple[AxisSummary, ...],
     targets: tuple[TargetSummary, ...],
 ) -> tuple[StepSummary, ...]:
     failing = _open_failures(failures)
-    leaves = len(bench.state.leaves)
+    state, runs = bench.choices.state, bench.run_history.runs
+    leaves = len(state.leaves)
     capture = f"{failing} fail" if failing else f"{leaves} in PyTorch" if leaves else "all captured"
-    in_pytorch = bench.state.leaf_wrap and all(card.fqn or card.fixed for card in failures)  # else nothing is left
+    in_pytorch = state.leaf_wrap and all(card.fqn or card.fixed for card in failures)  # else nothing is left
     if failing and in_pytorch:
         capture = f"{failing + leaves} in PyTorch"
     wrong = sum(bool(axis.problem) for axis in axes)
     names = list(dict.fromkeys(axis.symbol for axis in axes if axis.dynamic))
     chosen = [target for target in targets if target.chosen]
     blocked = [target for target in chosen if target.unavailable or target.problem]
-    broken = sum(bool(run.error) for run in bench.runs)
-    precision, training = precision_words(bench.explained), bench.state.recovery
-    count = sum(row.settings is not None for row in bench.pruning.values())
+    broken = sum(bool(run.error) for run in runs)
+    precision, training = precision_words(bench.choices.explained), state.recovery
+    count = sum(row.settings is not None for row in bench.choices.pruning.values())
     pruned = f"{count} pruned" if count else ""
     return (
         StepSummary("capture", "Capture", capture, "bad" if failing and not in_pytorch else "good"),
@@ -175,22 +192,22 @@ def _steps(
         StepSummary(
             "results",
             "Results",
-            f"{len(bench.runs)} run{'s' * (len(bench.runs) != 1)}" if bench.runs else "none yet",
+            f"{len(runs)} run{'s' * (len(runs) != 1)}" if runs else "none yet",
             "warning" if broken else "",
         ),
     )
 
 
-def _sentence(bench: Searching, failures: tuple[FailureSummary, ...]) -> str:
+def _sentence(bench: Parts, failures: tuple[FailureSummary, ...]) -> str:
     """Describe the progress in one sentence, e.g. ``"2 modules cannot be captured · batch dynamic · 41 int8, 3 float
     · ..."``.
     """
     failing = _open_failures(failures)
     said = [f"{failing} module{'s' * (failing != 1)} cannot be captured" if failing else "all modules captured"]
-    said.append(axes_words(bench.axes))
-    said.append(precision_words(bench.explained).replace(" · ", ", "))
-    said.append(", ".join(map(display_name, bench.state.targets)))
-    last = next((run for run in reversed(bench.runs) if not run.error and run.score is not None), None)
+    said.append(axes_words(bench.choices.axes))
+    said.append(precision_words(bench.choices.explained).replace(" · ", ", "))
+    said.append(", ".join(map(display_name, bench.choices.state.targets)))
+    last = next((run for run in reversed(bench.run_history.runs) if not run.error and run.score is not None), None)
     if last is not None:
         texts = result_texts(last)
         said.append(f"last run {texts['score']}, {texts['p50']} ms")

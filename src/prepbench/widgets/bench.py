@@ -55,11 +55,11 @@ class BenchControls(anywidget.AnyWidget):
         traits = traits_of(BenchSummary, RunStatus)
         self.add_traits(**{name: traits[name] for name in self._shown})
         super().__init__(**plain_fields(self._shown))
-        self._values = bench.value_mark
+        self._values = bench.run_history.value_mark
         reference = weakref.ref(self)  # the notebook keeps what it calls
         self._ends = [
             bench.on_change(self.refresh),
-            bench.on_status(self._follow),
+            bench.jobs.on_status(self._follow),
             call_after_cells(lambda: _look_at_model(reference)),
         ]
         self.on_msg(self._on_action)
@@ -71,30 +71,30 @@ class BenchControls(anywidget.AnyWidget):
 
     def mark_outdated_results(self) -> None:
         """Mark outdated results after a cell has written to the model."""
-        now = self.bench.value_mark
+        now = self.bench.run_history.value_mark
         if now != self._values:
             self._values = now
             self.bench.refresh()
 
     def compile(self) -> None:
         """Compile in the background with the current choices; a second click has no effect."""
-        if not self.bench.is_queued:
+        if not self.bench.compiling.is_queued:
             self.bench.start()
 
     def capture(self) -> None:
         """Capture again in the background."""
-        self.bench.in_background(self.bench.capture)
+        self.bench.jobs.in_background(self.bench.capture)
 
     def measure_layers(self) -> None:
         """Measure single layers in the background; a second click has no effect."""
-        if not self.bench.is_measuring:
+        if not self.bench.costs.is_measuring:
             self.bench.start_measuring()
 
     def start_search(self, minimize: str, loss: float | None, latency: float | None, size: float | None) -> None:
         """Search the best settings within bounds in the background."""
         bound = "min_metric" if self.bench.metric is None else "max_drop"
         budget = Budget(**{bound: loss}, max_latency_ms=latency, max_size_mb=size, minimize=minimize)
-        if not self.bench.is_searching:
+        if not self.bench.found.is_searching:
             self.bench.start_search(budget)
 
     def train_back(self, steps: float | None, distill: bool, by_metric: bool, learning_rate: float | None) -> None:
@@ -102,7 +102,7 @@ class BenchControls(anywidget.AnyWidget):
         count: Any = int(steps) if steps is not None and steps == int(steps) else steps
         rate: Any = learning_rate
         settings = RecoverySettings(steps=count, distill=distill, by_metric=by_metric, learning_rate=rate)
-        if not (self.bench.state.recovery == settings and self.bench.is_queued):
+        if not (self.bench.state.recovery == settings and self.bench.compiling.is_queued):
             self.bench.start_recovery(settings)
 
     def look_for_fixes(self) -> None:
@@ -209,7 +209,7 @@ def bench_widget(bench: Bench) -> ipywidgets.VBox:
         if results is not None and drawn != [results.rows]:
             drawn[:] = [results.rows]
             # assigned, not captured: the change may come from the compile thread
-            far = {run.name for run in bench.listed_runs if is_far(run)}
+            far = {run.name for run in bench.run_history.listed_runs if is_far(run)}
             data = runs_bundle(results, {run.name: run.id for run in bench.runs}, far)
             chart.outputs = ({"output_type": "display_data", "data": data, "metadata": {}},)
         (chart.add_class if bench.summary().stale else chart.remove_class)("pbb-stale")
@@ -273,7 +273,7 @@ class BenchPicture:
 
     def _selected(self, change: Any) -> None:
         fqn = change["new"][-1] if change["new"] else ""
-        if self._bench.has_module(fqn):  # operations can be selected there, too
+        if self._bench.choices.has_module(fqn):  # operations can be selected there, too
             self._bench.select(fqn)
 
 

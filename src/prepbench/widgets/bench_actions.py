@@ -295,7 +295,9 @@ def _edit_draft(controls: Controls) -> Callable[..., object]:
 
 def _compare_runs(controls: Controls) -> Callable[..., object]:
     bench = controls.bench
-    return lambda first, second: bench.compare_runs(first, second) if first or second else bench.end_comparison()
+    return lambda first, second: (
+        bench.compare_runs(first, second) if first or second else bench.run_history.end_comparison()
+    )
 
 
 def _writing(method: str) -> Callable[[Controls], Callable[..., object]]:
@@ -377,12 +379,12 @@ BENCH_ACTIONS: Mapping[str, Action[Any]] = {
     "stop_training": Action(Nothing, lambda controls: controls.bench.stop_training),
     "no_training": Action(Nothing, lambda controls: lambda: controls.bench.set_recovery(None)),
     "cancel": Action(Nothing, lambda controls: controls.bench.cancel),
-    "cancel_all": Action(Nothing, lambda controls: controls.bench.cancel_all),
-    "remove_queued": Action(OfRun, lambda controls: controls.bench.remove_queued),
+    "cancel_all": Action(Nothing, lambda controls: controls.bench.jobs.cancel_all),
+    "remove_queued": Action(OfRun, lambda controls: controls.bench.jobs.remove_queued),
     "rename_run": Action(RenameRun, lambda controls: controls.bench.rename_run),
     "pin_run": Action(PinRun, lambda controls: controls.bench.pin_run),
     "delete_run": Action(OfRun, lambda controls: controls.bench.delete_run),
-    "show_run": Action(OfRun, lambda controls: controls.bench.show_run),
+    "show_run": Action(OfRun, lambda controls: controls.bench.run_history.show_run),
     "restore_run": Action(OfRun, lambda controls: controls.bench.restore_run),
     "compare_runs": Action(CompareRuns, _compare_runs),
     "show_elsewhere": Action(ShowElsewhere, lambda controls: controls.bench.show_elsewhere),
