@@ -24,17 +24,17 @@ from prepbench.targets.onnx.layers import LAYERS
 from prepbench.targets.onnx.narrow_ranges import clip_before_quantizers, has_narrow_ranges
 from prepbench.targets.onnx.requirements import unsupported_nodes
 from prepbench.targets.onnx.target import OnnxTarget
-from prepbench.targets.openvino.extremes import (
+from prepbench.targets.openvino.exact_operators import (
     is_all_integer,
     keep_extremes_in_floats,
     keep_indices_inside,
     keep_order_of_equals,
+    keep_small_exponentials,
     multiplies_few_bits,
 )
 from prepbench.targets.openvino.profiling import kernel_times, named_operations
 from prepbench.targets.openvino.quantizers import add_biases, hoist_quantizers, multiply_rows, use_signed_integers
 from prepbench.targets.openvino.requests import Requests, rename_ends
-from prepbench.targets.openvino.softplus import keep_small_exponentials
 from prepbench.targets.openvino.tensors import check_dtypes, to_openvino
 from prepbench.targets.openvino.unsupported import check_right, wrong_nodes
 
