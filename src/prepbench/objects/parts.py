@@ -89,6 +89,7 @@ def parts(value: Any) -> list[Part]:
 _CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque)
 _BUILT_IN = frozenset(_CONTAINERS)
 _LEAVES = (*PLAIN, *OPAQUE, *SYMBOLS)
+_DATA = (*NO_DATA, torch.Tensor, *SYMBOLS)
 
 
 def data_parts(value: Any) -> list[Part]:
@@ -96,7 +97,7 @@ def data_parts(value: Any) -> list[Part]:
 
     Those are the items of mappings and sequences, and the attributes of all other objects.
     """
-    if isinstance(value, (*NO_DATA, torch.Tensor, *SYMBOLS)):
+    if isinstance(value, _DATA):
         return []
     if isinstance(value, Mapping):
         return [(("item", key), part) for key, part in value.items() if isinstance(key, str | int)]
