@@ -19,6 +19,9 @@ import prepbench as pb
 from prepbench.errors import InputError, MetricError, SettingsError, TargetError, UnknownNameError
 from prepbench.measure.latency import Latency
 from prepbench.search import measuring
+from prepbench.search.corrected import Corrected, Estimate
+from prepbench.search.mixtures import FLOAT
+from prepbench.search.objective import OBJECTIVES, Objective
 
 LAYERS = ("first", "odd", "wide", "head")
 
@@ -395,3 +398,36 @@ def test_mistakes_are_told(name: str) -> None:
 def test_a_name_that_is_not_there(found: pb.SearchResult) -> None:
     with pytest.raises(UnknownNameError, match="no candidate is called 'int9'"):
         found["int9"]
+
+
+def test_a_search_aims_at_an_objective_that_is_added_to_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    # what is fastest is not leanest: "wide" takes more in 8 bits
+    kilobytes = {(fqn, name): 4.0 if name == FLOAT else 1.0 for fqn in LAYERS for name in (FLOAT, "int8")}
+    kilobytes["wide", "int8"] = 9.0
+
+    memory = Objective(
+        name="peak memory",
+        best="the leanest",
+        title="peak memory (kB)",
+        unit="kB",
+        read=lambda candidate: sum(map(kilobytes.__getitem__, candidate.layers.items())),
+        costs=lambda tables: Corrected({part: Estimate(value, 1e-3) for part, value in kilobytes.items()}),
+    )
+    with pytest.raises(SettingsError, match="minimize must be 'latency' or 'size' or 'drop'"):
+        pb.Budget(min_metric=20, minimize="peak memory")
+    monkeypatch.setitem(OBJECTIVES, "peak memory", memory)
+    clocked(monkeypatch)
+    found = find(pb.Budget(min_metric=20, minimize="peak memory"), candidates={"int8": pb.QuantizationSettings()})
+    assert found.best.float_layers == ("odd", "wide")
+    assert found.proven
+    assert found.best.value("peak memory") == 10
+    assert found.caption.startswith("The leanest with a metric of 20 or better")
+    values = [each.value("peak memory") for each in found.front]
+    assert len(values) > 1
+    assert values == sorted(values, reverse=True)
+    layout = found.figure([pb.Budget(min_metric=db, minimize="peak memory") for db in (20, 200)]).layout
+    assert "SQNR against peak memory" in layout.title.text
+    assert layout.xaxis.title.text == "peak memory (kB)"
+    assert found.with_budget(pb.Budget(min_metric=200, minimize="peak memory")).best.float_layers == LAYERS
+    with pytest.raises(UnknownNameError, match="'peak memory'"):
+        found.best.value("memory")

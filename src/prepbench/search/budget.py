@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 from prepbench.checks import described
 from prepbench.errors import SettingsError
+from prepbench.search.objective import OBJECTIVES, costs_besides_drop
 from prepbench.settings.validation import Settings, check_choice
-
-GOALS = ("latency", "size", "drop")
-_BOUNDS = {"latency": ("max_latency_ms",), "size": ("max_size_mb",), "drop": ("max_drop", "min_metric")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +42,7 @@ class Budget(Settings):
     minimize: str = "latency"
 
     def __post_init__(self) -> None:
-        check_choice(self, "minimize", GOALS)
+        check_choice(self, "minimize", tuple(OBJECTIVES))
         _check_number(self, "max_drop", "0 or more, such as 0.01", lambda value: value >= 0)
         _check_number(self, "min_metric", "such as 0.75, or 20 for an SQNR in dB", lambda value: True)
         _check_number(self, "max_latency_ms", "above 0, such as 5.0", lambda value: value > 0)
@@ -54,29 +52,29 @@ class Budget(Settings):
                 "Budget: max_drop and min_metric contradict each other: both say how bad the metric may be. Give one "
                 "of the two."
             )
-        for field in _BOUNDS[self.minimize]:
+        for field in OBJECTIVES[self.minimize].bounds:
             if getattr(self, field) is not None:
-                others = " or ".join(repr(goal) for goal in GOALS if goal != self.minimize)
+                others = " or ".join(repr(goal) for goal in OBJECTIVES if goal != self.minimize)
                 raise SettingsError(
                     f"Budget: minimize={self.minimize!r} and {field}={getattr(self, field):g} contradict each other: "
                     f"a bounded quantity is not minimized as well. Leave out {field}, or write "
                     f"minimize={others}."
                 )
-        if not any(getattr(self, field) is not None for fields in _BOUNDS.values() for field in fields):
+        if all(one.bound(self) is None for one in OBJECTIVES.values()):
             raise SettingsError(
                 f"Budget(minimize={self.minimize!r}) bounds nothing. Give at least one of max_drop, min_metric, "
                 "max_latency_ms and max_size_mb that is not what is minimized."
             )
 
     def __str__(self) -> str:
-        goal = {"latency": "the fastest", "size": "the smallest", "drop": "the least drop"}[self.minimize]
         bounds = [
             f"a drop of at most {self.max_drop:g}" if self.max_drop is not None else "",
             f"a metric of {self.min_metric:g} or better" if self.min_metric is not None else "",
-            f"at most {self.max_latency_ms:g} ms a call" if self.max_latency_ms is not None else "",
-            f"at most {self.max_size_mb:g} MB" if self.max_size_mb is not None else "",
         ]
-        return f"{goal} with {' and '.join(filter(None, bounds))}"
+        for one in costs_besides_drop():
+            if (most := one.bound(self)) is not None:
+                bounds.append(f"at most {one.text(most * one.per_unit, 'g')}")
+        return f"{OBJECTIVES[self.minimize].best} with {' and '.join(filter(None, bounds))}"
 
 
 def _check_number(budget: Budget, field: str, expected: str, holds: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,10 +22,10 @@ from prepbench.search.layer_choice import Choices, LayerChoice
 from prepbench.search.measuring import Subject, Timing
 from prepbench.search.mixtures import FLOAT, Arguments, Mixture, summary_of, uniform_mixture
 from prepbench.search.noise import noise_by_part, noise_of
+from prepbench.search.objective import DROP, OBJECTIVES, SearchCandidate, costs_besides_drop, traded_for_drop
 from prepbench.search.outcome import POINTS, Known
 from prepbench.search.scoring import Scale, Scoring
 from prepbench.search.search_journal import SearchJournal
-from prepbench.search.search_result import SearchCandidate
 from prepbench.search.states import LEFT_IN_FLOAT, LOOSEST, TargetState, expected_gain, is_better, is_within
 from prepbench.search.tables import Tables
 from prepbench.search.target_job import TargetJob, empty_tables
@@ -181,7 +182,7 @@ class Loop:
 
     def simulate_front(self) -> None:
         """Simulate the mixtures of the fronts, so that their noise is exact and not an estimate."""
-        goal = self._budget.minimize if self._budget.minimize != "drop" else "latency"
+        goal = traded_for_drop(self._budget.minimize)
         for at, state in enumerate(self.states):
             mixtures = state.front(goal, POINTS)
             for done, mixture in enumerate(mixtures):
@@ -499,7 +500,7 @@ def gain(
     value = state.predicted(mixture, "", scale).value(budget.minimize)
     if state.timed_alike(mixture) is not None and not is_better(value, best):
         return 0.0  # timing does not tell them apart
-    doubt = state.doubt(mixture, beside) if budget.minimize == "latency" else 0.0
+    doubt = state.doubt(mixture, beside) if OBJECTIVES[budget.minimize].is_time else 0.0
     return expected_gain(value, doubt, best)
 
 
@@ -512,13 +513,16 @@ def near(state: TargetState, best: Mixture, budget: Budget, scale: Scale) -> lis
         budget: the limits and the objective.
         scale: of the metric.
     """
-    value, bounds = state.measured[best].value(budget.minimize), state.bounds(budget, scale, LOOSEST)
+    value = state.measured[best].value(budget.minimize)
+    noise = state.bounds(budget, scale, LOOSEST).get(DROP.name, math.inf)
+    limits = {one: one.limit(budget, scale.limit(budget)) for one in costs_besides_drop() if not one.is_time}
     gains = {}
     for one in moves(state.tables, best):
-        if one in state.noise or one in state.failed or state.tables.noise_of(one) > bounds.noise:
+        if one in state.noise or one in state.failed or state.tables.noise_of(one) > noise:
             continue
         predicted = state.predicted(one, "", scale)
-        if predicted.value(budget.minimize) < _MAX_SLOWDOWN * value and predicted.value("size") <= bounds.bytes:
+        fits = all(each.value(predicted) <= limit for each, limit in limits.items())
+        if predicted.value(budget.minimize) < _MAX_SLOWDOWN * value and fits:
             gains[one] = gain(state, one, best, value, budget, scale)
     # A simulation is paid only for a gain that could be worth a compile.
     worth = [one for one, gained in gains.items() if gained > MIN_RELATIVE_GAIN * abs(value)]

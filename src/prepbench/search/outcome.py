@@ -13,6 +13,7 @@ from prepbench.errors import UnknownNameError
 from prepbench.objects.digest import value_mark
 from prepbench.search.budget import Budget
 from prepbench.search.mixtures import Arguments, Mixture, summary_of
+from prepbench.search.objective import DROP, costs_besides_drop, traded_for_drop
 from prepbench.search.scoring import Scale
 from prepbench.search.search_result import SearchCandidate, SearchResult
 from prepbench.search.states import LEFT_IN_FLOAT, TargetState, excess, is_better, is_within
@@ -166,8 +167,8 @@ class Known:
                 f"{said} The drop of at most {limit:.4g} is less than that, so whether a candidate keeps it is chance. "
                 "Make the metric deterministic (a fixed seed), or allow a larger drop."
             )
-        elif best.metric is not None and best.value("drop") + self.unsteady > limit:
-            yield f"{said} The drop of {best.name!r}, {best.value('drop'):.4g}, is within the budget by less than that."
+        elif best.metric is not None and DROP.value(best) + self.unsteady > limit:
+            yield f"{said} The drop of {best.name!r}, {DROP.value(best):.4g}, is within the budget by less than that."
         else:
             yield f"{said} Smaller drops are not significant."
 
@@ -178,7 +179,7 @@ class Known:
             for state in self.states
             for mixture, each in state.measured.items()
         ]
-        goal = budget.minimize if budget.minimize != "drop" else "latency"
+        goal = traded_for_drop(budget.minimize)
         if goal not in self._fronts:
             self._fronts[goal] = [state.front(goal, POINTS) for state in self.states]
         for at, state in enumerate(self.states):
@@ -209,11 +210,8 @@ def _why(best: SearchCandidate, reached: bool, proven: bool, budget: Budget, sca
 
 def _exceeded(best: SearchCandidate, budget: Budget, scale: Scale) -> list[str]:
     found = []
-    if best.value("drop") > scale.limit(budget):
+    if DROP.value(best) > (loss := scale.limit(budget)):
         metric = best.metric if best.metric is not None else best.predicted_metric
         found.append(f"{scale.name} {metric:.4g}{' dB' if scale.is_sqnr else ''}")
-    if budget.max_latency_ms is not None and best.value("latency") > budget.max_latency_ms:
-        found.append(f"{best.value('latency'):.3g} ms a call")
-    if budget.max_size_mb is not None and best.value("size") > budget.max_size_mb * 1e6:
-        found.append(f"{best.value('size') / 1e6:.3g} MB")
-    return found
+    over = (one for one in costs_besides_drop() if one.value(best) > one.limit(budget, loss))
+    return [*found, *(one.text(one.value(best)) for one in over)]

@@ -11,79 +11,14 @@ from prepbench._display import view
 from prepbench.checks import check_text, check_type, described
 from prepbench.errors import SettingsError, UnknownNameError
 from prepbench.search.budget import Budget
-from prepbench.search.mixtures import FLOAT, code_of
+from prepbench.search.mixtures import code_of
+from prepbench.search.objective import DROP, OBJECTIVES, costs_besides_drop
+from prepbench.search.objective import SearchCandidate as SearchCandidate
 from prepbench.search.user_mixture import check_user_mixture
 
 if TYPE_CHECKING:
     import pandas
     import plotly.graph_objects
-
-
-@dataclass(frozen=True)
-class SearchCandidate:
-    """A choice of settings for each layer on one target, with its predicted and measured values.
-
-    Attributes:
-        name: the display name.
-        target: the target's name for people.
-        layers: the name of each layer's choice, by FQN; ``"float"`` for a layer that is neither quantized nor pruned.
-        predicted_metric: before it was measured; None for candidates that were measured first.
-        predicted_drop: by how much the metric gets worse; None for an SQNR, which is one already.
-        predicted_ms: milliseconds of one call.
-        predicted_bytes: of the saved model.
-        metric: measured; None where it is not known.
-        drop: measured.
-        ms: measured.
-        size_bytes: measured.
-        spread: between which metrics 95 % of other draws of as many batches would lie.
-        noise: at the output on some of the data, relative to the signal or in nats, simulated or estimated.
-        note: a remark, such as why it could not be compiled.
-        settings: keyword arguments of ``compile_model``.
-        only_pruned: the names of choices that prune and do not quantize.
-    """
-
-    name: str
-    target: str
-    layers: Mapping[str, str] = field(repr=False)
-    predicted_metric: float | None = None
-    predicted_drop: float | None = None
-    predicted_ms: float | None = None
-    predicted_bytes: float | None = None
-    metric: float | None = None
-    drop: float | None = None
-    ms: float | None = None
-    size_bytes: int | None = None
-    spread: tuple[float, float] | None = None
-    noise: float | None = None
-    note: str = ""
-    settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    only_pruned: tuple[str, ...] = field(default=(), repr=False)
-
-    @property
-    def measured(self) -> bool:
-        """Whether it was compiled, timed and scored."""
-        return self.ms is not None and self.metric is not None
-
-    @property
-    def float_layers(self) -> tuple[str, ...]:
-        """FQNs of the layers that are not quantized."""
-        return tuple(fqn for fqn, name in self.layers.items() if name == FLOAT or name in self.only_pruned)
-
-    def value(self, goal: str) -> float:
-        """Return milliseconds, bytes or the loss of the metric: measured, else predicted, else infinite.
-
-        Args:
-            goal: ``"latency"``, ``"size"`` or ``"drop"``, which is the noise of an SQNR.
-        """
-        if goal == "latency":
-            found = self.ms if self.ms is not None else self.predicted_ms
-        elif goal == "size":
-            found = self.size_bytes if self.size_bytes is not None else self.predicted_bytes
-        else:
-            metric = self.metric if self.metric is not None else self.predicted_metric
-            drop = self.drop if self.metric is not None else self.predicted_drop
-            found = drop if drop is not None or metric is None else 10 ** (-metric / 10)
-        return math.inf if found is None else float(found)
 
 
 class Knowledge(Protocol):
@@ -154,25 +89,20 @@ class SearchResult:
     @property
     def front(self) -> tuple[SearchCandidate, ...]:
         """The candidates that no other beats in both the drop and the objective, the best metric first."""
-        goal = self.goal
-        ordered = sorted(self.candidates, key=lambda each: (each.value(goal), each.value("drop"), not each.measured))
+        cost = OBJECTIVES[self.goal].value
+        known = [each for each in self.candidates if math.isfinite(cost(each)) and math.isfinite(DROP.value(each))]
         found: list[SearchCandidate] = []
-        for each in ordered:
-            loss = each.value("drop")
-            if (
-                math.isfinite(each.value(goal))
-                and math.isfinite(loss)
-                and (not found or loss < found[-1].value("drop"))
-            ):
+        for each in sorted(known, key=lambda each: (cost(each), DROP.value(each), not each.measured)):
+            if not found or DROP.value(each) < DROP.value(found[-1]):
                 found.append(each)
         return tuple(reversed(found))
 
     @property
     def goal(self) -> str:
         """The second axis of the front and the chart, beside the drop: ``"latency"`` or ``"size"``."""
-        if self.budget.minimize != "drop":
-            return self.budget.minimize
-        return "latency" if self.budget.max_latency_ms is not None else "size"
+        minimized = OBJECTIVES[self.budget.minimize]
+        bounded = (one for one in costs_besides_drop() if one.bound(self.budget) is not None)
+        return minimized.name if minimized is not DROP else next(bounded).name
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field, replace
 
 from prepbench.quantize.integer_program import Border, Limit, Shared, cheapest
 from prepbench.search.budget import Budget
-from prepbench.search.corrected import Corrected
 from prepbench.search.curve import DropCurve
 from prepbench.search.mixtures import FLOAT, Mixture
+from prepbench.search.objective import DROP, OBJECTIVES, Objective, SearchCandidate, costs_besides_drop
 from prepbench.search.scoring import Scale
-from prepbench.search.search_result import SearchCandidate
 from prepbench.search.tables import REST, Tables
 
 SAME = 0.01
@@ -65,20 +64,18 @@ class TargetState:
         return [mixture for mixture in self.noise if mixture not in known and mixture not in self.failed]
 
     def bounds(self, budget: Budget, scale: Scale, factor: float = 1.0) -> Bounds:
-        """Return the bounds of a budget in the units of the tables."""
-        limit = scale.limit(budget)
-        return Bounds(
-            math.inf if limit == math.inf else factor * self.tables.curve.noise_at(limit),
-            math.inf if budget.max_latency_ms is None else budget.max_latency_ms / 1e3 / self.surprise,
-            math.inf if budget.max_size_mb is None else budget.max_size_mb * 1e6,
-        )
+        """Return the bounds of a budget in the units of the tables; ``factor`` times that of noise."""
+        loss, known = scale.limit(budget), (self.tables, self.surprise)
+        found = {name: one.in_tables(one.limit(budget, loss), *known) for name, one in OBJECTIVES.items()}
+        found[DROP.name] *= factor
+        return {name: limit for name, limit in found.items() if limit < math.inf}
 
     def solved(self, budget: Budget, scale: Scale) -> list[Mixture]:
         """Return untried mixtures that may be the best within a budget."""
         found = []
         for factor in _AROUND:
             bounds = self.bounds(budget, scale, factor)
-            if bounds.noise >= 0:
+            if bounds.get(DROP.name, 0.0) >= 0:
                 one = solve(self.tables, budget.minimize, bounds, self.tried)
                 found += [one] if one is not None else []
         return list(dict.fromkeys(found))
@@ -178,18 +175,13 @@ class TargetState:
         It keeps the limits that can be kept, and minimizes the first one that cannot.
         """
         bounds = self.bounds(budget, scale)
-        relaxed = {
-            "latency": replace(bounds, seconds=math.inf),
-            "size": replace(bounds, bytes=math.inf),
-            "drop": replace(bounds, noise=math.inf),
-        }
-        bounded = {"latency": bounds.seconds, "size": bounds.bytes, "drop": bounds.noise}
-        for goal, rest in relaxed.items():
-            if bounded[goal] < math.inf and rest.noise >= 0:
+        for goal in bounds:
+            rest = {name: limit for name, limit in bounds.items() if name != goal}
+            if rest.get(DROP.name, 0.0) >= 0:
                 found = solve(self.tables, goal, rest)
                 if found is not None:
                     return found
-        return solve(self.tables, "drop", Bounds())
+        return solve(self.tables, DROP.name, {})
 
 
 def is_within(candidate: SearchCandidate, budget: Budget, scale: Scale) -> bool:
@@ -199,15 +191,10 @@ def is_within(candidate: SearchCandidate, budget: Budget, scale: Scale) -> bool:
 
 def excess(candidate: SearchCandidate, budget: Budget, scale: Scale) -> float:
     """Return the sum of the relative amounts by which a candidate exceeds a budget; 0 within it."""
-    limits = (
-        ("drop", scale.limit(budget)),
-        ("latency", math.inf if budget.max_latency_ms is None else budget.max_latency_ms),
-        ("size", math.inf if budget.max_size_mb is None else budget.max_size_mb * 1e6),
-    )
-    over, least = 0.0, _LEAST_NOISE if scale.is_sqnr else _LEAST_DROP
-    for goal, limit in limits:
-        if limit < math.inf:
-            value = candidate.value(goal)
+    over, loss, least = 0.0, scale.limit(budget), _LEAST_NOISE if scale.is_sqnr else _LEAST_DROP
+    for one in (DROP, *costs_besides_drop()):
+        if (limit := one.limit(budget, loss)) < math.inf:
+            value = one.value(candidate)
             over += max(value - limit, 0.0) / max(abs(limit), least)
     return over
 
@@ -245,19 +232,8 @@ def is_better(value: float, than: float) -> bool:
 _SHARE_OF_NOISE = 1e-3  # of the cost, by which the quieter of two equally good mixtures is taken
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """The upper bounds of a mixture's costs; infinite for no bound.
-
-    Attributes:
-        noise: at the model's output.
-        seconds: of one call.
-        bytes: of the saved model.
-    """
-
-    noise: float = math.inf
-    seconds: float = math.inf
-    bytes: float = math.inf
+Bounds = Mapping[str, float]
+"""The upper bounds of a mixture's costs, in the units of the tables, by the names of objectives."""
 
 
 def solve(tables: Tables, goal: str, bounds: Bounds, without: Sequence[Mixture] = ()) -> Mixture | None:
@@ -267,59 +243,55 @@ def solve(tables: Tables, goal: str, bounds: Bounds, without: Sequence[Mixture] 
 
     Args:
         tables: of the target.
-        goal: ``"latency"``, ``"size"`` or ``"drop"``.
+        goal: the name of the objective.
         bounds: limits; that of the goal itself is not looked at.
         without: mixtures that are left out.
     """
-    value = {"latency": tables.seconds, "size": tables.size, "drop": tables.noise_of}[goal]
-    found = (_solved(tables, goal, bounds, without, left_out) for left_out in tables.apart)
+    objective = OBJECTIVES[goal]
+    found = (_solved(tables, objective, bounds, without, left_out) for left_out in tables.apart)
     return min(
-        (one for one in found if one is not None), key=lambda one: (value(one), tables.noise_of(one)), default=None
+        (one for one in found if one is not None),
+        key=lambda one: (objective.total(tables, one), tables.noise_of(one)),
+        default=None,
     )
 
 
 def _solved(
-    tables: Tables, goal: str, bounds: Bounds, without: Sequence[Mixture], left_out: frozenset[str]
+    tables: Tables, goal: Objective, bounds: Bounds, without: Sequence[Mixture], left_out: frozenset[str]
 ) -> Mixture | None:
     """Solve as :func:`solve` does, without the choices in ``left_out``."""
-    times, sizes = (_matrix(tables, each, tables.kernels, left_out) for each in (tables.times, tables.sizes))
-    noise = _matrix(tables, tables.noise, tables.bits, left_out)
     chosen = [[[float(name == taken) for name in tables.choices] for taken in mixture] for mixture in without]
     limits = [Limit(each, len(tables.layers) - 1.0) for each in chosen]
     places: dict[str, int] = {}
-    for name, values, at_most in (
-        ("drop", noise, bounds.noise),
-        ("size", sizes, bounds.bytes - tables.sizes.size(REST)),
-        ("latency", times, bounds.seconds - tables.times.size(REST)),
-    ):
-        if name != goal and at_most < math.inf:
+    for name, one in reversed(OBJECTIVES.items()):
+        if one is not goal and bounds.get(name, math.inf) < math.inf:
             places[name] = len(limits)
-            limits.append(Limit(values, at_most))
-    costs = {"latency": times, "size": sizes, "drop": noise}[goal]
-    if goal != "drop":
-        costs = _with_share(costs, noise)
+            limits.append(Limit(_matrix(tables, one, left_out), bounds[name] - one.costs(tables).size(REST)))
+    costs = _matrix(tables, goal, left_out)
+    if goal is not DROP:
+        costs = _with_share(costs, _matrix(tables, DROP, left_out))
     groups = [[tables.layers.index(fqn) for fqn in group] for group in tables.groups]
     shared = [
         Shared(
             needed_by,
-            [value if at == places.get("drop") else 0.0 for at in range(len(limits))],
-            value if goal == "drop" else 0.0,
+            [value if at == places.get(DROP.name) else 0.0 for at in range(len(limits))],
+            value if goal is DROP else 0.0,
         )
         for needed_by, value in _shared(tables)
-        if "drop" in places or goal == "drop"
+        if DROP.name in places or goal is DROP
     ]
     found = cheapest(costs, limits, borders_of(tables, goal, places), groups, shared)
     return None if found is None else tuple(tables.choices[choice] for choice in found)
 
 
-def _matrix(
-    tables: Tables, corrected: Corrected, known_by: Mapping[str, str], left_out: frozenset[str]
-) -> list[list[float]]:
+def _matrix(tables: Tables, objective: Objective, left_out: frozenset[str]) -> list[list[float]]:
+    """Return the cost of each layer with each choice; infinite where they do not go together."""
+    costs, kernels = objective.costs(tables), objective.kernels(tables)
     return [
         [
             math.inf
             if name in left_out or (fqn, name) in tables.refused
-            else corrected.size((fqn, known_by.get(name, name)))
+            else costs.size((fqn, kernels.get(name, name)))
             for name in tables.choices
         ]
         for fqn in tables.layers
@@ -352,10 +324,10 @@ def front(tables: Tables, goal: str, points: int) -> list[Mixture]:
 
     Args:
         tables: of the target.
-        goal: ``"latency"`` or ``"size"``.
+        goal: the name of the objective, which is not the drop.
         points: how many bounds of noise are tried.
     """
-    least, most = (solve(tables, each, Bounds()) for each in ("drop", goal))
+    least, most = (solve(tables, each, {}) for each in (DROP.name, goal))
     if least is None or most is None:
         return []
     low, high = tables.noise_of(least), tables.noise_of(most)
@@ -363,7 +335,7 @@ def front(tables: Tables, goal: str, points: int) -> list[Mixture]:
     found = [least, most]
     for at in range(points):
         bound = low * (high / low) ** (at / max(points - 1, 1)) if low > 0 else high
-        one = solve(tables, goal, Bounds(noise=bound))
+        one = solve(tables, goal, {DROP.name: bound})
         found += [one] if one is not None else []
     return list(dict.fromkeys(found))
 
@@ -374,35 +346,41 @@ def front(tables: Tables, goal: str, points: int) -> list[Mixture]:
 Pairs = list[list[float]]
 
 
-def borders_of(tables: Tables, goal: str, limited: Mapping[str, int]) -> list[Border]:
+def borders_of(tables: Tables, goal: Objective, limited: Mapping[str, int]) -> list[Border]:
     """Return the borders between neighbouring layers, where conversions may cost time.
 
     Args:
         tables: of the target.
-        goal: the objective: ``"latency"``, ``"size"`` or ``"drop"``.
+        goal: the objective.
         limited: the limited quantities, with the index of each limit.
     """
     place = {fqn: at for at, fqn in enumerate(tables.layers)}
 
     def border(one: str, other: str, adds: Mapping[str, Pairs]) -> Border:
-        cost = adds.get(goal) or _pairs(tables, lambda first, second: 0.0)
+        cost = adds.get(goal.name) or _pairs(tables, lambda first, second: 0.0)
         values = {at: adds[name] for name, at in limited.items() if name in adds}
         return Border(place[one], place[other], cost, values)
 
+    used = [one for name, one in OBJECTIVES.items() if one is goal or name in limited]
+    known = {one.name: one.costs(tables) for one in used if one.is_time}
     found = [
         border(
             each.one,
             each.other,
-            {"latency": _pairs(tables, lambda one, other: tables.times.total(tables.conversion(each, one, other)))},  # noqa: B023
+            {
+                name: _pairs(tables, lambda one, other: costs.total(tables.conversion(each, one, other)))  # noqa: B023
+                for name, costs in known.items()
+            },
         )
         for each in tables.neighbours
-        if each.one != each.other and "latency" in (goal, *limited)
+        if each.one != each.other and known
     ]
     for reading in tables.shrinking.readings:
         adds = {}
-        for name, known in (("latency", tables.times), ("size", tables.sizes)):
-            own = {choice: known.size(tables.part(reading.reader, choice)) for choice in tables.choices}
-            adds[name] = _pairs(tables, lambda one, other: own[other] * reading.more.get((one, other), 0.0))  # noqa: B023
+        for each in costs_besides_drop():
+            costs = each.costs(tables)
+            own = {choice: costs.size(tables.part(reading.reader, choice)) for choice in tables.choices}
+            adds[each.name] = _pairs(tables, lambda one, other: own[other] * reading.more.get((one, other), 0.0))  # noqa: B023
         found.append(border(reading.maker, reading.reader, adds))
     for group in tables.shrinking.together:
         members = sorted(group, key=place.__getitem__)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from prepbench.measure.comparison import megabytes, milliseconds, number
 from prepbench.search.budget import Budget
+from prepbench.search.objective import DROP, OBJECTIVES, costs_besides_drop
 from prepbench.search.search_result import SearchCandidate, SearchResult
 from prepbench.views.charts import CONFIG, FIRST, GRID, LINE, OTHER, TEXT
 
@@ -64,8 +65,8 @@ def _with_best(known: dict[str, Any], one: SearchResult) -> tuple[Any, ...]:
 
 def _label(budget: Budget) -> str:
     """Return a short text of a budget's bounds."""
-    bounds = (budget.max_drop, ""), (budget.min_metric, ""), (budget.max_latency_ms, " ms"), (budget.max_size_mb, " MB")
-    return ", ".join(f"{value:g}{unit}" for value, unit in bounds if value is not None)
+    bounds = [(one.bound(budget), one.unit) for one in (DROP, *costs_besides_drop())]
+    return ", ".join(f"{value:g} {unit}".rstrip() for value, unit in bounds if value is not None)
 
 
 def _slider(steps: list[dict[str, Any]], start: int) -> dict[str, Any]:
@@ -210,13 +211,12 @@ def _add_budget(figure: go.Figure, result: SearchResult) -> None:
     place = {"font": {"size": 11, "color": TEXT}}
     if worst is not None:
         figure.add_hline(y=worst, line=line, annotation_text="budget", annotation=place)
-    most = budget.max_latency_ms if result.goal == "latency" else budget.max_size_mb
+    most = OBJECTIVES[result.goal].bound(budget)
     if most is not None:
         figure.add_vline(x=most, line=line, annotation_text="budget", annotation=place)
 
 
 def _layout(result: SearchResult) -> dict[str, Any]:
-    what = "latency" if result.goal == "latency" else "size"
     lines = [result.caption, *result.remarks]
     small = "".join(f"<br><span style='font-size:12px'>{html.escape(part)}</span>" for part in _wrapped(lines))
     grid = {"gridcolor": GRID, "linecolor": LINE, "showline": True, "zeroline": False, "ticks": "outside"}
@@ -229,7 +229,7 @@ def _layout(result: SearchResult) -> dict[str, Any]:
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": "system-ui, -apple-system, 'Segoe UI', sans-serif", "size": 13, "color": TEXT},
         "title": {
-            "text": f"<b>{html.escape(result.metric)} against {what}</b>{small}",
+            "text": f"<b>{html.escape(result.metric)} against {result.goal}</b>{small}",
             "font": {"size": 16, "color": TEXT},
             "x": 0.02,
             "y": 1,
@@ -238,7 +238,7 @@ def _layout(result: SearchResult) -> dict[str, Any]:
         },
         "xaxis": {
             **grid,
-            "title": {"text": "latency (ms per call)" if what == "latency" else "size on disk (MB)"},
+            "title": {"text": OBJECTIVES[result.goal].title},
             "rangemode": "tozero",
         },
         "yaxis": {**grid, "title": {"text": html.escape(_metric(result))}},
@@ -296,8 +296,7 @@ def _metric(result: SearchResult) -> str:
 
 
 def _x(result: SearchResult, row: SearchCandidate) -> float:
-    value = row.value(result.goal)
-    return value / 1e6 if result.goal == "size" else value
+    return row.value(result.goal) / OBJECTIVES[result.goal].per_unit
 
 
 def _y(row: SearchCandidate) -> float | None:

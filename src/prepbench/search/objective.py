@@ -1,0 +1,219 @@
+"""The candidates of a search, and the objectives that compare them: a table, the one place that knows them all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from prepbench.checks import described
+from prepbench.errors import UnknownNameError
+from prepbench.settings.validation import Settings
+
+if TYPE_CHECKING:  # these load every target, which a Budget does without
+    from prepbench.search.corrected import Corrected, Parts
+    from prepbench.search.mixtures import Mixture
+    from prepbench.search.tables import Tables
+
+
+@dataclass(frozen=True)
+class SearchCandidate:
+    """A choice of settings for each layer on one target, with its predicted and measured values.
+
+    Attributes:
+        name: the display name.
+        target: the target's name for people.
+        layers: the name of each layer's choice, by FQN; ``"float"`` for a layer that is neither quantized nor pruned.
+        predicted_metric: before it was measured; None for candidates that were measured first.
+        predicted_drop: by how much the metric gets worse; None for an SQNR, which is one already.
+        predicted_ms: milliseconds of one call.
+        predicted_bytes: of the saved model.
+        metric: measured; None where it is not known.
+        drop: measured.
+        ms: measured.
+        size_bytes: measured.
+        spread: between which metrics 95 % of other draws of as many batches would lie.
+        noise: at the output on some of the data, relative to the signal or in nats, simulated or estimated.
+        note: a remark, such as why it could not be compiled.
+        settings: keyword arguments of ``compile_model``.
+        only_pruned: the names of choices that prune and do not quantize.
+    """
+
+    name: str
+    target: str
+    layers: Mapping[str, str] = field(repr=False)
+    predicted_metric: float | None = None
+    predicted_drop: float | None = None
+    predicted_ms: float | None = None
+    predicted_bytes: float | None = None
+    metric: float | None = None
+    drop: float | None = None
+    ms: float | None = None
+    size_bytes: int | None = None
+    spread: tuple[float, float] | None = None
+    noise: float | None = None
+    note: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    only_pruned: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def measured(self) -> bool:
+        """Whether it was compiled, timed and scored."""
+        return self.ms is not None and self.metric is not None
+
+    @property
+    def float_layers(self) -> tuple[str, ...]:
+        """FQNs of the layers that are not quantized."""
+        from prepbench.search.mixtures import FLOAT
+
+        return tuple(fqn for fqn, name in self.layers.items() if name == FLOAT or name in self.only_pruned)
+
+    def value(self, goal: str) -> float:
+        """Return milliseconds, bytes or the loss of the metric: measured, else predicted, else infinite.
+
+        Args:
+            goal: ``"latency"``, ``"size"`` or ``"drop"``, which is the noise of an SQNR.
+        """
+        if goal not in OBJECTIVES:
+            known = ", ".join(map(repr, OBJECTIVES))
+            raise UnknownNameError(f"goal: no objective is called {described(goal)}. Give one of them: {known}.")
+        return OBJECTIVES[goal].value(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """A cost of candidates: less is better. It is a sum over layers and their kernels, except for the drop.
+
+    Adding one to :data:`OBJECTIVES` is enough to search for it. To be bounded, it also needs a field of ``Budget``.
+
+    Attributes:
+        name: as ``Budget.minimize`` takes it.
+        best: what a candidate with the least of it is.
+        title: of an axis of a chart.
+        unit: of a value as people read it.
+        per: what a value is of, behind the unit.
+        per_unit: the value of a candidate that is shown as 1.
+        bounds: the fields of ``Budget`` that bound it.
+        read: its measured or else predicted value of a candidate, None where neither is known.
+        costs: of the layers and choices of a target, in the unit of the tables.
+        is_time: whether it is measured with the noise of timing, and conversions between layers add to it.
+    """
+
+    name: str
+    best: str
+    title: str
+    unit: str = ""
+    per: str = ""
+    per_unit: float = 1.0
+    bounds: tuple[str, ...] = ()
+    read: Callable[[SearchCandidate], float | None]
+    costs: Callable[[Tables], Corrected]
+    is_time: bool = False
+
+    def value(self, candidate: SearchCandidate) -> float:
+        """Return the measured, else the predicted value of a candidate; infinite where neither is known."""
+        found = self.read(candidate)
+        return math.inf if found is None else float(found)
+
+    def text(self, value: float, digits: str = ".3g") -> str:
+        """Return a candidate's value as people read it."""
+        return f"{value / self.per_unit:{digits}} {self.unit} {self.per}".rstrip()
+
+    def bound(self, budget: Settings) -> float | None:
+        """Return the bound of a budget as it was given; None where it bounds something else."""
+        return next((found for field in self.bounds if (found := getattr(budget, field)) is not None), None)
+
+    def limit(self, budget: Settings, largest_loss: float) -> float:
+        """Return the most that candidates may have within a budget; infinite for no bound.
+
+        Args:
+            budget: a ``Budget``.
+            largest_loss: within the budget, as :meth:`Scale.limit` gives it.
+        """
+        found = self.bound(budget)
+        return math.inf if found is None else found * self.per_unit
+
+    def in_tables(self, limit: float, tables: Tables, surprise: float) -> float:
+        """Return a limit of candidates in the unit of a target's tables, see :class:`TargetState`."""
+        return limit / 1e3 / surprise if self.is_time else limit
+
+    def kernels(self, tables: Tables) -> Mapping[str, str]:
+        """Return the choices by which costs are known, see :class:`Tables`."""
+        return tables.kernels
+
+    def parts(self, tables: Tables, mixture: Mixture) -> Parts:
+        """Return the parts that the cost of a mixture consists of."""
+        return tables.time_parts(mixture) if self.is_time else tables.parts(mixture)
+
+    def total(self, tables: Tables, mixture: Mixture) -> float:
+        """Return the cost of a mixture in the unit of the tables."""
+        return self.costs(tables).total(self.parts(tables, mixture))
+
+
+class _Drop(Objective):
+    """The loss of the metric, which a curve predicts from the noise at the output."""
+
+    def limit(self, budget: Settings, largest_loss: float) -> float:
+        return largest_loss
+
+    def in_tables(self, limit: float, tables: Tables, surprise: float) -> float:
+        return math.inf if limit == math.inf else tables.curve.noise_at(limit)
+
+    def kernels(self, tables: Tables) -> Mapping[str, str]:
+        return tables.bits
+
+    def parts(self, tables: Tables, mixture: Mixture) -> Parts:
+        return tables.noise_parts(mixture)
+
+
+def _loss(candidate: SearchCandidate) -> float | None:
+    """Return the drop of a candidate's metric, or the noise of an SQNR."""
+    metric = candidate.metric if candidate.metric is not None else candidate.predicted_metric
+    drop = candidate.drop if candidate.metric is not None else candidate.predicted_drop
+    return drop if drop is not None or metric is None else 10 ** (-metric / 10)
+
+
+DROP = _Drop(
+    name="drop",
+    best="the least drop",
+    title="drop",
+    bounds=("max_drop", "min_metric"),
+    read=_loss,
+    costs=lambda tables: tables.noise,
+)
+OBJECTIVES: dict[str, Objective] = {
+    "latency": Objective(
+        name="latency",
+        best="the fastest",
+        title="latency (ms per call)",
+        unit="ms",
+        per="a call",
+        bounds=("max_latency_ms",),
+        read=lambda candidate: candidate.ms if candidate.ms is not None else candidate.predicted_ms,
+        costs=lambda tables: tables.times,
+        is_time=True,
+    ),
+    "size": Objective(
+        name="size",
+        best="the smallest",
+        title="size on disk (MB)",
+        unit="MB",
+        per_unit=1e6,
+        bounds=("max_size_mb",),
+        read=lambda candidate: candidate.size_bytes if candidate.size_bytes is not None else candidate.predicted_bytes,
+        costs=lambda tables: tables.sizes,
+    ),
+    "drop": DROP,
+}
+"""Every objective by its name, in the order in which messages list them."""
+
+
+def costs_besides_drop() -> list[Objective]:
+    """Return the objectives that are traded for a drop."""
+    return [one for one in OBJECTIVES.values() if one is not DROP]
+
+
+def traded_for_drop(minimized: str) -> str:
+    """Return the objective that a search trades for a drop: the minimized one, or the first."""
+    return minimized if minimized != DROP.name else costs_besides_drop()[0].name
