@@ -316,7 +316,7 @@ class Simulation:
         if settings is None:
             return sum(4 * int(weight.numel()) for weight in weights.values())
         check_settings(fqn, settings)
-        plan = Plan({fqn: layers}, {fqn: settings}, spare_bit=bool(self.placement.spare_bit))
+        plan = Plan({fqn: layers}, {fqn: settings}, reduce_range=bool(self.placement.reduce_range))
         scheme = fitting_schemes(plan, fqn)[0][0]
         return sum(stored_bytes(weight, layers[0].axis, scheme) for weight in weights.values())
 

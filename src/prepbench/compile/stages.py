@@ -262,7 +262,7 @@ def _leaves(task: CompileTask) -> ModelLeaves | None:
 
 
 def _remarks(target: Target, quantized: Quantized | None) -> tuple[str, ...]:
-    reason = target.placement.spare_bit
+    reason = target.placement.reduce_range
     full = [row for row in quantized.layers if row.weights_bits == row.activations_bits == 8] if quantized else []
     return (f"8-bit weights use 7 bits, because {reason}",) if reason and full else ()
 

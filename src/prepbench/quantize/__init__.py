@@ -14,7 +14,7 @@ from prepbench.quantize.placement import RECURRENT_IN_FLOAT as RECURRENT_IN_FLOA
 from prepbench.quantize.placement import Constraint as Constraint
 from prepbench.quantize.placement import LayerCall as LayerCall
 from prepbench.quantize.placement import Placement as Placement
-from prepbench.quantize.placement import spare_bit_here as spare_bit_here
+from prepbench.quantize.placement import why_reduce_range as why_reduce_range
 from prepbench.quantize.report import LayerReport as LayerReport
 from prepbench.quantize.report import TensorReport as TensorReport
 from prepbench.quantize.rounding import NEEDS_MOMENTS as NEEDS_MOMENTS

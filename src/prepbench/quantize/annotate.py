@@ -40,7 +40,7 @@ def annotate(graph: fx.GraphModule, plan: Plan, placement: Placement, percentile
         inputs.setdefault(edge[1], {})[edge[0]] = specs.spec(edge[0], edge, settings, in_middle)
     for (user, source), layer in plan.weights.items():
         inputs.setdefault(nodes[user], {})[nodes[source]] = weight_spec(
-            layer.axis, plan.settings[layer.fqn], spare_bit=plan.spare_bit
+            layer.axis, plan.settings[layer.fqn], reduce_range=plan.reduce_range
         )
     for node in {**inputs, **outputs}:
         node.meta[_KEY] = pt2e().QuantizationAnnotation(
@@ -92,11 +92,11 @@ def activation_spec(settings: QuantizationSettings, placement: Placement, percen
     )
 
 
-def weight_spec(axis: int, settings: QuantizationSettings, *, spare_bit: bool = False) -> Any:
+def weight_spec(axis: int, settings: QuantizationSettings, *, reduce_range: bool = False) -> Any:
     """Return the spec of signed integers in the first candidate's scheme; candidates are compared after calibration."""
     from prepbench.quantize.weight_observer import WeightObserver  # loads torchao
 
-    scheme = WeightScheme.of(next(settings.candidates()), spare_bit=spare_bit)
+    scheme = WeightScheme.of(next(settings.candidates()), reduce_range=reduce_range)
     low, high = scheme.limits
     per_channel = torch.per_channel_symmetric if scheme.symmetric else torch.per_channel_affine
     per_tensor = torch.per_tensor_symmetric if scheme.symmetric else torch.per_tensor_affine

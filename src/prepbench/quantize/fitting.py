@@ -26,7 +26,9 @@ def fitting_schemes(plan: Plan, fqn: str) -> tuple[list[WeightScheme], str]:
     """
     layer = plan.nodes[fqn][0]
     weights = [node.meta["val"] for node in layer.weights]
-    wanted = [WeightScheme.of(candidate, spare_bit=plan.spare_bit) for candidate in plan.settings[fqn].candidates()]
+    wanted = [
+        WeightScheme.of(candidate, reduce_range=plan.reduce_range) for candidate in plan.settings[fqn].candidates()
+    ]
     if layer.is_convolution or layer.is_recurrent or weights[0].ndim != 2:
         kept = FOR_IM2COL if Im2col.of(layer) is not None else frozenset[str]()
         wanted = [

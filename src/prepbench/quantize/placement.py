@@ -13,8 +13,8 @@ from prepbench.quantize.layer_nodes import LayerNode
 from prepbench.settings import QuantizationSettings
 
 
-def spare_bit_here() -> str:
-    """Return the reason for :attr:`Placement.spare_bit` of kernels that run on this CPU."""
+def why_reduce_range() -> str:
+    """Return the reason for :attr:`Placement.reduce_range` of kernels that run on this CPU."""
     return "sums of 8-bit products saturate on this CPU, which has no VNNI instructions" if byte_sums_saturate() else ""
 
 
@@ -119,7 +119,7 @@ class Placement:
         activations_bits: bits of activations that it has; 4 of them as integers of 8 with fewer values.
         block_sizes: whether weights-only layers may have a scale for each block of inputs.
         constraints: the layers that it cannot quantize, the first that matches gives the reason.
-        spare_bit: why 8-bit weights must leave one bit unused where activations have 8 bits; empty where they need not.
+        reduce_range: why 8-bit weights must leave one bit unused where activations have 8 bits; empty if they need not.
     """
 
     conv_outputs: bool = False
@@ -136,7 +136,7 @@ class Placement:
     activations_bits: tuple[int, ...] = (8, 16)
     block_sizes: bool = True
     constraints: tuple[Constraint, ...] = ()
-    spare_bit: str = ""
+    reduce_range: str = ""
 
     def why_float(self, call: LayerCall, *, of_activations: bool = False) -> str:
         """Return why a layer, or only its activations, stays in float in a call; empty where it need not."""

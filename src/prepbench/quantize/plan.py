@@ -45,7 +45,7 @@ class Plan:
         points: where activations are quantized, in execution order.
         refused: why the target cannot take a layer, by FQN.
         weights_only: why it takes the weights of a layer alone, by FQN.
-        spare_bit: whether 8-bit weights leave one bit unused.
+        reduce_range: whether 8-bit weights leave one bit unused.
     """
 
     nodes: dict[str, list[LayerNode]] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Plan:
     points: list[QuantizationPoint] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
     weights_only: dict[str, str] = field(default_factory=dict)
-    spare_bit: bool = False
+    reduce_range: bool = False
 
     @property
     def inputs(self) -> dict[Edge, QuantizationSettings]:
@@ -103,7 +103,7 @@ def make_plan(graph: fx.GraphModule, settings: Mapping[str, QuantizationSettings
     """
     nodes = _planned_nodes(graph.graph, settings, placement)
     in_float = _activations_in_float(nodes, settings, placement)
-    plan = Plan(weights_only=in_float, spare_bit=bool(placement.spare_bit))
+    plan = Plan(weights_only=in_float, reduce_range=bool(placement.reduce_range))
     settings = {fqn: _weights_only(one) if fqn in in_float else one for fqn, one in settings.items()}
     ends: dict[fx.Node, LayerNode] = {}  # by the last node of each group whose activations are quantized
     for node in graph.graph.nodes:

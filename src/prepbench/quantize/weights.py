@@ -26,7 +26,7 @@ class WeightScheme:
         per_channel: a scale for each output channel, otherwise one for all.
         block_size: inputs that share a scale; 0 is all of a channel. Needs a matrix with output channels first.
         least_error: take the range with the least squared error instead of the whole one.
-        spare_bit: use 7 of 8 bits, so that sums of products fit into 16 bits.
+        reduce_range: use 7 of 8 bits, so that sums of products fit into 16 bits (the name in torch and ONNX Runtime).
         algorithm: how integers are found, see :func:`prepbench.quantize.rounding.quantized_rows`.
     """
 
@@ -36,16 +36,16 @@ class WeightScheme:
     per_channel: bool = True
     block_size: int = 0
     least_error: bool = False
-    spare_bit: bool = False
+    reduce_range: bool = False
     algorithm: str = "nearest"
 
     @classmethod
-    def of(cls, settings: QuantizationSettings, *, spare_bit: bool = False) -> WeightScheme:
+    def of(cls, settings: QuantizationSettings, *, reduce_range: bool = False) -> WeightScheme:
         """Return the scheme for settings with one number of bits and one block size (see
         ``QuantizationSettings.candidates``).
 
         Weights of few bits lose little at the edge of their range and much within it, so with fewer than 8 bits the
-        range of least error is taken whatever the observer. With ``spare_bit``, 8-bit weights leave a bit unused
+        range of least error is taken whatever the observer. With ``reduce_range``, 8-bit weights leave a bit unused
         where activations have 8 bits too.
         """
         bits, block_size = settings.weights_num_bits, settings.weights_only_quantization_block_size
@@ -58,7 +58,7 @@ class WeightScheme:
             settings.per_channel,
             block_size if settings.prefer_weights_only_quantization else 0,
             settings.observer == "mse" or bits < 8,
-            spare_bit
+            reduce_range
             and bits == 8
             and settings.activations_num_bits == 8
             and not settings.prefer_weights_only_quantization,
@@ -68,7 +68,7 @@ class WeightScheme:
     @property
     def limits(self) -> tuple[int, int]:
         """Return the smallest and largest integer."""
-        top = 2 ** (self.bits - 1 - self.spare_bit) - 1
+        top = 2 ** (self.bits - 1 - self.reduce_range) - 1
         return (-top if self.symmetric and not self.full_range else -top - 1), top
 
     def fits(self, weight: torch.Tensor, axis: int) -> bool:

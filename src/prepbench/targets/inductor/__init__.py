@@ -19,7 +19,7 @@ from prepbench.capture.aten.export_again import is_exact
 from prepbench.errors import ArtifactError, MissingPackageError, TargetError, sentence
 from prepbench.internal_errors import raise_if_internal
 from prepbench.patching import logs_dropped_here, warnings_ignored_here
-from prepbench.quantize import Constraint, Placement, spare_bit_here
+from prepbench.quantize import Constraint, Placement, why_reduce_range
 from prepbench.settings import DeploymentSettings, InductorDeployment
 from prepbench.storage import KeptFolder, temporary_folder
 from prepbench.targets.base import NO_LEAVES, Lowering, Runtime, Target
@@ -102,7 +102,7 @@ class InductorTarget(Target):
     settings_type = InductorDeployment
     runs_leaves = True
     placement = Placement(
-        constraints=(NO_TABLES, NO_TRANSPOSED, NO_RECURRENT, _WRONG_CONVOLUTION), spare_bit=spare_bit_here()
+        constraints=(NO_TABLES, NO_TRANSPOSED, NO_RECURRENT, _WRONG_CONVOLUTION), reduce_range=why_reduce_range()
     )
 
     def check_available(self, *, by_import: bool = True) -> None:

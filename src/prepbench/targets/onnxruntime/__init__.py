@@ -13,7 +13,7 @@ import torch
 
 from prepbench.errors import TargetError
 from prepbench.internal_errors import raise_if_internal
-from prepbench.quantize import Constraint, Placement, spare_bit_here
+from prepbench.quantize import Constraint, Placement, why_reduce_range
 from prepbench.settings import DeploymentSettings, OnnxRuntimeDeployment
 from prepbench.storage import KeptFolder
 from prepbench.targets.base import NO_LEAVES, EndNames, Lowering, Runtime, failed_call
@@ -141,7 +141,7 @@ class OnnxRuntimeTarget(OnnxTarget):
         activations_bits=(4, 8, 16),
         conv_additions=True,
         constraints=(_LONE_DEPTHWISE,),
-        spare_bit=spare_bit_here(),
+        reduce_range=why_reduce_range(),
     )
     changes = (*OnnxTarget.changes, look_up_integers, fill_empty_batches)
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from prepbench.errors import TargetError
-from prepbench.quantize import RECURRENT_IN_FLOAT, Constraint, Placement, spare_bit_here
+from prepbench.quantize import RECURRENT_IN_FLOAT, Constraint, Placement, why_reduce_range
 from prepbench.settings import DeploymentSettings, OpenVinoDeployment
 from prepbench.storage import KeptFolder, temporary_folder
 from prepbench.targets.base import NO_LEAVES, EndNames, Lowering, Runtime, failed_call
@@ -148,7 +148,7 @@ class OpenVinoTarget(OnnxTarget):
         middle_zero_points=True,
         activations_bits=(4, 8),
         constraints=(_NO_PROJECTIONS, _RECURRENT_IN_FLOAT),
-        spare_bit=spare_bit_here(),
+        reduce_range=why_reduce_range(),
     )
 
     def unsupported_nodes(self, program: torch.export.ExportedProgram) -> Sequence[torch.fx.Node]:

@@ -25,14 +25,14 @@ from tests.compile.models import SmallNet, images, int8
 )
 def test_limits(settings: dict[str, object], limits: tuple[int, int]) -> None:
     chosen = pb.QuantizationSettings(**settings)  # type: ignore[arg-type]
-    assert WeightScheme.of(chosen, spare_bit=True).limits == limits
-    assert not WeightScheme.of(chosen).spare_bit
+    assert WeightScheme.of(chosen, reduce_range=True).limits == limits
+    assert not WeightScheme.of(chosen).reduce_range
 
 
 @pytest.mark.parametrize("reason", ["", "a reason"])
 def test_the_target_decides_and_the_report_says_why(reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     target = type(target_for(pb.EagerDeployment()))
-    monkeypatch.setattr(target, "placement", dataclasses.replace(target.placement, spare_bit=reason))
+    monkeypatch.setattr(target, "placement", dataclasses.replace(target.placement, reduce_range=reason))
     torch.manual_seed(0)
     model = SmallNet().eval()
     compiled = int8(model, pb.EagerDeployment())
@@ -43,4 +43,4 @@ def test_the_target_decides_and_the_report_says_why(reason: str, monkeypatch: py
 
 def test_targets_that_compute_elsewhere_use_all_bits() -> None:
     for settings in (pb.TensorRtDeployment(), pb.ExecuTorchDeployment(), pb.EagerDeployment()):
-        assert target_for(settings).placement.spare_bit == ""
+        assert target_for(settings).placement.reduce_range == ""
