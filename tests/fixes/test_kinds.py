@@ -14,7 +14,7 @@ from prepbench.fixes import proof
 from prepbench.fixes.kinds import KINDS
 from prepbench.fixes.syntax import with_import
 from prepbench.inputs import normalize_samples
-from prepbench.running.check_inputs import find_writes
+from prepbench.running.check_inputs import twin_with_own_writes
 
 
 def drawn(seed: int, *shape: int) -> torch.Tensor:
@@ -275,7 +275,7 @@ def test_what_is_written_into_a_parameter_is_part_of_a_proof() -> None:
     models = [WritesParameter(), WritesParameter(), LeavesParameter()]
     samples = normalize_samples(models[0], [drawn(1, 2, 4)])
     for model in models:
-        find_writes(model, samples[0])
+        twin_with_own_writes(model, samples[0])
     observed = proof.observe(models[0], samples)
     assert not proof.prove(models[1], observed).problem
     assert "parameter" in proof.prove(models[2], observed).problem

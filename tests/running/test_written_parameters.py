@@ -12,7 +12,7 @@ from torch import nn
 import prepbench as pb
 from prepbench.inputs import normalize_samples
 from prepbench.objects.digest import state_digest
-from prepbench.running.check_inputs import find_writes
+from prepbench.running.check_inputs import twin_with_own_writes
 from prepbench.running.twin import Twin
 from prepbench.running.unchanged import unchanged
 from prepbench.running.written_parameters import is_written
@@ -59,7 +59,7 @@ def test_the_parameters_are_as_they_were(name: str) -> None:
 def test_only_what_is_written_is_copied() -> None:
     model = Renormalised().eval()
     model.other = nn.Linear(2, 2)
-    find_writes(model, normalize_samples(model, IDS)[0])
+    twin_with_own_writes(model, normalize_samples(model, IDS)[0])
     written = {name for name, parameter in model.named_parameters() if is_written(parameter)}
     assert written == {"table.weight", "layer.weight", "layer.bias", "scale"}
     twin = Twin(model).model
@@ -69,7 +69,7 @@ def test_only_what_is_written_is_copied() -> None:
 
 def test_runs_of_a_twin_start_with_the_same_values() -> None:
     model = Renormalised().eval()
-    find_writes(model, normalize_samples(model, IDS)[0])
+    twin_with_own_writes(model, normalize_samples(model, IDS)[0])
     twin, expected = Twin(model).model, Renormalised().eval()
     expected.load_state_dict(model.state_dict())
     outputs = []
@@ -92,7 +92,7 @@ def test_tied_parameters_stay_tied_in_the_twin() -> None:
             return self.other(self.one(x))
 
     model = Tied()
-    find_writes(model, normalize_samples(model, [torch.ones(2, 3)])[0])
+    twin_with_own_writes(model, normalize_samples(model, [torch.ones(2, 3)])[0])
     twin = Twin(model).model
     assert twin.one.weight is twin.other.weight
     assert twin.one.weight is not model.one.weight

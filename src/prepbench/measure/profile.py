@@ -20,8 +20,7 @@ from prepbench.internal_errors import tells_internal_errors
 from prepbench.measure.profile_result import Profile as Profile
 from prepbench.measure.profile_result import ProfileRow
 from prepbench.measure.scores import eval_mode
-from prepbench.running.check_inputs import checked_samples, find_writes
-from prepbench.running.twin import Twin
+from prepbench.running.check_inputs import checked_samples, twin_with_own_writes
 from prepbench.targets import target_named
 from prepbench.targets.eager.profiling import stored_by_layer
 from prepbench.targets.kernel_times import BETWEEN, KernelTime, KernelTimes, mean_call
@@ -63,8 +62,7 @@ def profile(model: nn.Module, inputs: Any, *, rounds: int = 20) -> Profile:
     if isinstance(model, CompiledModel):
         return _compiled(model, inputs, rounds)
     samples = checked_samples(model, inputs)
-    find_writes(model, samples[0])
-    twin = Twin(model).model
+    twin = twin_with_own_writes(model, samples[0]).model
     with eval_mode([twin]):
         times = module_times(twin, samples, rounds)
     modules = dict(model.named_modules())

@@ -22,8 +22,7 @@ from prepbench.measure.metrics import Metric
 from prepbench.measure.rates import percentile, speedup
 from prepbench.measure.scores import Candidate, Scores, eval_mode, takes_targets
 from prepbench.progress_bar import shows_progress
-from prepbench.running.check_inputs import find_writes
-from prepbench.running.twin import Twin
+from prepbench.running.check_inputs import twin_with_own_writes
 from prepbench.storage import temporary_folder
 
 
@@ -91,7 +90,8 @@ def compare(
     first = next(batches)
     # for other threads the models stay in their modes
     called = {
-        name: candidate if is_compiled(candidate) else _twin(candidate, first) for name, candidate in candidates.items()
+        name: candidate if is_compiled(candidate) else twin_with_own_writes(candidate, first.sample).model
+        for name, candidate in candidates.items()
     }
     scores = Scores(called, metric)
     with eval_mode(called.values()):
@@ -119,11 +119,6 @@ def compare(
 def _is_higher_better(metric: Metric | None) -> bool:
     totals = totals_of(metric)
     return totals is None or totals.higher_is_better
-
-
-def _twin(candidate: Candidate, first: Batch) -> Any:
-    find_writes(candidate, first.sample)
-    return Twin(candidate).model
 
 
 def _score(scores: Scores, batch: Batch, total: int, progress: ProgressCallback) -> None:

@@ -25,7 +25,7 @@ from prepbench.running.odd_sizes import odd_sizes
 from prepbench.running.outcomes import without_output
 from prepbench.running.twin import Twin
 from prepbench.running.unchanged import own_copy, unchanged
-from prepbench.running.written_parameters import is_known, writes_watched
+from prepbench.running.written_parameters import is_known, is_written, writes_watched
 
 
 def checked_samples(function: Callable[..., Any], inputs: Any) -> list[Sample]:
@@ -60,12 +60,14 @@ def check_runs(function: Callable[..., Any], samples: Sequence[Sample]) -> None:
             raise itself_raises(function, sample, error, samples) from error
 
 
-def find_writes(function: Callable[..., Any], sample: Sample) -> None:
-    """Find the parameters that a run writes to, with one run if that is unknown, so that twins have copies of them."""
+def twin_with_own_writes(function: Callable[..., Any], sample: Sample) -> Twin:
+    """Return a twin with copies of the parameters that a run writes to; one run finds them if they are unknown."""
+    twin = Twin(function)
     if not isinstance(function, torch.nn.Module) or is_known(function):
-        return
+        return twin
     with contextlib.suppress(Exception):  # the next run of the model reports its error
-        _run(Twin(function).model, sample)
+        _run(twin.model, sample)
+    return Twin(function) if any(map(is_written, function.parameters())) else twin
 
 
 def _run(own: Callable[..., Any], sample: Sample) -> None:

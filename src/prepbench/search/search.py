@@ -33,8 +33,7 @@ from prepbench.measure.metrics import Metric
 from prepbench.measure.other_programs import load_warning
 from prepbench.objects.digest import function_digest
 from prepbench.progress_bar import shows_progress
-from prepbench.running.check_inputs import check_runs, find_writes
-from prepbench.running.twin import Twin
+from prepbench.running.check_inputs import check_runs, twin_with_own_writes
 from prepbench.search.budget import Budget
 from prepbench.search.candidates import named_candidates, supported_candidates
 from prepbench.search.equalised import EqualizableCandidates, EqualizedChoices, with_equalised
@@ -224,8 +223,7 @@ def _scoring(
     higher_is_better: bool | None,
     progress: ProgressCallback,
 ) -> Scoring:
-    find_writes(called, calibration[0])
-    reference = Twin(called).model
+    reference = twin_with_own_writes(called, calibration[0]).model
     higher = is_higher_better(metric, higher_is_better)
     return Scoring(reference, read_often(data, calibration), metric, higher, progress)
 

@@ -28,14 +28,13 @@ from prepbench.inputs import Sample, named_leaves
 from prepbench.progress_bar import shows_progress
 from prepbench.running.alike_samples import alike_samples
 from prepbench.running.callable_module import as_module
-from prepbench.running.check_inputs import check_names, check_traced, find_writes, itself_raises, on_device_of
+from prepbench.running.check_inputs import check_names, check_traced, itself_raises, on_device_of, twin_with_own_writes
 from prepbench.running.first_calls import built_buffers, fill_caches_
 from prepbench.running.object_nodes import register_nodes
 from prepbench.running.odd_sizes import odd_sizes
 from prepbench.running.outcomes import Outcome, outcome
 from prepbench.running.shared_objects import REMEDY, filled_for_all
 from prepbench.running.tracing import tracing
-from prepbench.running.twin import Twin
 from prepbench.running.unchanged import NotedState
 
 
@@ -160,8 +159,7 @@ def _captured(
     strict: bool,
 ) -> tuple[torch.export.ExportedProgram, list[Failure], HoldsWhere]:
     """Capture a twin, because export puts other tensors into a module while it traces."""
-    find_writes(model, samples[0])
-    twin = Twin(model)
+    twin = twin_with_own_writes(model, samples[0])
     noted = NotedState(twin.model)
     with transforming_modules(twin.model) as deriving:
         expected = [_expected(twin.model, sample, noted, samples) for sample in samples]

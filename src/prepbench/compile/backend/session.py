@@ -22,9 +22,8 @@ from prepbench.compile.compiled import CompiledModel
 from prepbench.compile.pipeline import compile_model
 from prepbench.errors import CaptureError
 from prepbench.inputs import Sample, named_leaves, normalize_samples
-from prepbench.running.check_inputs import find_writes
+from prepbench.running.check_inputs import twin_with_own_writes
 from prepbench.running.object_nodes import register_nodes
-from prepbench.running.twin import Twin
 from prepbench.running.unchanged import own_copy
 
 SAMPLES = ("tracing_inputs", "calibration_inputs")
@@ -113,8 +112,7 @@ class Session:
         """
         if self._probe is None:
             self._probe = own_copy(Sample(call.args, call.kwargs))
-        find_writes(call.function, self._probe)
-        twin = Twin(call.function).model
+        twin = twin_with_own_writes(call.function, self._probe).model
         with in_mode(twin, skips_eval_mode=self.skips_eval_mode), torch.no_grad():
             output = own_copy(self._probe).call(twin)
             register_nodes(output)
