@@ -69,25 +69,24 @@ def captured_task(request: CompileRequest, progress: ProgressCallback) -> Captur
         if not request.skip_eval_set_mode:
             with contextlib.suppress(NotImplementedError):  # the mode of an exported program is part of its graph
                 request.set_mode(model)
-        leaves = tuple(request.leaf_modules)
         samples = with_static_sizes_of_first(request.samples, request.dynamic_axes, request.called)
         # how many graphs there may be is no part of the key: a capture with several is not kept
         modes = (_one_graph(request), not request.discard_input_model, request.skip_eval_set_mode)
-        key = None if state is None else capture_key(state, samples, request.dynamic_axes.axes, leaves, *modes)
+        key = (
+            None
+            if state is None
+            else capture_key(state, samples, request.dynamic_axes.axes, request.leaf_modules, *modes)
+        )
         kept = None if captures is None or key is None else captures.find(key)
         is_reused = kept is not None
         if kept is not None:
             of_model = tuple(on_device_of(kept.task.captured.model, samples))
             task = replace(kept.task, captured=replace(kept.task.captured, samples=of_model))
         else:
-            captured = _captured(request, twin.model, samples, leaves)
-            if isinstance(captured, Failure):
-                return CaptureStage(captured, model)
-            for one in captured.variants or (captured,):
-                twin.give_back(one.program)
-            own_weights = not request.discard_input_model
-            of_target = (request.target, request.settings, request.options, request.name)
-            task = CompileTask.of(*of_target, twin.model, captured, own_weights=own_weights)
+            made = _new_task(request, twin, samples)
+            if isinstance(made, Failure):
+                return CaptureStage(made, model)
+            task = made
             if captures is not None and key is not None:
                 kept = captures.keep(key, task)
     task = replace(
@@ -114,12 +113,23 @@ def _one_graph(request: CompileRequest) -> bool:
     return request.fullgraph and not request.is_dry_run
 
 
+def _new_task(request: CompileRequest, twin: Twin, samples: Sequence[Sample]) -> CompileTask | Failure:
+    captured = _captured(request, twin.model, samples)
+    if isinstance(captured, Failure):
+        return captured
+    for one in captured.variants or (captured,):
+        twin.give_back(one.program)
+    of_target = (request.target, request.settings, request.options, request.name)
+    return CompileTask.of(*of_target, twin.model, captured, own_weights=not request.discard_input_model)
+
+
 def _captured(
-    request: CompileRequest, function: Callable[..., object], samples: Sequence[Sample], leaves: Sequence[str]
+    request: CompileRequest, function: Callable[..., object], samples: Sequence[Sample]
 ) -> Captured | Failure:
     """Return the graph; or the reason why the whole model would be one leaf module, if leaves are allowed."""
     assert request.dynamic_axes is not None
     one_graph = _one_graph(request)
+    leaves = request.leaf_modules
     variants = request.variants if request.fullgraph and not leaves else 1
     capture_it = partial(captured_on, function, samples, request.dynamic_axes)
     try:
