@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.bench import journal_watch
-from prepbench.bench.journal_watch import JournalWatch
+from prepbench.bench import saved
+from prepbench.bench.saved import JournalWatch
 from prepbench.results.journal import Journal
 from prepbench.widgets.bench import BenchControls
 from tests.results.test_run import RUN
@@ -47,7 +47,7 @@ def watching() -> list[str]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_watch.JournalWatch.__init__, "__defaults__", (0.02,))
+    monkeypatch.setattr(saved.JournalWatch.__init__, "__defaults__", (0.02,))
 
 
 @pytest.fixture

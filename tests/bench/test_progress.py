@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prepbench.bench.progress import COMPARING, COMPILING, RunProgress
+from prepbench.bench.status import COMPARING, COMPILING, RunProgress
 from prepbench.jobs import Progress
 
 

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 import prepbench as pb
 from prepbench.bench import RecoverySettings
-from prepbench.bench.progress import RECOVERING, RunProgress
 from prepbench.bench.shown import shown
+from prepbench.bench.status import RECOVERING, RunProgress
 from prepbench.errors import InputError, PrepbenchError, SettingsError, TrainingError
 from prepbench.jobs import Progress
 from prepbench.settings import LayerPruningSettings, PruningSettings

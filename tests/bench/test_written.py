@@ -11,8 +11,7 @@ import torch
 
 import prepbench as pb
 from prepbench.bench.shown import shown
-from prepbench.bench.writing import Writing
-from prepbench.bench.written import WrittenBy, compared_text, text_of
+from prepbench.bench.written import Writing, WrittenBy, compared_text, text_of
 from prepbench.errors import InputError
 from prepbench.jobs import Cancelled, Progress
 from prepbench.measure.artifacts import Artifact
@@ -66,7 +65,7 @@ def test_a_function_that_makes_no_text_is_told(decode: Any, said: str) -> None:
 
 
 def test_tokens_are_told_as_they_come(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prepbench.bench.writing._PAUSE", -1.0)
+    monkeypatch.setattr("prepbench.bench.written._PAUSE", -1.0)
     told: list[tuple[WrittenBy, ...]] = []
     steps: list[Progress] = []
     writing = Writing(pb.Generation(PROMPTS, new_tokens=4), None, told.append, steps.append)

@@ -38,7 +38,7 @@ from prepbench.search.search_result import SearchResult
 class Bench:
     """A workbench for one model: see what can be captured, fix it, choose axes and precisions, compile, compare.
 
-    A notebook shows it as a widget. Every control of the widget is a method here, every change can be undone, and
+    A notebook shows it as a widget. What the widget does is a method here or of a part, every change can be undone, and
     :meth:`code` writes the Python lines that do the same without a bench.
 
     Args:

@@ -89,11 +89,13 @@ def _trouble(failure: Failure) -> Trouble:
     place = f"{PurePath(source.file).name}:{source.line}" if source else ""
     code = source.code if source else ""
     file, line = (source.file, source.line) if source else ("", 0)
-    return Trouble(failure.fqn, failure.module_type, failure.kind, place, code, _remedy(failure.remedy), file, line)
+    return Trouble(
+        failure.fqn, failure.module_type, failure.kind, place, code, remedy_words(failure.remedy), file, line
+    )
 
 
-def _remedy(text: str) -> str:
-    """Return the remedy without the clause about arguments, which the button replaces."""
+def remedy_words(text: str) -> str:
+    """Return a remedy without the clause about arguments, which the buttons of the page replace."""
     return re.sub(r"[;,] or [^;]*leaf_modules=.*$", ".", text, flags=re.DOTALL)
 
 

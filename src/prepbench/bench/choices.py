@@ -11,7 +11,6 @@ from torch import nn
 from prepbench.bench.layer_rules import LayerRulesOf, all_in_float
 from prepbench.bench.layer_summaries import layer_facts
 from prepbench.bench.pruning_rules import STAYS, changed_pruning, planned_pruning, with_field
-from prepbench.bench.recovery_settings import RecoverySettings
 from prepbench.bench.state import (
     DISPLAY_NAMES,
     EVERYTHING,
@@ -20,6 +19,7 @@ from prepbench.bench.state import (
     TARGETS,
     BenchState,
     Precision,
+    RecoverySettings,
     check_steps,
     display_name,
     layer_settings_of,

@@ -7,8 +7,7 @@ from dataclasses import fields
 from textwrap import indent
 from typing import Any
 
-from prepbench.bench.axis_groups import input_groups
-from prepbench.bench.names import Named
+from prepbench.bench.names import Named, input_groups
 from prepbench.bench.recovering import TrainingData
 from prepbench.bench.state import BenchState, label_of
 from prepbench.capture.sizes.axis import Axis

@@ -15,15 +15,12 @@ from prepbench.bench.captures import Captures
 from prepbench.bench.choices import Changes, Choices
 from prepbench.bench.history import measured, new_run
 from prepbench.bench.inputs import Inputs
-from prepbench.bench.progress import RECOVERING
 from prepbench.bench.queue import Jobs, QueuedRun
 from prepbench.bench.recovering import Training
-from prepbench.bench.recovery_settings import RecoverySettings
 from prepbench.bench.runs import Runs
-from prepbench.bench.state import BenchState, display_name, label_of
-from prepbench.bench.status import TARGET
-from prepbench.bench.writing import Writing
-from prepbench.bench.written import run_generation
+from prepbench.bench.state import BenchState, RecoverySettings, display_name, label_of
+from prepbench.bench.status import RECOVERING, TARGET
+from prepbench.bench.written import Writing, run_generation
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import check_function, check_progress, check_type
 from prepbench.compile import CompiledModel, KeptStages, compile_model
@@ -149,7 +146,7 @@ class Compiling:
             self._compare(state, [run.name for run in made], progress, writing)
         if errors:
             raise errors[0]
-        return self.runs.stored.compiled[made[-1].id]
+        return self.runs.compiled[made[-1].id]
 
     def _add_run(self, state: BenchState, progress: ProgressCallback, *, together: BenchState) -> Run:
         """Compile for the one target of ``state`` and record the run in the history, also if it fails."""
@@ -160,14 +157,11 @@ class Compiling:
             compiled = self._made(state, explained, progress)
         except Exception as error:
             if not isinstance(error, Cancelled):
-                name = self.runs.stored.free_name(f"{label} (failed)", {})
+                name = self.runs.free_name(f"{label} (failed)", {})
                 self.runs.add(new_run(state, name, began, together, error=str(error)))
             raise
-        name = self.runs.stored.free_name(label, state.to_json())
+        name = self.runs.free_name(label, state.to_json())
         report = compiled.report
-        same = self.runs.stored.named(name)
-        if same is not None:  # a repeated compile becomes the newest
-            self.runs.stored.delete(same.id)
         run = new_run(
             state,
             name,
@@ -180,7 +174,7 @@ class Compiling:
             pruned={row.fqn: row.summary for row in report.pruned},
             recovered=self.training.recovered() if state.recovery is not None else "",
         )
-        self.runs.add(run, compiled, values)
+        self.runs.add(run, compiled, values)  # a repeated compile becomes the newest
         return run
 
     def _made(
@@ -229,11 +223,11 @@ class Compiling:
         candidates = {**base, **{name: results[name] for name in names}}
         comparison = self.runs.comparison = compare(candidates, data, metric=self.inputs.metric, progress=progress)
         for name in names:
-            run = self.runs.stored.named(name)
+            run = self.runs.named(name)
             if run is not None:
                 row, first = comparison[name], comparison.rows[0]
                 wrote = run_generation(row, first, data, self.inputs.decode) if isinstance(data, Generation) else None
-                self.runs.stored.replace(run.id, **measured(run, results[name], comparison, row, wrote))
+                self.runs.replace(run.id, **measured(run, results[name], comparison, row, wrote))
         self.changed()
         return comparison
 

@@ -1,25 +1,29 @@
-"""The runs of a bench: every compile with its choices and results, newest last."""
+"""One run of a bench: what a compile and a comparison make of it, and runs from elsewhere."""
 
 from __future__ import annotations
 
+import hashlib
 import math
-import threading
+import os
 import time
 import uuid
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from torch import nn
+
 from prepbench.bench.cards import slower_because
-from prepbench.bench.state import BenchState, display_name
-from prepbench.checks import check_switch, described
+from prepbench.bench.state import DISPLAY_NAMES, BenchState, display_name
 from prepbench.compile import CompiledModel
-from prepbench.errors import SettingsError, UnknownNameError
 from prepbench.measure.comparison import CandidateResult, Comparison
 from prepbench.measure.generation import GenerationResult
+from prepbench.objects.digest import model_digest, modules_of, structure_of
 from prepbench.results.journal import Changes
 from prepbench.results.machine import this_machine, this_notebook
+from prepbench.results.measurement import Measurement, Result
+from prepbench.results.results import load_results
 from prepbench.results.run import Run
 from prepbench.results.written_text import RunGeneration
 from prepbench.targets import target_for
@@ -37,117 +41,6 @@ class KeptJournal(Protocol):
 
     def news(self) -> Changes:
         """Return the changes to the runs of this model since the last call; all runs at the first call."""
-
-
-class RunHistory:
-    """Runs by id, and the compiled models of those that this process made.
-
-    ``journal`` receives every run that is added or changed, and ``(id, None)`` for a deleted one. Several threads
-    may change a history: those of a compile, of the page, and of the reader of the journal.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self.runs: tuple[Run, ...] = ()
-        self.compiled: dict[str, CompiledModel] = {}
-        self.journal: KeptJournal | None = None
-
-    def get(self, run_id: str, argument: str = "id") -> Run:
-        """Return the run of an id, which was given under the name ``argument``.
-
-        Raises:
-            UnknownNameError: there is none.
-        """
-        for run in self.runs:
-            if run.id == run_id:
-                return run
-        known = ", ".join(run.id for run in self.runs[-5:]) or "none yet"
-        raise UnknownNameError(
-            f"{argument}: there is no run {described(run_id)}. Give an id of bench.runs; the newest are: {known}."
-        )
-
-    def named(self, name: str) -> Run | None:
-        """Return the run of this name."""
-        return next((run for run in self.runs if run.name == name), None)
-
-    @property
-    def results(self) -> dict[str, CompiledModel]:
-        """The compiled models of this process by the name of their run, oldest first."""
-        return {run.name: self.compiled[run.id] for run in self.runs if run.id in self.compiled}
-
-    def add(self, run: Run, compiled: CompiledModel | None = None) -> None:
-        """Add a run as the newest."""
-        with self._lock:
-            self.runs = (*(other for other in self.runs if other.id != run.id), run)
-            if compiled is not None:
-                self.compiled[run.id] = compiled
-        self._write(run.id, run)
-
-    def replace(self, run_id: str, **changes: Any) -> Run:
-        """Replace fields of a run in place."""
-        with self._lock:
-            changed = replace(self.get(run_id), **changes)
-            self.runs = tuple(changed if run.id == run_id else run for run in self.runs)
-        self._write(run_id, changed)
-        return changed
-
-    def rename(self, run_id: str, name: str) -> None:
-        """Rename a run; names are unique."""
-        if not isinstance(name, str) or not name.strip():
-            raise SettingsError(f"name must be a text that is not empty, got {described(name)}.")
-        other = self.named(name.strip())
-        if other is not None and other.id != run_id:
-            raise SettingsError(
-                f"Another run is called {name.strip()!r}. Choose another name, or rename that one first."
-            )
-        self.replace(run_id, name=name.strip())
-
-    def pin(self, run_id: str, pinned: bool) -> None:
-        """Pin a run to the top, or unpin it."""
-        check_switch("pinned", pinned)
-        self.replace(run_id, pinned=pinned)
-
-    def delete(self, run_id: str) -> None:
-        """Remove a run and its compiled model."""
-        gone = self.get(run_id).id
-        self._forget({gone})
-        self._write(gone, None)
-
-    def take_in(self, runs: Sequence[Run], deleted: Collection[str]) -> bool:
-        """Merge the changes that others wrote to the journal.
-
-        Args:
-            runs: new and changed runs.
-            deleted: the ids of those that are gone.
-
-        Returns:
-            Whether the history has changed by it.
-        """
-        with self._lock:
-            before = self.runs
-            self._forget(set(deleted))
-            news = {run.id: run for run in runs}
-            known = [news.pop(run.id, run) for run in self.runs]
-            self.runs = tuple(sorted([*known, *news.values()], key=lambda run: (run.made, run.id)))
-            return self.runs != before
-
-    def free_name(self, label: str, state: Mapping[str, Any]) -> str:
-        """Return an unused name for a run with these choices: the label, with a number where other choices have it."""
-        name, number = label, 1
-        while (other := self.named(name)) is not None and (other.state != state or other.error):
-            number += 1
-            name = f"{label} ({number})"
-        return name
-
-    def _forget(self, gone: Collection[str]) -> None:
-        with self._lock:
-            self.runs = tuple(run for run in self.runs if run.id not in gone)
-            for run_id in gone:
-                self.compiled.pop(run_id, None)
-
-    def _write(self, run_id: str, run: Run | None) -> None:
-        if self.journal is not None:
-            self.journal(run_id, run)
 
 
 def new_run(state: BenchState, name: str, began: float, together: BenchState | None = None, **known: Any) -> Run:
@@ -278,3 +171,71 @@ def _row(run: Run) -> CandidateResult:
         spread=run.spread,
         generation=_generation(run),
     )
+
+
+# Runs from elsewhere: other machines, other notebooks, and results of a file.
+
+
+def is_far(run: Run) -> bool:
+    """Return whether a run is from another machine, so that its latency cannot be compared with those of this one."""
+    return run.machine not in ("", this_machine())
+
+
+def where(run: Run) -> str:
+    """Return the machine and notebook of a run where they differ from this one's; "" for a run of this notebook."""
+    notebook = this_notebook()
+    is_other = bool(run.notebook and notebook and run.notebook != notebook)
+    parts = [run.machine.rpartition(", ")[2] or run.machine if is_far(run) else ""]
+    parts.append(run.notebook if is_other or (is_far(run) and run.notebook) else "")
+    return " · ".join(filter(None, parts))
+
+
+def runs_of_file(
+    path: str | os.PathLike[str], model: nn.Module, names: Collection[str]
+) -> tuple[Path, tuple[Run, ...]]:
+    """Return the path of a journal, and as runs its results of models with the structure of this one.
+
+    Args:
+        path: of the journal.
+        model: the model of the bench.
+        names: names that are taken.
+
+    Raises:
+        InputError: there is no such file.
+        StorageError: it cannot be read.
+        ArtifactError: it is the file of another program.
+    """
+    structure, known = structure_of(modules_of(model)), model_digest(model)
+    results = [each for each in load_results(path) if each.model.partition("-")[0] == structure]
+    return Path(path), _named(results, names, known)
+
+
+def _named(results: Sequence[Result], names: Collection[str], model: str) -> tuple[Run, ...]:
+    """Return results as uniquely named runs; of those that differ only in time, the newest.
+
+    The name tells which results are of other weights, by the model's fingerprint.
+    """
+    taken = set(names)
+    runs = []
+    for result in {each.key: each for each in results}.values():
+        target = DISPLAY_NAMES.get(result.target, result.target)
+        label = result.settings_name or f"{_label(result)} {target}"
+        label += "" if result.model == model else ", other weights"
+        name, number = label, 1
+        while name in taken:
+            number += 1
+            name = f"{label} ({number})"
+        taken.add(name)
+        values = {one.name: getattr(result, one.name) for one in fields(Measurement)}
+        id = hashlib.sha256(f"{result.key} {result.made}".encode()).hexdigest()[:12]
+        runs.append(Run(id=id, name=name, state={}, target_name=target, **values))
+    return tuple(sorted(runs, key=lambda run: (run.made, run.id)))
+
+
+def _label(result: Result) -> str:
+    """Return a label from what became of the layers, for a result without a name."""
+    kinds = [row.summary for row in result.report if row.quantized]
+    if not kinds:
+        return "float"
+    most = max(dict.fromkeys(kinds), key=kinds.count)
+    return most if len(kinds) == len(result.report) and len(set(kinds)) == 1 else f"mixed {most}"

@@ -10,10 +10,10 @@ from prepbench.bench.captures import Captures
 from prepbench.bench.choices import Changes, Choices
 from prepbench.bench.inputs import Inputs
 from prepbench.bench.layer_summaries import settings_label
-from prepbench.bench.progress import MEASURING
 from prepbench.bench.queue import Jobs, QueuedRun
 from prepbench.bench.runs import OTHER_VALUES, Runs
 from prepbench.bench.state import EVERYTHING, BenchState, display_name
+from prepbench.bench.status import MEASURING
 from prepbench.bench.summary import LayerColumn
 from prepbench.checks import check_function, check_progress
 from prepbench.compile import KeptStages

@@ -13,8 +13,7 @@ from prepbench.adapt.recovery import Recovery
 from prepbench.adapt.trainable_model import TrainableModel
 from prepbench.bench.choices import Choices
 from prepbench.bench.inputs import Inputs
-from prepbench.bench.recovery_settings import RecoverySettings
-from prepbench.bench.state import BenchState
+from prepbench.bench.state import BenchState, RecoverySettings
 from prepbench.bench.summary import RecoverySummary
 from prepbench.bench.training_curve import Watch
 from prepbench.compile import CompiledModel, compile_model

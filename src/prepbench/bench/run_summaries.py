@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 
 from prepbench.bench.cards import size_words
-from prepbench.bench.elsewhere import is_far, where
+from prepbench.bench.history import is_far, where
 from prepbench.bench.summary import DifferenceRow, RunDifference, RunSummary, Staleness
 from prepbench.bench.written import WrittenBy
 from prepbench.measure.comparison import megabytes, milliseconds, number

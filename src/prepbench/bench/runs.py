@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 import warnings
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,16 @@ from typing import Any
 import torch
 
 from prepbench.bench.choices import Changes, Choices
-from prepbench.bench.elsewhere import runs_of_file, where
-from prepbench.bench.history import KeptJournal, RunHistory, comparison_of
+from prepbench.bench.history import KeptJournal, comparison_of, runs_of_file, where
 from prepbench.bench.layer_summaries import base_label, default_pruning, pruning_rule_summaries, settings_label
 from prepbench.bench.names import float_name
 from prepbench.bench.run_summaries import difference_of, outcome_of
 from prepbench.bench.state import EVERYTHING, BenchState
 from prepbench.bench.summary import DifferenceRow, RunDifference
 from prepbench.capture.sizes.axis import Axis
-from prepbench.checks import check_path, check_switch
+from prepbench.checks import check_path, check_switch, described
 from prepbench.compile import CompiledModel
-from prepbench.errors import PrepbenchError, SettingsError
+from prepbench.errors import PrepbenchError, SettingsError, UnknownNameError
 from prepbench.measure.comparison import Comparison
 from prepbench.objects.digest import value_mark
 from prepbench.results.run import Run
@@ -34,12 +34,14 @@ OTHER_VALUES = "the model had other values"
 class Runs:
     """The runs and results of a bench, and which of them are shown; see :class:`prepbench.Bench`.
 
+    Several threads may change them: those of a compile, of the page, and of the reader of the journal.
+
     Args:
         choices: the current choices, which runs are compared with and restored to.
         changed: called after each change.
 
     Attributes:
-        stored: the runs, and the compiled models of this process.
+        compiled: the compiled models of this process, by the id of their run.
         elsewhere_shown: whether runs from elsewhere are listed.
         results_path: the journal whose results are listed beside the runs; None for none.
         difference: the newest difference of two runs.
@@ -48,7 +50,10 @@ class Runs:
 
     def __init__(self, choices: Choices, changed: Changes) -> None:
         self._choices, self._changed = choices, changed
-        self.stored = RunHistory()
+        self._lock = threading.RLock()
+        self._runs: tuple[Run, ...] = ()
+        self.compiled: dict[str, CompiledModel] = {}
+        self._journal: KeptJournal | None = None  # takes each run that is added or changed; None for a deleted one
         self._shown = ("", 0)  # its id, and how often something had been chosen: new choices show their own result
         self.elsewhere_shown = True
         self.results_path: Path | None = None
@@ -69,17 +74,17 @@ class Runs:
     @property
     def results(self) -> dict[str, CompiledModel]:
         """The compiled models of this process by the name of their run, oldest first."""
-        return self.stored.results
+        return {run.name: self.compiled[run.id] for run in self.runs if run.id in self.compiled}
 
     @property
     def runs(self) -> tuple[Run, ...]:
         """Every compile so far, with its choices and results, oldest first."""
-        return self.stored.runs
+        return self._runs
 
     @property
     def live_runs(self) -> frozenset[str]:
         """The ids of runs whose compiled model is in this process."""
-        return frozenset(self.stored.compiled)
+        return frozenset(self.compiled)
 
     @property
     def value_mark(self) -> Hashable:
@@ -147,7 +152,14 @@ class Runs:
             UnknownNameError: there is no such run.
             SettingsError: another run has the name.
         """
-        self.stored.rename(id, name)
+        if not isinstance(name, str) or not name.strip():
+            raise SettingsError(f"name must be a text that is not empty, got {described(name)}.")
+        other = self.named(name.strip())
+        if other is not None and other.id != id:
+            raise SettingsError(
+                f"Another run is called {name.strip()!r}. Choose another name, or rename that one first."
+            )
+        self.replace(id, name=name.strip())
         self._changed()
 
     def pin_run(self, id: str, pinned: bool) -> None:
@@ -157,7 +169,8 @@ class Runs:
             id: of the run.
             pinned: False to let it go.
         """
-        self.stored.pin(id, pinned)
+        check_switch("pinned", pinned)
+        self.replace(id, pinned=pinned)
         self._changed()
 
     def delete_run(self, id: str) -> None:
@@ -166,7 +179,7 @@ class Runs:
         Args:
             id: of the run.
         """
-        self.stored.delete(id)
+        self._delete(id)
         self._changed()
 
     def keep_runs(self, runs: Iterable[Run], journal: KeptJournal) -> None:
@@ -176,7 +189,7 @@ class Runs:
             runs: oldest first. Those whose choices do not fit the model are left out, with a warning.
             journal: where to.
         """
-        self.stored.runs, self.stored.journal = self._fitting(runs), journal
+        self._runs, self._journal = self._fitting(runs), journal
         self._changed()
 
     def mark_runs(self, marked: Iterable[Run], journal: KeptJournal) -> None:
@@ -186,17 +199,17 @@ class Runs:
             marked: the same runs, with their model.
             journal: where changes are written.
         """
-        self.stored.journal = journal
+        self._journal = journal
         known = {run.id: run for run in marked}
-        found = [(run, known[run.id]) for run in self.stored.runs if run.id in known]
+        found = [(run, known[run.id]) for run in self.runs if run.id in known]
         named = [replace(run, model=mark.model, model_name=mark.model_name) for run, mark in found]
-        self.stored.take_in(named, ())
+        self._take_in(named, ())
         self._changed()
 
     @property
     def journal_path(self) -> Path | None:
         """The journal of the runs; None before the bench was saved or loaded."""
-        return None if self.stored.journal is None else self.stored.journal.path
+        return None if self._journal is None else self._journal.path
 
     def update_runs(self) -> bool:
         """Merge the runs that others wrote to the journal; a shown bench does so by itself.
@@ -208,10 +221,10 @@ class Runs:
             StorageError: the journal cannot be read.
             ArtifactError: it is damaged.
         """
-        if self.stored.journal is None:
+        if self._journal is None:
             return False
-        news = self.stored.journal.news()
-        changed = self.stored.take_in(self._fitting(news.runs), news.deleted)
+        news = self._journal.news()
+        changed = self._take_in(self._fitting(news.runs), news.deleted)
         if changed:
             self._changed()
         return changed
@@ -222,7 +235,7 @@ class Runs:
         Args:
             id: of the run.
         """
-        self._show(self.stored.get(id))
+        self._show(self.get(id))
         self._changed()
 
     def restore_run(self, id: str) -> None:
@@ -235,7 +248,7 @@ class Runs:
             UnknownNameError: there is no such run.
             SettingsError: the run was of a model with other layers or inputs.
         """
-        run = self.stored.get(id)
+        run = self.get(id)
         state = self._state_of(run)
         self._check_fit(state)
         self._choices.history.choose(**vars(replace(state, targets=self._targets_of(run))))
@@ -252,7 +265,7 @@ class Runs:
         Returns:
             The difference, also kept in ``difference``.
         """
-        one, other = self.stored.get(first, "first"), self.stored.get(second, "second")
+        one, other = self.get(first, "first"), self.get(second, "second")
         self.difference = difference_of(one, other, setting_rows(self._state_of(one), self._state_of(other)))
         self._changed()
         return self.difference
@@ -316,19 +329,57 @@ class Runs:
         return Path(path)
 
     def add(self, run: Run, compiled: CompiledModel | None = None, values: Hashable = ()) -> None:
-        """Add a run as the newest one; ``values`` is :attr:`value_mark` as its compile began."""
-        self.stored.add(run, compiled)
-        if compiled is not None:
-            self._values_of_runs[run.id] = values
+        """Add a run as the newest one, in place of one of its name; ``values`` is :attr:`value_mark` before it."""
+        same = self.named(run.name)
+        if same is not None:
+            self._delete(same.id)
+        with self._lock:
+            self._runs = (*self._runs, run)
+            if compiled is not None:
+                self.compiled[run.id], self._values_of_runs[run.id] = compiled, values
+        self._write(run.id, run)
         self._changed()
+
+    def replace(self, run_id: str, **changes: Any) -> None:
+        """Replace fields of a run in place; who does this tells of the change."""
+        with self._lock:
+            changed = replace(self.get(run_id), **changes)
+            self._runs = tuple(changed if run.id == run_id else run for run in self._runs)
+        self._write(run_id, changed)
+
+    def get(self, run_id: str, argument: str = "id") -> Run:
+        """Return the run of an id, which was given under the name ``argument``.
+
+        Raises:
+            UnknownNameError: there is none.
+        """
+        for run in self.runs:
+            if run.id == run_id:
+                return run
+        known = ", ".join(run.id for run in self.runs[-5:]) or "none yet"
+        raise UnknownNameError(
+            f"{argument}: there is no run {described(run_id)}. Give an id of bench.runs; the newest are: {known}."
+        )
+
+    def named(self, name: str) -> Run | None:
+        """Return the run of this name."""
+        return next((run for run in self.runs if run.name == name), None)
+
+    def free_name(self, label: str, state: Mapping[str, Any]) -> str:
+        """Return an unused name for a run with these choices: the label, with a number where other choices have it."""
+        name, number = label, 1
+        while (other := self.named(name)) is not None and (other.state != state or other.error):
+            number += 1
+            name = f"{label} ({number})"
+        return name
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def compiled_of(self, run: str | None) -> CompiledModel:
         """Return the compiled model of a run; by default that of the shown run, or else of the newest."""
-        compiled = self.stored.compiled
+        compiled = self.compiled
         if run is not None:
-            run = self.stored.get(run, "run").id
+            run = self.get(run, "run").id
         elif (shown := self.shown_run()) is not None and shown.id in compiled:
             run = shown.id
         else:
@@ -350,6 +401,39 @@ class Runs:
         state = self._state_of(run)
         found = self._choices.state.differences(state, _changed(self._current_plan(), self._plan_of(run.id, state)))
         return (*found, OTHER_VALUES) if self._values_of_runs.get(run.id, values) != values else tuple(found)
+
+    def _delete(self, run_id: str) -> None:
+        gone = self.get(run_id).id
+        self._forget({gone})
+        self._write(gone, None)
+
+    def _take_in(self, runs: Sequence[Run], deleted: Collection[str]) -> bool:
+        """Merge the changes that others wrote to the journal.
+
+        Args:
+            runs: new and changed runs.
+            deleted: the ids of those that are gone.
+
+        Returns:
+            Whether the history has changed by it.
+        """
+        with self._lock:
+            before = self._runs
+            self._forget(set(deleted))
+            news = {run.id: run for run in runs}
+            known = [news.pop(run.id, run) for run in self._runs]
+            self._runs = tuple(sorted([*known, *news.values()], key=lambda run: (run.made, run.id)))
+            return self._runs != before
+
+    def _forget(self, gone: Collection[str]) -> None:
+        with self._lock:
+            self._runs = tuple(run for run in self._runs if run.id not in gone)
+            for run_id in gone:
+                self.compiled.pop(run_id, None)
+
+    def _write(self, run_id: str, run: Run | None) -> None:
+        if self._journal is not None:
+            self._journal(run_id, run)
 
     def _show(self, run: Run) -> None:
         self._shown = run.id, self._choices.history.count

@@ -14,10 +14,10 @@ from prepbench.bench.captures import Captures
 from prepbench.bench.choices import Changes, Choices
 from prepbench.bench.inputs import Inputs
 from prepbench.bench.layer_costs import wanted_settings
-from prepbench.bench.progress import SEARCHING
 from prepbench.bench.queue import Jobs, QueuedRun
 from prepbench.bench.runs import OTHER_VALUES, Runs
 from prepbench.bench.state import EVERYTHING, FLOAT, BenchState
+from prepbench.bench.status import SEARCHING
 from prepbench.bench.summary import BudgetStop, FoundSettings, SearchNow, SearchSummary
 from prepbench.checks import check_function, check_progress, check_type, described
 from prepbench.compile import KeptStages

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal, TypeVar, get_args
 
-from prepbench.bench.recovery_settings import RecoverySettings
 from prepbench.capture.sizes.axis import Axis
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
-from prepbench.checks import check_all_of, check_count
+from prepbench.checks import check_all_of, check_count, described
 from prepbench.errors import SettingsError
 from prepbench.settings import (
     CompileOptions,
@@ -22,6 +22,7 @@ from prepbench.settings import (
     PruningSettings,
     QuantizationSettings,
 )
+from prepbench.settings.validation import Settings, check_choice
 from prepbench.targets import TARGETS as ALL_TARGETS
 from prepbench.targets import target_for
 
@@ -48,6 +49,7 @@ _LATER = frozenset(("pruning", "pruning_rules", "recovery"))
 EVERYTHING = "*"
 """The rule that stands for all layers."""
 FLOAT = LayerQuantizationSettings(skip_quantization=True)
+_MOST_STEPS = 10**6
 
 TARGETS: dict[str, type[DeploymentSettings]] = {target.display_name: target.settings_type for target in ALL_TARGETS}
 """The settings of every target, by its display name."""
@@ -77,6 +79,48 @@ def precision_of(settings: QuantizationSettings | None) -> Precision:
         return "int8"
     bits = settings.weights_num_bits
     return "int4 weights" if 4 in ((bits,) if isinstance(bits, int) else bits) else "int8 weights"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecoverySettings(Settings):
+    """A short training between preparing and compiling, as :func:`prepbench.recover` does it.
+
+    Attributes:
+        steps: how many batches, at most. Default 300.
+        distill: whether to learn the outputs of the float model, too. Default True.
+        by_metric: whether the metric of the bench decides which weights are kept, where there is one; else the loss.
+            Default True.
+        learning_rate: of AdamW at its highest. Default 0.001.
+
+    Example:
+        >>> RecoverySettings(steps=50).summary
+        '50 steps, learning from the float model'
+    """
+
+    steps: int = 300
+    distill: bool = True
+    by_metric: bool = True
+    learning_rate: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if type(self.steps) is not int or not 1 <= self.steps <= _MOST_STEPS:
+            raise SettingsError(
+                f"Steps must be a whole number from 1 to {_MOST_STEPS}, got {described(self.steps)}. To compile "
+                "without training, leave the training out."
+            )
+        check_choice(self, "distill", (True, False))
+        check_choice(self, "by_metric", (True, False))
+        rate = self.learning_rate
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < math.inf:
+            raise SettingsError(f"The learning rate must be a number above 0, got {described(rate)}.")
+
+    @property
+    def summary(self) -> str:
+        """Return a short text that describes the training."""
+        said = [f"{self.steps} step{'s' * (self.steps != 1)}"]
+        said += ["learning from the float model"] if self.distill else []
+        said += [] if self.learning_rate == type(self).learning_rate else [f"learning rate {self.learning_rate:g}"]
+        return ", ".join(said)
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
-from prepbench.bench.axis_groups import InputGroup, input_groups
 from prepbench.bench.captures import Captures
-from prepbench.bench.cards import LEAF_LABEL
+from prepbench.bench.cards import LEAF_LABEL, remedy_words
 from prepbench.bench.layer_summaries import (
     base_label,
     columns,
@@ -21,6 +19,7 @@ from prepbench.bench.layer_summaries import (
     rule_summaries,
     setting_fields,
 )
+from prepbench.bench.names import InputGroup, input_groups
 from prepbench.bench.parts import Parts
 from prepbench.bench.queue import QueuedRun
 from prepbench.bench.run_summaries import in_order, result_texts, run_summaries, staleness_of, written_by
@@ -251,7 +250,7 @@ def _card(
         title=failure.kind,
         place=place,
         code=source.code if source else "",
-        remedy=_remedy(failure.remedy),
+        remedy=remedy_words(failure.remedy),
         file=source.file if source else "",
         line=source.line if source else 0,
         diff=fix.diff if fix is not None else "",
@@ -269,11 +268,6 @@ def _card(
 
 def _headline(failure: Failure) -> str:
     return f"{failure.fqn or 'the model'} ({failure.module_type}): {failure.kind}"
-
-
-def _remedy(text: str) -> str:
-    """Return the remedy without the clause about arguments, which the buttons replace."""
-    return re.sub(r"[;,] or [^;]*leaf_modules=.*$", ".", text, flags=re.DOTALL)
 
 
 def axis_summaries(axes: DynamicAxes, verified: AxesReport | None = None) -> tuple[AxisSummary, ...]:

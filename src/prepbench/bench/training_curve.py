@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from prepbench.adapt.recovery import Recovery
-from prepbench.bench.recovery_settings import RecoverySettings
+from prepbench.bench.state import RecoverySettings
 from prepbench.measure.scores import metric_name
 
 _POINTS = 400  # of the loss that are kept; where there are more, neighbours are averaged

@@ -19,9 +19,9 @@ import traitlets
 
 from prepbench.bench import Bench, BenchSummary, RecoverySettings
 from prepbench.bench.cards import error_card
-from prepbench.bench.elsewhere import is_far
-from prepbench.bench.journal_watch import JournalWatch
+from prepbench.bench.history import is_far
 from prepbench.bench.layer_costs import CostOverlay, cost_overlays
+from prepbench.bench.saved import JournalWatch
 from prepbench.bench.shown import still
 from prepbench.bench.state import Precision
 from prepbench.bench.status import RunStatus
