@@ -69,4 +69,4 @@ def value_of(part: str, value: Callable[[Any], T]) -> T:
 
 def attribute_of(path: str) -> Any:
     """Return a property of the whole that reads an attribute of a part, such as ``"inputs.model"``."""
-    return property(attrgetter(path))
+    return property(attrgetter(path), doc="")  # else it would have the docstring of attrgetter

@@ -10,7 +10,6 @@ from typing import Any
 from torch import nn
 
 from prepbench.bench.state import EVERYTHING
-from prepbench.checks import described
 from prepbench.errors import SettingsError
 from prepbench.settings import LayerPruningSettings, PrunableLayer, PruningSettings, prunable_layers
 from prepbench.settings.pruning import CHANNELS, SINGLE
@@ -157,15 +156,3 @@ def _needed(
         if _means(model, base, fewer) == goal:
             kept = fewer
     return kept
-
-
-def amount_of(value: str) -> float:
-    """Return the share for a percentage.
-
-    Raises:
-        SettingsError: it is no number.
-    """
-    try:
-        return float(value.replace(",", ".")) / 100
-    except ValueError:
-        raise SettingsError(f"The amount must be a number of percent, such as 50, got {described(value)}.") from None

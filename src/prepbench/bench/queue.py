@@ -73,122 +73,6 @@ class _Entry:
     job: Job[Any] | None = None
 
 
-class RunQueue:
-    """Runs jobs in the background, one after the other.
-
-    Args:
-        changed: called after each change, in the thread that made it.
-    """
-
-    def __init__(self, changed: Callable[[], None]) -> None:
-        self._changed = changed
-        self._lock = threading.Lock()
-        self._waiting: list[_Entry] = []
-        self._current: _Entry | None = None
-        self._done = 0  # since nothing ran the last time
-        self.job: Job[Any] | None = None
-        """The job that runs, or ran last."""
-
-    @property
-    def waiting(self) -> tuple[QueuedRun, ...]:
-        """The waiting runs, the next one first."""
-        return tuple(entry.run for entry in self._waiting if entry.run is not None)
-
-    @property
-    def turn(self) -> tuple[int, int]:
-        """The number of the current run, and the number of runs since the queue was last empty."""
-        return self._done + 1, self._done + 1 + len(self._waiting)
-
-    def has(self, state: BenchState | None, work: Work = "compile") -> bool:
-        """Return whether such work with these choices, or with any, is running or queued."""
-        current = self._current
-        runs = (*([current.run] if current is not None else []), *self.waiting)
-        return any(run is not None and run.work == work and state in (None, run.state) for run in runs)
-
-    def add(
-        self,
-        run: QueuedRun | None,
-        work: Callable[[ProgressCallback], Any],
-        progress: ProgressCallback,
-        begins: Callable[[], None],
-        ended: Ended,
-    ) -> Job[Any]:
-        """Run ``work`` when all earlier runs have ended.
-
-        Args:
-            run: the queue entry; None for work that does not wait.
-            work: called with a progress callback in a thread of its own.
-            progress: receives each step.
-            begins: called before ``work``, by who adds it or in the thread of the one before.
-            ended: called after it, in its thread, or in that of who removed it.
-
-        Raises:
-            SettingsError: the work does not wait, and something runs.
-        """
-        entry = _Entry(run, ended)
-        over = functools.partial(self._over, entry)
-        entry.job = job = Job(work, progress, on_begin=begins, on_end=over, waits=True)
-        with self._lock:
-            is_free = self._current is None
-            if is_free:
-                self._current, self._done, self.job = entry, 0, job
-            elif run is None:
-                raise SettingsError(
-                    "Something is running already: wait for bench.job.result() or call bench.job.cancel()."
-                )
-            else:
-                self._waiting.append(entry)
-        if is_free:
-            job.begin()
-        self._changed()
-        return job
-
-    def remove(self, id: str) -> None:
-        """Remove a waiting run.
-
-        Raises:
-            UnknownNameError: there is none of this id; it may have begun.
-        """
-        entry = next((entry for entry in self._waiting if entry.run is not None and entry.run.id == id), None)
-        if entry is None or entry.job is None:
-            known = ", ".join(run.id for run in self.waiting) or "none"
-            raise UnknownNameError(
-                f"id: no run {described(id)} waits; it may have begun or ended. Give an id of bench.queue: {known}."
-            )
-        entry.job.cancel()
-
-    def cancel(self) -> None:
-        """Cancel the current run; the next one begins then."""
-        if self.job is not None:
-            self.job.cancel()
-
-    def cancel_all(self) -> None:
-        """Cancel the current run, and drop the waiting ones."""
-        for entry in reversed(list(self._waiting)):
-            if entry.job is not None:
-                entry.job.cancel()
-        self.cancel()
-
-    def _over(self, entry: _Entry, error: BaseException | None) -> None:
-        following = None
-        with self._lock:
-            has_run = self._current is entry
-            if has_run:
-                following = self._waiting.pop(0) if self._waiting else None
-                self._current = following
-                self._done += 1
-                if following is not None:
-                    self.job = following.job
-            elif entry in self._waiting:
-                self._waiting.remove(entry)
-        try:
-            entry.ended(error, following is not None if has_run else None)
-        finally:
-            if following is not None and following.job is not None:
-                following.job.begin()
-            self._changed()
-
-
 class Jobs:
     """The background work of a bench, one job after the other, and its progress.
 
@@ -200,30 +84,30 @@ class Jobs:
 
     def __init__(self, choices: Choices, runs: Runs, changed: Callable[[], None]) -> None:
         self._choices, self._runs = choices, runs
-        self._queue = RunQueue(changed)
+        self._changed = changed
+        self._lock = threading.Lock()
+        self._waiting: list[_Entry] = []
+        self._current: _Entry | None = None
+        self._done = 0  # since nothing ran the last time
+        self._job: Job[Any] | None = None
         self.following = StatusOfRuns()
         """What work tells of its progress."""
 
     @property
     def job(self) -> Job[Any] | None:
         """The background job that runs or ran last; None before the first."""
-        return self._queue.job
+        return self._job
 
     @property
     def queue(self) -> tuple[QueuedRun, ...]:
         """The waiting runs, the next one first."""
-        return self._queue.waiting
+        return tuple(entry.run for entry in self._waiting if entry.run is not None)
 
     @property
     def turn(self) -> str:
         """The position of the current run among several, e.g. ``"1 of 3"``; "" for a single one."""
-        number, count = self._queue.turn
+        number, count = self._done + 1, self._done + 1 + len(self._waiting)
         return f"{number} of {count}" if self.following.status.running and count > 1 else ""
-
-    @property
-    def is_queued(self) -> bool:
-        """Whether a run with the current choices is running or queued."""
-        return self._queue.has(self._choices.state)
 
     @property
     def status(self) -> RunStatus:
@@ -244,7 +128,9 @@ class Jobs:
 
     def has(self, state: BenchState | None, work: Work) -> bool:
         """Return whether such work with these choices, or with any, is running or queued."""
-        return self._queue.has(state, work)
+        current = self._current
+        runs = (*([current.run] if current is not None else []), *self.queue)
+        return any(run is not None and run.work == work and state in (None, run.state) for run in runs)
 
     def in_background(
         self,
@@ -272,11 +158,15 @@ class Jobs:
 
     def cancel(self) -> None:
         """Cancel the current run, after which the next run of the queue begins; does nothing where nothing runs."""
-        self._queue.cancel()
+        if self._job is not None:
+            self._job.cancel()
 
     def cancel_all(self) -> None:
         """Empty the queue, and cancel the current run."""
-        self._queue.cancel_all()
+        for entry in reversed(list(self._waiting)):
+            if entry.job is not None:
+                entry.job.cancel()
+        self.cancel()
 
     def remove_queued(self, id: str) -> None:
         """Remove a waiting run from the queue.
@@ -287,7 +177,13 @@ class Jobs:
         Raises:
             UnknownNameError: no such run waits.
         """
-        self._queue.remove(id)
+        entry = next((entry for entry in self._waiting if entry.run is not None and entry.run.id == id), None)
+        if entry is None or entry.job is None:
+            known = ", ".join(run.id for run in self.queue) or "none"
+            raise UnknownNameError(
+                f"id: no run {described(id)} waits; it may have begun or ended. Give an id of bench.queue: {known}."
+            )
+        entry.job.cancel()
 
     def add(
         self,
@@ -329,7 +225,42 @@ class Jobs:
                 if goes_on is not None:
                     self._end_message(run, error, goes_on, said)
 
-        return self._queue.add(run, work, told, begins, ended)
+        entry = _Entry(run, ended)
+        over = functools.partial(self._over, entry)
+        entry.job = job = Job(work, told, on_begin=begins, on_end=over, waits=True)
+        with self._lock:
+            is_free = self._current is None
+            if is_free:
+                self._current, self._done, self._job = entry, 0, job
+            elif run is None:
+                raise SettingsError(
+                    "Something is running already: wait for bench.job.result() or call bench.job.cancel()."
+                )
+            else:
+                self._waiting.append(entry)
+        if is_free:
+            job.begin()
+        self._changed()
+        return job
+
+    def _over(self, entry: _Entry, error: BaseException | None) -> None:
+        following = None
+        with self._lock:
+            has_run = self._current is entry
+            if has_run:
+                following = self._waiting.pop(0) if self._waiting else None
+                self._current = following
+                self._done += 1
+                if following is not None:
+                    self._job = following.job
+            elif entry in self._waiting:
+                self._waiting.remove(entry)
+        try:
+            entry.ended(error, following is not None if has_run else None)
+        finally:
+            if following is not None and following.job is not None:
+                following.job.begin()
+            self._changed()
 
     def _end_message(
         self,
