@@ -192,12 +192,12 @@ class CompileRequest:
                 "quantization_settings, so nothing is quantized. "
                 "Add quantization_settings=QuantizationSettings()."
             )
+        check_pruning(self.pruning_settings, self.layer_pruning_settings, calibration)
         if self.tracing_inputs is None and calibration is None:
             raise SettingsError(
                 "Give tracing_inputs (or calibration_inputs): sample inputs whose sizes differ in the dims to make "
                 "dynamic."
             )
-        check_pruning(self.pruning_settings, self.layer_pruning_settings, calibration)
 
     def with_extra_options(self, extra: Mapping[str, Any], arguments: Iterable[str] = ()) -> CompileRequest:
         """Return the request with further keyword arguments, each a field of the target's settings or of the options;
