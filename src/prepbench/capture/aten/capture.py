@@ -191,7 +191,7 @@ def _message(model: torch.nn.Module, failures: Sequence[Failure], samples: Seque
     if {failure.exception_type for failure in failures} & {SizesDecide.__name__, WrongProgram.__name__}:
         odd = [(sample.index, text) for sample in samples if (text := odd_sizes(model, samples, sample))]
         if len(odd) == 1:  # with several samples, any of them may be the right one
-            lines.append(f"In inputs[{odd[0][0]}], {odd[0][1]} If that is not meant, mend this sample first.")
+            lines.append(f"In inputs[{odd[0][0]}], {odd[0][1]} If that is not meant, fix that sample first.")
         if shared := filled_for_all(model, samples):
             lines.append(f"{shared} {REMEDY}")
     lines.append("Or capture with fullgraph=False, which keeps these lines, or their modules, as operators.")

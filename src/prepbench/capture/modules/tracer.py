@@ -25,7 +25,7 @@ from prepbench.capture.modules.regions import Regions
 from prepbench.capture.modules.sample_runs import SampleRuns
 from prepbench.capture.modules.seen_types import asks_for_user, code_held_by, types_as_in_eager
 from prepbench.capture.modules.trace_result import IsLeaf, ModuleVisit, TraceResult
-from prepbench.capture.modules.value_run import RunsNeeded, ValueRun, Way
+from prepbench.capture.modules.value_run import RunsNeeded, TraceOptions, ValueRun
 from prepbench.checks import check_text
 from prepbench.document.model import Failure
 from prepbench.inputs import Sample
@@ -483,20 +483,20 @@ def trace_values(
     """
     best: TraceResult | None = None
     sizes_matter = False
-    queue = _ways(base_samples(root, samples))
+    queue = _first_options(base_samples(root, samples))
     while queue:
-        way = queue.popleft()
-        if best is not None and not _may_help(way, best, sizes_matter):
+        options = queue.popleft()
+        if best is not None and not _may_help(options, best, sizes_matter):
             continue
         try:
-            trace = ValueRun(root, is_leaf, runs, prefix).trace(samples, way)
+            trace = ValueRun(root, is_leaf, runs, prefix).trace(samples, options)
         except RunsNeeded:
             runs.record()
-            trace = ValueRun(root, is_leaf, runs, prefix).trace(samples, way)
+            trace = ValueRun(root, is_leaf, runs, prefix).trace(samples, options)
         sizes_matter |= bool(trace.fixed or trace.contradicted or trace.error) or any(map(_about_sizes, trace.errors))
-        queue.extendleft(_next_ways(way, trace))
+        queue.extendleft(_next_options(options, trace))
         if best is None or trace.losses < best.losses:
-            if best is not None and way.strict:
+            if best is not None and options.strict:
                 trace.keep_errors_of(best)
             best = trace
     assert best is not None  # there is at least one sample
@@ -506,25 +506,25 @@ def trace_values(
     return best
 
 
-def _ways(bases: Sequence[int]) -> deque[Way]:
+def _first_options(bases: Sequence[int]) -> deque[TraceOptions]:
     """Return the ways to trace with these base samples, fastest first.
 
     Torch's Python kernels are slow but specialise fewer sizes, and so may another sample. Models with a code path of
     their own for ``torch.export`` may take it as a last resort, before branches on sizes become leaves.
     """
     first = bases[0]
-    with_kernels = [Way(base, kernels=True) for base in bases]
+    with_kernels = [TraceOptions(base, kernels=True) for base in bases]
     return deque([
-        Way(first), *with_kernels, Way(first, kernels=True, exporting=True), Way(first, kernels=True, strict=True)
+        TraceOptions(first), *with_kernels, TraceOptions(first, kernels=True, exporting=True), TraceOptions(first, kernels=True, strict=True)
     ])  # fmt: skip
 
 
-def _next_ways(way: Way, trace: TraceResult) -> list[Way]:
+def _next_options(options: TraceOptions, trace: TraceResult) -> list[TraceOptions]:
     """Return the ways to try right after this result."""
-    if trace.converted and not way.conversions:
-        return [replace(way, conversions=True)]
-    if way.conversions and not way.kernels and trace.avoidable:
-        return [replace(way, kernels=True)]
+    if trace.converted and not options.conversions:
+        return [replace(options, conversions=True)]
+    if options.conversions and not options.kernels and trace.avoidable:
+        return [replace(options, kernels=True)]
     return []
 
 
@@ -533,12 +533,12 @@ def _about_sizes(error: Exception) -> bool:
     return isinstance(error, UntracedTensor) or "sym" in str(error).lower()
 
 
-def _may_help(way: Way, best: TraceResult, sizes_matter: bool) -> bool:
+def _may_help(options: TraceOptions, best: TraceResult, sizes_matter: bool) -> bool:
     """Return whether tracing this way may keep something that the best trace so far lost."""
-    if not sizes_matter and not way.exporting:
+    if not sizes_matter and not options.exporting:
         return False  # no loss comes from a size, so neither the sample nor the kernels matter
-    if way.conversions:
+    if options.conversions:
         return True
-    if way.strict:
+    if options.strict:
         return best.error is None and bool(best.contradicted)
     return best.avoidable

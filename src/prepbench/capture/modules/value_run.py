@@ -58,7 +58,7 @@ class RunsNeeded(BaseException):
 
 
 @dataclass(frozen=True)
-class Way:
+class TraceOptions:
     """The options of one tracing run.
 
     Attributes:
@@ -115,7 +115,7 @@ class ValueRun:
         """Return whether a symbolic value is derived from an integer inside an input."""
         return self.questions.is_number(value)
 
-    def trace(self, samples: Sequence[Sample], way: Way) -> TraceResult:
+    def trace(self, samples: Sequence[Sample], options: TraceOptions) -> TraceResult:
         """Run the forward once and return its graph, assumptions and error."""
         result = TraceResult(self.builder.graph, self.visits, None, self.builder.constants)
         with ExitStack() as stack:
@@ -123,18 +123,18 @@ class ValueRun:
             # it
             stack.enter_context(numbers_kept())
             buffers = stack.enter_context(restored(self.root, self.function))
-            call = fake_inputs(self.function, samples, self.mode, way.base)
+            call = fake_inputs(self.function, samples, self.mode, options.base)
             result.sizes = call.sizes
-            self.questions.sizes, self.questions.strict = call.sizes, way.strict
+            self.questions.sizes, self.questions.strict = call.sizes, options.strict
             self._add_placeholders(call)
             try:
                 with ExitStack() as around:
                     around.enter_context(types_as_in_eager(self._code()))
-                    if way.conversions:
+                    if options.conversions:
                         around.enter_context(symbolic_conversions(self._code()))
-                    if way.kernels:
+                    if options.kernels:
                         around.enter_context(symbolic_kernels())
-                    if way.exporting:
+                    if options.exporting:
                         around.enter_context(seen_as_exporting())
                     self._forward(call, buffers)
             except Exception as error:
