@@ -507,16 +507,15 @@ def trace_values(
 
 
 def _first_options(bases: Sequence[int]) -> deque[TraceOptions]:
-    """Return the ways to trace with these base samples, fastest first.
+    """Return options to try with these base samples, fastest first.
 
     Torch's Python kernels are slow but specialise fewer sizes, and so may another sample. Models with a code path of
     their own for ``torch.export`` may take it as a last resort, before branches on sizes become leaves.
     """
     first = bases[0]
     with_kernels = [TraceOptions(base, kernels=True) for base in bases]
-    return deque([
-        TraceOptions(first), *with_kernels, TraceOptions(first, kernels=True, exporting=True), TraceOptions(first, kernels=True, strict=True)
-    ])  # fmt: skip
+    last = [TraceOptions(first, kernels=True, exporting=True), TraceOptions(first, kernels=True, strict=True)]
+    return deque([TraceOptions(first), *with_kernels, *last])
 
 
 def _next_options(options: TraceOptions, trace: TraceResult) -> list[TraceOptions]:
