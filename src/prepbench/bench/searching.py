@@ -32,6 +32,7 @@ from prepbench.search.budget import Budget
 from prepbench.search.candidates import name_of_settings
 from prepbench.search.equalised import EqualizableCandidates
 from prepbench.search.mixtures import FLOAT as IN_FLOAT
+from prepbench.search.objective import OBJECTIVES, costs_besides_drop
 from prepbench.search.scoring import is_higher_better
 from prepbench.search.search import search
 from prepbench.search.search_result import SearchCandidate, SearchResult
@@ -49,8 +50,6 @@ _BOUNDS = {
     "max_size_mb": ("at most", "{:.3g} MB"),
 }
 """Quantities a slider may move, in words, and how a place is written; the first that a budget bounds is moved."""
-
-_GOALS = {"latency": "fastest", "size": "smallest", "drop": "most exact"}
 
 
 @dataclass(frozen=True)
@@ -155,7 +154,7 @@ def _why(result: SearchResult, name: str) -> str:
     if not result.reached:
         return result.why[:1].upper() + result.why[1:]
     how = "measured" if result.best.measured else "predicted, not measured"
-    return f"The {_GOALS[result.budget.minimize]} is {name} ({how})."
+    return f"{OBJECTIVES[result.budget.minimize].best.capitalize()} is {name} ({how})."
 
 
 def _values(result: SearchResult, moved: str) -> list[float]:
@@ -166,8 +165,8 @@ def _values(result: SearchResult, moved: str) -> list[float]:
         if moved == "min_metric":
             value, up = score_of(each), False
         else:
-            goal = {"max_drop": "drop", "max_latency_ms": "latency", "max_size_mb": "size"}[moved]
-            value, up = each.value(goal) / (1e6 if goal == "size" else 1.0), True
+            objective = next(one for one in OBJECTIVES.values() if moved in one.bounds)
+            value, up = objective.value(each) / objective.per_unit, True
         if moved == "max_drop":
             value = max(value, 0.0)
         if math.isfinite(value) and (value > 0 or moved in ("max_drop", "min_metric")):
@@ -189,10 +188,10 @@ def _rounded(value: float, *, up: bool) -> float:
 
 
 def axis_of(budget: Budget | None) -> str:
-    """Return the quantity that the chart draws against the score: ``"latency"`` or ``"size"``."""
-    if budget is None or budget.minimize == "latency" or budget.max_latency_ms is not None:
-        return "latency"
-    return "size" if budget.minimize == "size" or budget.max_size_mb is not None else "latency"
+    """Return the objective that the chart draws against the score: one that the budget is about, or the first."""
+    costs = costs_besides_drop()
+    named = (one.name for one in costs if budget and (budget.minimize == one.name or one.bound(budget) is not None))
+    return next(named, costs[0].name)
 
 
 def score_of(candidate: SearchCandidate) -> float:
@@ -240,11 +239,10 @@ def chart_of(found: Found) -> Chart:
     if not points:
         return Chart()
     chart = bench_chart(points, found.metric, found.unit, found.higher_is_better)
-    what = {"latency": "latency (ms per call)", "size": "size (MB)"}[goal]
     measured = sum(each.measured for each in found.placed.values())
     title = f"{found.metric} against {goal} of {len(points)} settings, {measured} of them measured."
     log = ", log scale" if "log scale" in chart.x_title else ""
-    return replace(chart, title=title, x_title=what + log)
+    return replace(chart, title=title, x_title=OBJECTIVES[goal].title + log)
 
 
 def _point(each: SearchCandidate, goal: str, unit: str) -> ChartRun:
@@ -252,7 +250,7 @@ def _point(each: SearchCandidate, goal: str, unit: str) -> ChartRun:
     if set(each.layers.values()) == {IN_FLOAT}:
         kind = "float"
     texts = _texts("", each, unit)
-    at = each.value(goal) / (1e6 if goal == "size" else 1.0)
+    at = each.value(goal) / OBJECTIVES[goal].per_unit
     note = f"{texts.score}, {texts.latency} ms, {texts.size} MB, {'measured' if each.measured else 'predicted'}"
     return ChartRun(each.name, note, kind, score_of(each), at, at, each.spread)
 
@@ -270,8 +268,8 @@ def stops_of(found: Found) -> tuple[str, tuple[BudgetStop, ...], int]:
         for stop in found.stops
     )
     own = next(at for at, stop in enumerate(found.stops) if stop.budget == found.budget)
-    goal = _GOALS[found.budget.minimize]
-    return f"The {goal} with {words}", stops, own
+    best = OBJECTIVES[found.budget.minimize].best
+    return f"{best.capitalize()} with {words}", stops, own
 
 
 # Search on the bench.
