@@ -93,13 +93,13 @@ def main() -> int:
         python = interpreter(environment)
         if python is None:
             lines.append(f"{environment.name}: not run, no Python {' or '.join(environment.python)} is here")
-            print(lines[-1], flush=True)
+            print(lines[-1], file=sys.stderr, flush=True)
             continue
         home = made(environment, python, options.folder)
         began = time.monotonic()
         tables[environment.name] = results(environment, home, options.folder, short=options.short)
         lines.append(f"{environment.name}: {versions(home)}, {time.monotonic() - began:.0f} s")
-        print(lines[-1], flush=True)
+        print(lines[-1], file=sys.stderr, flush=True)
     text, faults = table(tables, lines)
     print(text)
     return bool(faults)
