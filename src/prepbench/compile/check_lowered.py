@@ -14,6 +14,7 @@ from torch import fx
 from prepbench.compile.wrong_operator import UNKNOWN, Blame
 from prepbench.errors import InputError, TargetError, sentence
 from prepbench.inputs import Sample
+from prepbench.internal_errors import raise_if_internal
 from prepbench.quantize.blocks import OPERATOR as BLOCKS
 from prepbench.running.equal_tensors import Closeness
 from prepbench.running.equality import EXACT, difference
@@ -187,9 +188,17 @@ class LoweredCheck:
         given = _clones(sample.args)
         try:
             got = list(self._runtime.run(given))
-        except TargetError as error:
+        except InputError:  # a size beyond those that memory is planned for
+            raise
+        except Exception as error:  # each library has its own
+            raise_if_internal(error, of_libraries=True)
+            if self._blame is None and not isinstance(error, TargetError):  # PyTorch runs a part, which may be a leaf
+                raise
+            told = (
+                str(error) if isinstance(error, TargetError) else f"{self._target} fails: {sentence(error)} {_REMEDY}"
+            )
             where = self._blame.of_failure(sample) if self._blame is not None else ""
-            raise TargetError(" ".join(filter(None, (str(error), f"This is on {name}.", where)))) from error
+            raise TargetError(" ".join(filter(None, (told, f"This is on {name}.", where)))) from error
         if len(got) == len(expected):
             got = [_like(value, right) for value, right in zip(got, expected, strict=True)]
         found = difference(expected, got, self._closeness)
@@ -428,6 +437,7 @@ def _largest(value: Any) -> float:
     return float(torch.where(value.isfinite(), value, 0.0).abs().max())
 
 
+_REMEDY = "Choose another target, or keep the module or line in PyTorch (leaf_modules=)."
 _SINGLE = torch.float32
 # integer kernels round activations in each call to 8 bits, whatever the quantized graph does
 _STEP = 2.0**-7

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from prepbench.errors import TargetError
 from prepbench.inputs import Sample
 from prepbench.running.source_lines import place_in_stack_trace
 from prepbench.settings import DeploymentSettings
@@ -74,7 +73,7 @@ class Blame:
     def _fails(self, nodes: Sequence[fx.Node], sample: Sample) -> bool:
         try:
             self._run(self._returning(nodes), sample.args, len(nodes))
-        except TargetError:
+        except Exception:  # each library has its own
             return True
         return False
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 
 from prepbench.document.model import Failure
-from prepbench.errors import MissingPackageError, PrepbenchError, TargetError, sentence
+from prepbench.errors import MissingPackageError, TargetError
 from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.packages import imported, is_absent
 from prepbench.patching import logs_dropped_here, warnings_ignored_here
@@ -101,16 +101,6 @@ class Runtime(ABC):
             "It has no profiler here that tells of layers. Profile the same model compiled for "
             "OnnxRuntimeDeployment(), OpenVinoDeployment() or EagerDeployment(), or the original model."
         )
-
-
-def failed_call(target: str, error: Exception) -> PrepbenchError:
-    """Return the error of a call that a runtime's library refused while it ran."""
-    if isinstance(error, PrepbenchError):
-        return error
-    return TargetError(
-        f"{target} cannot run this call: {sentence(error)} If PyTorch takes the same inputs, choose another target, or "
-        "keep the module that fails in PyTorch (leaf_modules=)."
-    )
 
 
 class Target(ABC):

@@ -16,7 +16,7 @@ from prepbench.internal_errors import raise_if_internal
 from prepbench.quantize import Constraint, Placement, why_reduce_range
 from prepbench.settings import DeploymentSettings, OnnxRuntimeDeployment
 from prepbench.storage import KeptFolder
-from prepbench.targets.base import NO_LEAVES, EndNames, Lowering, Runtime, failed_call
+from prepbench.targets.base import NO_LEAVES, EndNames, Lowering, Runtime
 from prepbench.targets.kernel_times import KernelTimes, layers_from_text
 from prepbench.targets.onnx.export import FILE, export_onnx
 from prepbench.targets.onnx.layers import LAYERS
@@ -81,11 +81,7 @@ class OnnxRuntime(Runtime):
         return options
 
     def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
-        tensors = list(self._tensors(leaves).values())
-        try:
-            return self._calls.run(tensors)
-        except Exception as error:  # the library has a class for each status
-            raise failed_call("ONNX Runtime", error) from error
+        return self._calls.run(list(self._tensors(leaves).values()))
 
     def feeds(self, leaves: Sequence[Any]) -> dict[str, Any]:
         """Return the input arrays of the file by name."""

@@ -17,7 +17,7 @@ from prepbench.errors import TargetError
 from prepbench.quantize import RECURRENT_IN_FLOAT, Constraint, Placement, why_reduce_range
 from prepbench.settings import DeploymentSettings, OpenVinoDeployment
 from prepbench.storage import KeptFolder, temporary_folder
-from prepbench.targets.base import NO_LEAVES, EndNames, Lowering, Runtime, failed_call
+from prepbench.targets.base import NO_LEAVES, EndNames, Lowering, Runtime
 from prepbench.targets.kernel_times import KernelTimes, layers_from_text
 from prepbench.targets.onnx.export import export_onnx
 from prepbench.targets.onnx.layers import LAYERS
@@ -82,10 +82,7 @@ class OpenVino(Runtime):
     def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
         request = self._requests.take()
         inputs = self._set_inputs(request, leaves)
-        try:
-            request.infer(share_outputs=True)  # else it also returns unused copies of the results
-        except RuntimeError as error:
-            raise failed_call("OpenVINO", error) from error
+        request.infer(share_outputs=True)  # else it also returns unused copies of the results
         return self._requests.outputs(request, inputs)
 
     def _set_inputs(self, request: Any, leaves: Sequence[Any]) -> list[torch.Tensor]:
