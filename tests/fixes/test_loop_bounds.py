@@ -196,7 +196,7 @@ def test_a_module_with_a_proven_fix_and_a_draft_has_the_draft_alone() -> None:
         bench.apply_fixes()
     bench.apply_fix("", anyway=True)
     assert bench.summary().failures[0].fixed
-    assert not pb.capture(bench._captures.model(("",)), small()).leaves
+    assert not pb.capture(bench.captures.model(("",)), small()).leaves
 
 
 def test_a_bound_that_the_user_gives_makes_a_fix() -> None:
@@ -234,7 +234,7 @@ def test_the_bench_applies_a_draft_by_itself_only() -> None:
     assert bench.state.fixes == ("first", "second")
     assert any(text.startswith("Fix of second: the loop on line") for text in bench.summary().assumptions)
     assert {card.fqn: card.fixed for card in bench.summary().failures} == {"first": True, "second": True}
-    assert isinstance(bench._captures.fixes["second"], Draft)
+    assert isinstance(bench.captures.fixes["second"], Draft)
 
 
 def test_gradients_that_are_nearly_nothing_are_equal() -> None:
