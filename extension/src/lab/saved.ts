@@ -24,7 +24,7 @@ export function parseBench(text: string): SavedBench {
     data = JSON.parse(text);
   } catch (error) {
     const why = error instanceof Error ? error.message : String(error);
-    throw new DocumentError(`The file is no JSON, or it is cut off (${why}). Save the bench again.`);
+    throw new DocumentError(`The file is not valid JSON, or it is cut off (${why}). Save the bench again.`);
   }
   return checkBench(data);
 }

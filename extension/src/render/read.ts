@@ -55,7 +55,7 @@ function parse(text: string): unknown {
     return JSON.parse(text);
   } catch (error) {
     const why = error instanceof Error ? error.message : String(error);
-    throw new DocumentError(`The document is no JSON, or it is cut off (${why}). ${AGAIN}`);
+    throw new DocumentError(`The document is not valid JSON, or it is cut off (${why}). ${AGAIN}`);
   }
 }
 
