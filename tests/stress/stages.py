@@ -68,7 +68,7 @@ class Files:
         self._new = _compiled(model, lambda step: None)
         self._collection = pb.recursive_trace(model, inputs=samples())
         self._old.save(place / "model")
-        for name in ("model.onnx", "page.html", "model.graph.json"):
+        for name in ("model.onnx", "model.onnx.conditions.json", "page.html", "model.graph.json"):
             (place / name).write_text("old")
         self._temporary = self._kept()
         self._names = sorted([*os.listdir(place), "benches"])
@@ -99,6 +99,9 @@ class Files:
             import onnx
 
             onnx.checker.check_model(onnx.load_from_string(content))
+        conditions = (self._place / "model.onnx.conditions.json").read_text()
+        if (conditions == "old") is not (content == b"old"):
+            found.append("the exported model and its conditions are not of one export")
         if (page := (self._place / "page.html").read_text()) != "old" and not page.rstrip().endswith("</html>"):
             found.append("the page is cut")
         if names := sorted(set(os.listdir(self._place)) ^ set(self._names)):
