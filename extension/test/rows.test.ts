@@ -144,5 +144,5 @@ it("sorts and filters 10,000 layers in a moment", () => {
   }
   const worst = [...slowest].sort((a, b) => b[1] - a[1]);
   process.stdout.write(`10,003 layers, ms: ${worst.map(([what, ms]) => `${what} ${ms.toFixed(1)}`).join(", ")}\n`);
-  expect(worst[0]![1]).toBeLessThan(50);
+  expect(worst[0]![1]).toBeLessThan(100);
 });
