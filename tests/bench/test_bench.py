@@ -180,3 +180,11 @@ def test_every_target_can_be_chosen(bench: pb.Bench) -> None:
     for name, settings in TARGETS.items():
         bench.set_target(name)
         assert f"deployment_settings=pb.{settings.__name__}()" in bench.code()
+
+
+def test_what_a_bench_was_given_says_how_to_replace_it() -> None:
+    bench = pb.Bench(torch.nn.Linear(4, 2), tracing_inputs=[torch.ones(2, 4), torch.ones(3, 4)])
+    with pytest.raises(SettingsError, match=r"Make another bench: pb\.Bench\(model, data=\.\.\.\)"):
+        bench.data = [1]
+    with pytest.raises(SettingsError, match="can be read only"):
+        bench.comparison = None

@@ -17,6 +17,7 @@ from prepbench.bench.recovering import Training
 from prepbench.bench.runs import Runs
 from prepbench.bench.searching import Search
 from prepbench.bench.summary import BenchSummary
+from prepbench.errors import SettingsError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -69,4 +70,12 @@ def value_of(part: str, value: Callable[[Any], T]) -> T:
 
 def attribute_of(path: str) -> Any:
     """Return a property of the whole that reads an attribute of a part, such as ``"inputs.model"``."""
-    return property(attrgetter(path), doc="")  # else it would have the docstring of attrgetter
+    part, _, name = path.partition(".")
+
+    def refused(whole: Any, value: Any) -> None:
+        if part == "inputs":
+            given = "..." if name == "model" else f"model, {name}=..."
+            raise SettingsError(f"bench.{name} cannot be replaced. Make another bench: pb.Bench({given}).")
+        raise SettingsError(f"bench.{name} is what the bench found or what is selected; it can be read only.")
+
+    return property(attrgetter(path), refused, doc="")  # else it would have the docstring of attrgetter
