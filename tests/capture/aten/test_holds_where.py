@@ -14,6 +14,7 @@ import prepbench as pb
 from prepbench.capture.aten import holds_where
 from prepbench.capture.aten.holds_where import HoldsWhere, Trial
 from prepbench.capture.sizes.conditions import SizeCondition
+from prepbench.errors import InputError
 
 EVEN = "Equality(Mod(Symbol('s0'), Integer(2)), Integer(0))"
 
@@ -138,3 +139,42 @@ def test_a_model_that_ends_for_no_empty_tensor_is_given_up(monkeypatch: pytest.M
         return x.sin()
 
     assert conditions(forward, *SHAPES) == []
+
+
+class PoolsAndChunks(nn.Module):
+    """Asks for the size of the last chunk, which makes no difference, and implies the number of chunks, which does."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows, columns = x.shape
+        if columns // 4 >= rows:
+            x = nn.functional.max_pool1d(x[:, None, 1:], 3, 2, 1).squeeze(1)
+        return torch.cat(x.chunk(4, 1)[::-1], 1)
+
+
+def test_what_follows_from_an_idle_guard_is_tried_by_itself() -> None:
+    model = PoolsAndChunks()
+    axes = pb.DynamicAxes.infer([torch.randn(2, 11)], model).set("x", 0, True).set("x", 1, True)
+    compiled = pb.compile_model(model, tracing_inputs=[torch.randn(2, 11)], dynamic_axes=axes)
+    right = set()
+    for rows in (1, 2, 3):
+        for columns in range(2, 26):
+            x = torch.randn(rows, columns)
+            try:
+                result = compiled(x)
+            except InputError:
+                continue
+            torch.testing.assert_close(result, model(x))
+            right.add((rows, columns))
+    assert {(2, 11), (2, 12), (2, 13), (3, 13)} <= right
+
+
+def test_one_empty_axis_tells_nothing_about_another() -> None:
+    rows, columns = (0, 0), (0, 1)
+    odd = SizeCondition("x.shape[1] must be even", ("x.shape[1]",), None, EVEN, (columns,), is_own=False)
+    some = "Unequality(Symbol('s0'), Integer(0))"
+    filled = SizeCondition("x.shape[0] must not be 0", ("x.shape[0]",), None, some, (rows,), is_own=False)
+    sample = pb.Sample((torch.ones(0, 5),))
+    empty = Trial(sample, {rows: 0, columns: 5}, equal=True, made=(rows, "x.shape[0]", 0))
+    assert HoldsWhere((), (odd,), (empty,)).conditions() == (odd,)
+    whole = replace(empty, sizes={rows: 0, columns: 4})
+    assert HoldsWhere((), (odd, filled), (whole,)).conditions() == (odd,)

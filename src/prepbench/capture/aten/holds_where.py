@@ -11,7 +11,7 @@ import functools
 import itertools
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from prepbench.capture.aten.idle_questions import guarded_size
 from prepbench.capture.sizes.axis import Axis
 from prepbench.capture.sizes.conditions import CONDITIONS, Asked, SizeCondition, SizeConditions
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
-from prepbench.capture.sizes.resizing import Groups, linked_axes, resized_to_fit, sizes_in
+from prepbench.capture.sizes.resizing import linked_axes, resized_to_fit, sizes_in
 from prepbench.capture.sizes.sample_sizes import size_key
 from prepbench.capture.sizes.size_formulas import formula_text, python_text
 from prepbench.document.model import SourceLine
@@ -62,6 +62,31 @@ class Trial:
     made: tuple[Place, str, int] | None = None
 
 
+def _mattering(conditions: Iterable[SizeCondition], trials: Sequence[tuple[Trial, bool]]) -> list[SizeCondition]:
+    """Return the guards without those that make no difference where the others hold.
+
+    Args:
+        conditions: in the order in which they may be left out.
+        trials: with whether the graph was right in each.
+    """
+    kept = list(conditions)
+    for condition in tuple(kept):
+        others = [one for one in kept if one is not condition]
+        found = [
+            (is_equal, trial.made)
+            for trial, is_equal in trials
+            if breaks(trial.sizes, condition) and not any(breaks(trial.sizes, other) for other in others)
+        ]
+        # A trial with a size of 0 or 1 may fail for that size alone, which becomes a condition of its own. So it
+        # decides about this condition only if no trial with larger sizes breaks it. Untried means that it matters.
+        told = [is_equal for is_equal, made in found if not made]
+        # where one size is 0, results are empty, and equal whatever the graph does with the others
+        told = told or [is_equal and (made[2] > 0 or condition.places == made[:1]) for is_equal, made in found if made]
+        if told and all(told):
+            kept = others
+    return kept
+
+
 @dataclass(frozen=True)
 class HoldsWhere:
     """The conditions on sizes that a captured graph assumes.
@@ -92,14 +117,7 @@ class HoldsWhere:
             (trial, trial.equal and (all_right or are_right is None or are_right([trial.sample])))
             for trial in self.trials
         ]
-        kept = list(self.firm)
-        for condition in self.doubtful:
-            found = [(is_equal, trial.made) for trial, is_equal in open_ones if breaks(trial.sizes, condition)]
-            # A trial with a size of 0 or 1 may fail for that size alone, which becomes a condition of its own below. So
-            # it decides about this condition only if no trial with larger sizes breaks it. Untried means kept.
-            told = [is_equal for is_equal, made in found if not made] or [is_equal for is_equal, _ in found]
-            if not told or not all(told):
-                kept.append(condition)
+        kept = [*self.firm, *_mattering(self.doubtful, open_ones)]
         for condition in self.edges:
             if not all(is_equal for trial, is_equal in open_ones if breaks(trial.sizes, condition)):
                 # the strict condition replaces the firm one that _with_edge had widened: both were one question
@@ -179,13 +197,42 @@ def holds_where(
     parts = _sorted([pair for pair in found if not any(breaks(sizes, pair[1]) for sizes in seen)])
     roles = {f"{axis.path}.shape[{axis.dim}]": _role(axis) for axis in axes.dynamic}
     firm, doubtful, edges = (tuple(_told(*pair, roles) for pair in part) for part in parts)
-    told = HoldsWhere(firm, doubtful, edges=edges)
     judge = _Judge(program, model, noted)
     # the smallest sample, because every trial is made from it, and runs the model and the program
     base = min(samples, key=lambda sample: sum(of(sample).values()))
-    made = _made_calls(model, base, axes, told, of, places)
-    trials = [replace(trial, equal=equal) for trial in made if (equal := judge.is_right(trial.sample)) is not None]
-    return replace(told, trials=tuple(trials))
+    calls = _MadeCalls(model, base, axes, firm, of, places)
+
+    def judged(made: Iterable[Trial]) -> list[Trial]:
+        return [replace(trial, equal=equal) for trial in made if (equal := judge.is_right(trial.sample)) is not None]
+
+    # edges first: their trials decide about firm conditions, and the number of trials is limited
+    trials = judged(calls.small())
+    trials += judged(calls.breaking(edges))
+    tried: list[SizeCondition] = []
+    mattering: list[SizeCondition] = []
+    while doubtful:
+        # those that follow from others wait: if the others turn out to make no difference, these may
+        independent, doubtful = _independent(doubtful, (*firm, *mattering))
+        if not independent:
+            break
+        for condition in independent:
+            trials += judged(calls.breaking([condition], mattering))
+            tried.append(condition)
+            mattering = _mattering(tried, [(trial, trial.equal) for trial in trials])
+    return HoldsWhere(firm, tuple(tried), edges=edges, trials=tuple(trials))
+
+
+def _independent(
+    conditions: Sequence[SizeCondition], known: Sequence[SizeCondition]
+) -> tuple[list[SizeCondition], tuple[SizeCondition, ...]]:
+    """Return the conditions that do not follow from those known and those before them, and the others."""
+    independent: list[SizeCondition] = []
+    others: list[SizeCondition] = []
+    for condition in conditions:
+        before = [one for one in (*known, *independent) if set(one.places) <= set(condition.places)]
+        is_new = condition.is_own or _broken_at(condition, 2, before)
+        (independent if is_new else others).append(condition)
+    return independent, tuple(others)
 
 
 def paths_of(program: Program, model: torch.nn.Module) -> list[str]:
@@ -267,7 +314,7 @@ def _ranges(program: Program, places: Mapping[tuple[str, ...], Place], paths: Se
 
 
 def _sorted(found: Sequence[Found]) -> tuple[list[Found], list[Found], list[Found]]:
-    """Return the firm conditions, the doubtful ones that do not follow from others, and the edges."""
+    """Return the firm conditions, the doubtful ones, and the edges."""
     firm: list[Found] = []
     doubtful: list[Found] = []
     edges: list[Found] = []
@@ -285,12 +332,7 @@ def _sorted(found: Sequence[Found]) -> tuple[list[Found], list[Found], list[Foun
     # short formulas first: each is kept only if those before it leave sizes that break it, so the order decides which
     # of several equivalent conditions the user reads. The model's own are always kept.
     doubtful.sort(key=lambda pair: (not pair[1].is_own, len(pair[1].formula)))
-    kept: list[Found] = []
-    for asked, condition in doubtful:
-        known = [other for _, other in (*firm, *kept) if set(other.places) <= set(condition.places)]
-        if condition.is_own or _broken_at(condition, 2, known):
-            kept.append((asked, condition))
-    return firm, kept, edges
+    return firm, doubtful, edges
 
 
 _EDGES = {sympy.StrictGreaterThan: sympy.GreaterThan, sympy.StrictLessThan: sympy.LessThan}
@@ -367,57 +409,102 @@ def _told(asked: Asked, condition: SizeCondition, roles: Mapping[str, str]) -> S
     return replace(condition, text=text)
 
 
-def _made_calls(
-    model: torch.nn.Module,
-    base: Sample,
-    axes: DynamicAxes,
-    told: HoldsWhere,
-    of: Callable[[Sample], dict[Place, int]],
-    places: Mapping[tuple[str, ...], Place],
-) -> Iterator[Trial]:
-    """Yield trial calls with sizes of 0 and 1, with the smallest sizes allowed, and with sizes that break torch's
-    guards.
-    """
-    groups = linked_axes(axes)
-    now = of(base)
-    done: set[tuple[tuple[Place, int], ...]] = set()
+class _MadeCalls:
+    """Makes trial calls, each of other sizes.
 
-    def made(change: Mapping[str, int]) -> tuple[Sample, dict[Place, int]] | None:
+    Args:
+        model: takes the calls.
+        base: the sample that they are made from.
+        axes: the dynamic axes of the model.
+        firm: conditions that each call meets.
+        of: gives the sizes of a call.
+        places: those of the sizes by their names.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        base: Sample,
+        axes: DynamicAxes,
+        firm: Sequence[SizeCondition],
+        of: Callable[[Sample], dict[Place, int]],
+        places: Mapping[tuple[str, ...], Place],
+    ) -> None:
+        self._model, self._base, self._firm, self._of, self._places = model, base, firm, of, places
+        self._groups, self._now = linked_axes(axes), of(base)
+        self._done: set[tuple[tuple[Place, int], ...]] = set()
+        self._left = _TRIALS
+
+    def small(self) -> Iterator[Trial]:
+        """Yield calls with sizes of 0 and 1, and with the smallest sizes allowed."""
+        for symbol, group in self._groups.items():
+            where = {
+                (axis.path, axis.dim): self._places.get(size_key(f"{axis.path}.shape[{axis.dim}]")) for axis in group
+            }
+            axis = min(group, key=lambda axis: axis.sizes[0])
+            place = where[axis.path, axis.dim]
+            # samples are resized by repeating entries, and an empty one has none
+            if place is None or not self._now.get(place):
+                continue
+            for size in (1, 0, *_smallest_allowed(self._firm, place, min(axis.sizes))):
+                if size in axis.sizes or not axis.allows(size):
+                    continue
+                small = (place, f"{axis.path}.shape[{axis.dim}]", size) if size < 2 else None
+                # With the other sizes as in the sample alone, a wrong result may have the right shape by chance, e.g.
+                # by broadcasting; so the small size is also tried with all others one larger.
+                longer = dict.fromkeys((other for other in self._groups if other != symbol), 1) if small else {}
+                step = {symbol: size - self._now[place]}
+                for change in (step, {**longer, **step}):
+                    if (call := self._made(change)) is not None and call[1][place] == size:
+                        yield Trial(*call, equal=False, made=small)
+
+    def breaking(self, conditions: Iterable[SizeCondition], others: Sequence[SizeCondition] = ()) -> Iterator[Trial]:
+        """Yield calls that break conditions, as long as there are some left of the number that may be made.
+
+        Args:
+            conditions: to break, each by two calls.
+            others: conditions that the calls meet, so that they tell about the broken one alone.
+        """
+        for condition in conditions:
+            for change in itertools.islice(self._breaking(condition, others), 2):
+                if self._left and (call := self._made(change)) is not None and breaks(call[1], condition):
+                    self._left -= 1
+                    yield Trial(*call, equal=False)
+
+    def _breaking(self, condition: SizeCondition, others: Sequence[SizeCondition]) -> Iterator[dict[str, int]]:
+        """Yield changes of one or two sizes that break a condition, and meet the others and the firm ones, the smallest
+        first.
+        """
+        now, met = self._now, (*self._firm, *others)
+        behind = {
+            symbol: [where for axis in group if (where := self._places.get(size_key(f"{axis.path}.shape[{axis.dim}]")))]
+            for symbol, group in self._groups.items()
+        }
+        moved = [symbol for symbol, where in behind.items() if set(where) & set(condition.places)]
+        for symbols in (*((symbol,) for symbol in moved), *itertools.combinations(moved, 2)):
+            for change in _changes(symbols, behind, now):
+                sizes = dict(now)
+                for symbol, step in change.items():
+                    sizes |= {where: now[where] + step for where in behind[symbol] if where in now}
+                is_call = min(sizes.values(), default=0) >= 0 and not any(breaks(sizes, one) for one in met)
+                if is_call and breaks(sizes, condition):
+                    yield change
+
+    def _place(self, axis: Axis) -> Place | None:
+        return self._places.get(size_key(f"{axis.path}.shape[{axis.dim}]"))
+
+    def _made(self, change: Mapping[str, int]) -> tuple[Sample, dict[Place, int]] | None:
         try:
             with TimeLimit(LONGEST):
-                sample = resized_to_fit(model, base, change, groups)
+                sample = resized_to_fit(self._model, self._base, change, self._groups)
         except TimeLimitReached:
             return None
-        sizes = of(sample)
+        sizes = self._of(sample)
         key = tuple(sorted(sizes.items()))
-        if key in done or sizes == now or any(breaks(sizes, condition) for condition in told.firm):
+        if key in self._done or sizes == self._now or any(breaks(sizes, condition) for condition in self._firm):
             return None
-        done.add(key)
+        self._done.add(key)
         return sample, sizes
-
-    for symbol, group in groups.items():
-        where = {(axis.path, axis.dim): places.get(size_key(f"{axis.path}.shape[{axis.dim}]")) for axis in group}
-        axis = min(group, key=lambda axis: axis.sizes[0])
-        place = where[axis.path, axis.dim]
-        if place is None or not now.get(place):  # samples are resized by repeating entries, and an empty one has none
-            continue
-        for size in (1, 0, *_smallest_allowed(told.firm, place, min(axis.sizes))):
-            if size in axis.sizes or not axis.allows(size):
-                continue
-            small = (place, f"{axis.path}.shape[{axis.dim}]", size) if size < 2 else None
-            # With the other sizes as in the sample alone, a wrong result may have the right shape by chance, e.g. by
-            # broadcasting; so the small size is also tried with all others one larger.
-            longer = dict.fromkeys((other for other in groups if other != symbol), 1) if small else {}
-            for change in ({symbol: size - now[place]}, {**longer, symbol: size - now[place]}):
-                if (call := made(change)) is not None and call[1][place] == size:
-                    yield Trial(*call, equal=False, made=small)
-    # edges first: their trials decide about firm conditions, and the budget is shared
-    left = _TRIALS
-    for condition in (*told.edges, *told.doubtful):
-        for change in itertools.islice(_breaking(condition, groups, now, places), 2):
-            if left and (call := made(change)) is not None and breaks(call[1], condition):
-                left -= 1
-                yield Trial(*call, equal=False)
 
 
 def _smallest_allowed(firm: Sequence[SizeCondition], place: Place, seen: int) -> list[int]:
@@ -427,24 +514,6 @@ def _smallest_allowed(firm: Sequence[SizeCondition], place: Place, seen: int) ->
         return []
     allowed = (size for size in range(2, seen) if all(condition.holds((size,)) is not False for condition in own))
     return list(itertools.islice(allowed, 1))
-
-
-def _breaking(
-    condition: SizeCondition, groups: Groups, now: Sizes, places: Mapping[tuple[str, ...], Place]
-) -> Iterator[dict[str, int]]:
-    """Yield changes of one or two sizes that break a condition, the smallest first."""
-    behind = {
-        symbol: [where for axis in group if (where := places.get(size_key(f"{axis.path}.shape[{axis.dim}]")))]
-        for symbol, group in groups.items()
-    }
-    moved = [symbol for symbol, where in behind.items() if set(where) & set(condition.places)]
-    for symbols in (*((symbol,) for symbol in moved), *itertools.combinations(moved, 2)):
-        for change in _changes(symbols, behind, now):
-            sizes = dict(now)
-            for symbol, step in change.items():
-                sizes |= {where: now[where] + step for where in behind[symbol] if where in now}
-            if min(sizes.values(), default=0) >= 0 and breaks(sizes, condition):
-                yield change
 
 
 def _changes(symbols: Sequence[str], behind: Mapping[str, Sequence[Place]], now: Sizes) -> Iterator[dict[str, int]]:
