@@ -274,6 +274,22 @@ def test_a_size_beyond_the_plan_is_an_error_with_the_bound(int8: pb.CompiledMode
         int8(noise(1000, 3, 8, 8))
 
 
+class PoolsToOne(nn.Module):
+    """Computes a size that is 1 for the first sample, for which torch asks in which order a tensor lies in memory."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        resized = nn.functional.interpolate(x[:, None], size=x.shape[0], mode="linear")
+        return nn.functional.avg_pool1d(resized, 2, 3, ceil_mode=True)
+
+
+def test_a_computed_size_of_one_does_not_make_an_axis_static() -> None:
+    net = PoolsToOne().eval()
+    samples = [noise(2, 9), noise(4, 7)]
+    compiled = pb.compile_model(net, tracing_inputs=samples, deployment_settings=pb.ExecuTorchDeployment())
+    for x in (*samples, noise(7, 20), noise(3, 8)):
+        torch.testing.assert_close(compiled(x), net(x))
+
+
 def test_the_user_decides_how_far_sizes_may_grow() -> None:
     net = nn.Linear(4, 2).eval()
     settings = pb.ExecuTorchDeployment(max_size_factor=300)

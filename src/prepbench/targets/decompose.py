@@ -13,6 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from prepbench._torch_compat.operators import OpOverload
 from prepbench._torch_compat.programs import with_graph
+from prepbench._torch_compat.sizes import exact_zero_one
 from prepbench.patching import warnings_ignored_here
 
 Program = torch.export.ExportedProgram
@@ -61,7 +62,8 @@ def _traced(node: fx.Node, decomposition: Callable[..., Any]) -> fx.GraphModule 
         is_taken = result is not NotImplemented
         return result if is_taken else given[0]
 
-    with warnings_ignored_here(), torch.no_grad():  # torch warns about its own internals
+    # torch warns about its own internals, and would narrow the program's sizes where one computed from them is 1
+    with warnings_ignored_here(), torch.no_grad(), exact_zero_one():
         values = [operand.meta["val"] for operand in operands]
         steps = make_fx(run, tracing_mode="symbolic", pre_dispatch=True)(*values)
     return steps if is_taken else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -34,19 +34,18 @@ def export_again(
     """
     shapes = tuple(dict.fromkeys(dims, torch.export.Dim.AUTO) if dims else None for dims in dynamic)
 
-    def exported(exact: bool) -> Program:
-        with torch.no_grad(), exact_zero_one() if exact else nullcontext():
+    def exported(context: AbstractContextManager[Any]) -> Program:
+        with torch.no_grad(), context:
             return torch.export.export(
                 module, tuple(inputs), dynamic_shapes=(shapes,) if _is_variadic(module) else shapes, strict=False
             )
 
-    exact = is_exact(module.graph)
     try:
-        program = exported(exact)
+        program = exported(traced_alike(module.graph))
     except AssertionError:  # torch 2.13 cannot solve some of its own guards under the assumption of sizes of 2 and more
-        if exact:
+        if is_exact(module.graph):
             raise
-        program = exported(True)
+        program = exported(exact_zero_one())
     names = program.graph_signature.user_inputs
     for name, wanted, found in zip(names, dynamic, dynamic_sizes(program), strict=True):
         if found.keys() != set(wanted):
@@ -58,6 +57,15 @@ def is_exact(graph: fx.Graph) -> bool:
     """Return whether a graph was traced without the assumption that dynamic sizes are at least 2."""
     values = [node.meta.get("val") for node in graph.find_nodes(op="placeholder")]
     return any(smallest(size) < 2 for value in values for size in sizes_of(value).values())
+
+
+def traced_alike(graph: fx.Graph) -> AbstractContextManager[Any]:
+    """A context in which a graph is traced again with the assumptions about sizes of 0 and 1 of its first tracing.
+
+    Otherwise torch guards on a computed size that is 1 for the example inputs (it asks for the memory format of a
+    ``[2, 1, 1]``), which makes the sizes that it is computed from static.
+    """
+    return exact_zero_one() if is_exact(graph) else nullcontext()
 
 
 def dynamic_sizes(program: Program) -> list[dict[int, Any]]:

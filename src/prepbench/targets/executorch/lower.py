@@ -24,6 +24,7 @@ from prepbench._torch_compat import pytree
 from prepbench._torch_compat.checks import needed_for
 from prepbench._torch_compat.number_analysis import is_unbounded
 from prepbench._torch_compat.operators import OpOverload, schema_of
+from prepbench._torch_compat.sizes import exact_zero_one
 from prepbench.capture.aten.export_again import dynamic_sizes
 from prepbench.capture.sizes.sample_sizes import value_at
 from prepbench.errors import TargetError, sentence
@@ -75,9 +76,15 @@ def to_pte(program: Program, max_size_factor: int | None) -> tuple[bytes, Instru
     Raises:
         TargetError: an operator has neither a kernel of XNNPACK nor a portable one.
     """
+    rewritten = _rewritten(program)
+    with exact_zero_one():
+        return _to_pte(rewritten, max_size_factor)
+
+
+def _to_pte(rewritten: Program, max_size_factor: int | None) -> tuple[bytes, InstructionLayers]:
     from executorch.exir import ExecutorchBackendConfig
 
-    rewritten = _rewritten(program)
+    dynamic = [set(sizes) for sizes in dynamic_sizes(rewritten)]
     edge = _edge(rewritten)
     graph = edge.exported_program().graph
     missing = _without_kernel(graph)
@@ -89,12 +96,18 @@ def to_pte(program: Program, max_size_factor: int | None) -> tuple[bytes, Instru
     try:
         places = layers_by_handle(edge)
         lowered = edge.to_executorch(ExecutorchBackendConfig(sym_shape_eval_pass={"forward": sizes}))
-        return bytes(lowered.buffer), instruction_layers(edge, lowered, places)
+        written = bytes(lowered.buffer), instruction_layers(edge, lowered, places)
     except (RuntimeError, AssertionError) as error:  # its passes raise untyped errors
         raise_if_internal(error)
         raise TargetError(
             f"ExecuTorch cannot plan memory for the graph: {sentence(error)} Choose another target for this model."
         ) from error
+    if dynamic != [set(sizes) for sizes in dynamic_sizes(rewritten)]:
+        raise TargetError(
+            "ExecuTorch lowers the graph for the sizes of one of the tracing inputs only. Make the dynamic axes static "
+            "(DynamicAxes.set), or choose another target."
+        )
+    return written
 
 
 def _affordable(graph: fx.Graph, program: Program) -> int:

@@ -14,8 +14,7 @@ import torch
 
 from prepbench._torch_compat.inductor import compile_package, find_cpp_compiler, inductor_options
 from prepbench._torch_compat.scans import scans_in
-from prepbench._torch_compat.sizes import exact_zero_one
-from prepbench.capture.aten.export_again import is_exact
+from prepbench.capture.aten.export_again import traced_alike
 from prepbench.errors import ArtifactError, MissingPackageError, TargetError, sentence
 from prepbench.internal_errors import raise_if_internal
 from prepbench.patching import logs_dropped_here, warnings_ignored_here
@@ -167,9 +166,7 @@ class InductorTarget(Target):
 
 
 def _compile(program: torch.export.ExportedProgram, lowering: Lowering, file: Path, options: dict[str, Any]) -> None:
-    # a program that was traced exactly for sizes 0 and 1 is compiled without the assumption of at least 2
-    exact = exact_zero_one() if is_exact(program.graph) else contextlib.nullcontext()
-    with torch.no_grad(), _quiet(), exact:
+    with torch.no_grad(), _quiet(), traced_alike(program.graph):
         compile_package(program, file, options)
         write_dim_orders(file, [leaf for leaf in _examples(lowering) if isinstance(leaf, torch.Tensor)])
 

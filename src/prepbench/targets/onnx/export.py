@@ -25,6 +25,7 @@ from prepbench._torch_compat.onnx_exporter import (
 )
 from prepbench._torch_compat.programs import without_guards
 from prepbench._torch_compat.sizes import forget_pending_sizes
+from prepbench.capture.aten.export_again import traced_alike
 from prepbench.errors import TargetError, sentence
 from prepbench.freed_memory import give_back
 from prepbench.internal_errors import raise_if_internal
@@ -130,7 +131,8 @@ def _export(lowering: Lowering) -> Any:
     # without gradients, because their rules refuse some operators on complex numbers
     decomposed = decomposing(functools.partial(lowering.derived, "operators of ONNX"))
     try:
-        with _quiet(), torch.no_grad(), decomposed, translations_read_once(), exact_rules() as exact:
+        alike = traced_alike(lowering.program.graph)
+        with _quiet(), torch.no_grad(), alike, decomposed, translations_read_once(), exact_rules() as exact:
             return torch.onnx.export(
                 without_guards(lowering.program),
                 dynamo=True,
