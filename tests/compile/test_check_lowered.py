@@ -337,6 +337,20 @@ def test_where_rounding_decides_a_target_may_round_otherwise() -> None:
         check_one(lambda leaves: [((leaves[0].double() + 3e4) - 3e4).float() * 1.5], Cancels())
 
 
+class Thirds(nn.Module):
+    """The mean is exactly 0 in PyTorch, of whole numbers that other rounding of the input does not move."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        whole = (x * 3).to(torch.int32).float() / 2
+        return (torch.stack([whole, -whole]).mean(0),)
+
+
+def test_what_cancels_exactly_may_be_as_far_off_as_its_parts_round() -> None:
+    check_one(lambda leaves: [Thirds()(*leaves)[0] - 5e-8 * leaves[0]], Thirds())
+    with pytest.raises(TargetError, match="Abacus does not compute"):
+        check_one(lambda leaves: [Thirds()(*leaves)[0] - 5e-3 * leaves[0]], Thirds())
+
+
 class DoublesFlat(nn.Module):
     """Does something else for rows that are nearly of one value."""
 

@@ -194,8 +194,8 @@ def reliable(model: torch.nn.Module, call: Call) -> Any:
     """
     try:
         with torch.no_grad():
-            with RoundedOtherwise():
-                moved = model(*(x.clone() for x in call))
+            with RoundedOtherwise():  # several times: of equal values, the first may be chosen again by chance
+                moved = [model(*(x.clone() for x in call)) for _ in range(5)]
             expected = model(*(x.clone() for x in call))
             precise = model.double()(*(x.double() for x in call))
     except Exception:
@@ -204,7 +204,7 @@ def reliable(model: torch.nn.Module, call: Call) -> Any:
         model.float()
     exact = [leaf.to(one.dtype) if isinstance(leaf, torch.Tensor) else leaf
              for leaf, one in zip(pytree.tree_leaves(precise), pytree.tree_leaves(expected), strict=True)]  # fmt: skip
-    others = (pytree.tree_unflatten(exact, pytree.tree_structure(expected)), moved)
+    others = (pytree.tree_unflatten(exact, pytree.tree_structure(expected)), *moved)
     return None if any(difference(expected, other, share=0.2) for other in others) else expected
 
 

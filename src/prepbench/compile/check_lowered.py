@@ -270,9 +270,19 @@ class LoweredCheck:
         if len(expected) != len(got):
             return False
         moved = list(rounded_otherwise(self._program, self._module, sample, self._unit))
-        return all(
-            self._is_within(place, right, value, [result[place] for result in moved], largest)
+        off = [
+            place
             for place, (right, value) in enumerate(zip(expected, got, strict=True))
+            if not self._is_within(place, right, value, [result[place] for result in moved], largest)
+        ]
+        # what cancels exactly in PyTorch, such as a mean of whole numbers, moves with the values before it only
+        if off and not self._decides:
+            moved += [
+                list(_WithNoise(self._program, self._unit / 2, seed).run(*_clones(sample.args))) for seed in (0, 1)
+            ]
+        return all(
+            self._is_within(place, expected[place], got[place], [result[place] for result in moved], largest)
+            for place in off
         )
 
     def _is_no_noisier(self, place: int, right: Any, value: Any, moved: Sequence[Any], _: float) -> bool:
