@@ -19,6 +19,9 @@ from prepbench.settings.rules import LayerNames, check_rule
 _QUANTIZING = ("skip_quantization", "weights_num_bits", "activations_num_bits", "prefer_weights_only_quantization")
 """The settings that take a layer out of float."""
 
+# decisions that are remembered, each for some rules
+_KEPT = 6
+
 Rules = Mapping[str, LayerQuantizationSettings]
 
 
@@ -29,6 +32,7 @@ class LayerRulesOf:
         self.names = LayerNames(model)
         self.layers = tuple(quantizable_layers(model, tables=True))
         self.tables = frozenset(fqn for fqn in self.layers if is_table(self.names.modules[fqn]))
+        self._explained: list[tuple[QuantizationSettings, list[Any], tuple[ExplainedLayer, ...]]] = []
 
     @property
     def has_others(self) -> bool:
@@ -39,7 +43,12 @@ class LayerRulesOf:
         """Return the decision for each layer that these settings can quantize; embeddings count for weight-only
         settings.
         """
-        return tuple(explain_layers(self.names, self.layers, base, rules))
+        items = list(rules.items())  # their order decides between patterns
+        found = next((known for known in self._explained if known[:2] == (base, items)), None)
+        if found is None:  # a click asks for the decisions before and after it several times
+            found = base, items, tuple(explain_layers(self.names, self.layers, base, rules))
+            self._explained = [*self._explained[1 - _KEPT :], found]
+        return found[2]
 
     def completed(self, explained: Iterable[ExplainedLayer]) -> tuple[ExplainedLayer, ...]:
         """Add the missing layers: embeddings that these settings cannot quantize are in float."""
