@@ -188,8 +188,10 @@ _LESS_ONE = {"elu", "celu", "selu"}
 
 
 def _moved(value: Any, further: float) -> Any:
-    is_real = isinstance(value, torch.Tensor) and value.dtype is torch.float32
-    return value * (1 + 2e-7 * torch.rand_like(value)) + further * torch.rand_like(value) if is_real else value
+    if not isinstance(value, torch.Tensor) or value.dtype is not torch.float32:
+        return value
+    moved = value * (1 + 2e-7 * torch.rand_like(value)) + further * torch.rand_like(value)
+    return torch.where(moved.abs() < torch.finfo(torch.float32).tiny, 0.0, moved)  # as runtimes make them
 
 
 def reliable(model: torch.nn.Module, call: Call) -> Any:
