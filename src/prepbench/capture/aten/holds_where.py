@@ -62,29 +62,51 @@ class Trial:
     made: tuple[Place, str, int] | None = None
 
 
-def _mattering(conditions: Iterable[SizeCondition], trials: Sequence[tuple[Trial, bool]]) -> list[SizeCondition]:
+def _mattering(conditions: Sequence[SizeCondition], trials: Sequence[tuple[Trial, bool]]) -> list[SizeCondition]:
     """Return the guards without those that make no difference where the others hold.
+
+    Each trial where the graph is wrong breaks one that is kept, and for each that is left out there is a trial that
+    breaks it, meets what is kept, and is right.
 
     Args:
         conditions: in the order in which they may be left out.
         trials: with whether the graph was right in each.
     """
+    tells = {condition: _that_tell(condition, trials) for condition in conditions}
     kept = list(conditions)
-    for condition in tuple(kept):
+    for condition in conditions:
         others = [one for one in kept if one is not condition]
-        found = [
-            (is_equal, trial.made)
-            for trial, is_equal in trials
-            if breaks(trial.sizes, condition) and not any(breaks(trial.sizes, other) for other in others)
-        ]
-        # A trial with a size of 0 or 1 may fail for that size alone, which becomes a condition of its own. So it
-        # decides about this condition only if no trial with larger sizes breaks it. Untried means that it matters.
-        told = [is_equal for is_equal, made in found if not made]
-        # where one size is 0, results are empty, and equal whatever the graph does with the others
-        told = told or [is_equal and (made[2] > 0 or condition.places == made[:1]) for is_equal, made in found if made]
-        if told and all(told):
+        wrong = [trial for trial, is_right in tells[condition] if not is_right]
+        if len(wrong) < len(tells[condition]) and all(_breaks_any(trial, others) for trial in wrong):
             kept = others
-    return kept
+    while True:
+        known = [
+            condition
+            for condition in conditions
+            if condition in kept
+            or not any(is_right and not _breaks_any(trial, kept) for trial, is_right in tells[condition])
+        ]
+        if len(known) == len(kept):
+            return kept
+        kept = known
+
+
+def _that_tell(condition: SizeCondition, trials: Sequence[tuple[Trial, bool]]) -> list[tuple[Trial, bool]]:
+    """Return the trials that decide about a guard, and whether they speak against it."""
+    found = [(trial, is_right) for trial, is_right in trials if breaks(trial.sizes, condition)]
+    # A trial with a size of 0 or 1 may fail for that size alone, which becomes a condition of its own. So it decides
+    # about this condition only if no trial with larger sizes breaks it.
+    larger = [(trial, is_right) for trial, is_right in found if not trial.made]
+    # where one size is 0, results are empty, and equal whatever the graph does with the others
+    return larger or [
+        (trial, is_right and (trial.made[2] > 0 or condition.places == trial.made[:1]))
+        for trial, is_right in found
+        if trial.made
+    ]
+
+
+def _breaks_any(trial: Trial, conditions: Iterable[SizeCondition]) -> bool:
+    return any(breaks(trial.sizes, condition) for condition in conditions)
 
 
 @dataclass(frozen=True)
