@@ -379,6 +379,20 @@ def test_the_rounding_of_a_mean_is_no_difference() -> None:
         check_one(lambda leaves: [otherwise(leaves)[0] + 0.02], Norms())
 
 
+class CountsPositive(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        return ((x - x.mean(1, keepdim=True) > 0).sum(),)
+
+
+def test_of_equal_values_rounding_decides_a_comparison() -> None:
+    def otherwise(leaves: Sequence[Any]) -> list[Any]:
+        return [(leaves[0] > leaves[0].mean(1, keepdim=True) * (1 + 2e-7)).sum()]
+
+    check_one(otherwise, CountsPositive())
+    with pytest.raises(TargetError, match="Abacus does not compute"):
+        check_one(lambda leaves: [otherwise(leaves)[0] + 3], CountsPositive())
+
+
 class Picks(nn.Module):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return (x.topk(2, dim=1).indices, (x * 10).round())

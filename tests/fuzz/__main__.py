@@ -190,7 +190,8 @@ _LESS_ONE = {"elu", "celu", "selu"}
 def _moved(value: Any, further: float) -> Any:
     if not isinstance(value, torch.Tensor) or value.dtype is not torch.float32:
         return value
-    moved = value * (1 + 2e-7 * torch.rand_like(value)) + further * torch.rand_like(value)
+    up, down = torch.rand_like(value), torch.rand_like(value)
+    moved = value * (1 + 2e-7 * (up - down)) + further * (up - down)
     return torch.where(moved.abs() < torch.finfo(torch.float32).tiny, 0.0, moved)  # as runtimes make them
 
 

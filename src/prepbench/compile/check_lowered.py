@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 from torch import fx
 
+from prepbench._torch_compat import pytree
 from prepbench.compile.wrong_operator import UNKNOWN, Blame
 from prepbench.errors import InputError, TargetError, sentence
 from prepbench.inputs import Sample
@@ -88,7 +89,8 @@ class LoweredCheck:
         self._closeness = LOWERED if original is not None else replace(LOWERED, sqnr=_FLOAT_SQNR.get(lowest, 20.0))
         self._scales: dict[int, float] = {}
         self._is_checked = is_repeatable(program)
-        self._decides = original is not None or any(map(_is_choice, program.graph.nodes))
+        self._chooses = any(map(_is_choice, program.graph.nodes))
+        self._decides = original is not None or self._chooses or any(map(_is_decision, program.graph.nodes))
         self._from_floats = outputs_computed_from_floats(program)
 
     @functools.cached_property
@@ -276,7 +278,7 @@ class LoweredCheck:
             if not self._is_within(place, right, value, [result[place] for result in moved], largest)
         ]
         # what cancels exactly in PyTorch, such as a mean of whole numbers, moves with the values before it only
-        if off and not self._decides:
+        if off and not self._chooses:
             moved += [
                 list(_WithNoise(self._program, self._unit / 2, seed).run(*_clones(sample.args))) for seed in (0, 1)
             ]
@@ -435,6 +437,18 @@ def _doubled(value: Any) -> Any:
 def _is_choice(node: fx.Node) -> bool:
     """Return whether an operator selects among values, or rounds to integers: with ties, each choice is right."""
     return str(getattr(node.target, "overloadpacket", "")).removeprefix("aten.") in _CHOOSE
+
+
+def _is_decision(node: fx.Node) -> bool:
+    """Return whether an operator turns floats into integers or truth values, by comparing or cutting off."""
+    results = [value.dtype for value in pytree.tree_leaves(node.meta.get("val")) if isinstance(value, torch.Tensor)]
+    is_whole = bool(results) and not any(each.is_floating_point for each in results)
+    return is_whole and any(map(_is_float, node.all_input_nodes))
+
+
+def _is_float(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 def _elements(sample: Sample) -> int:
