@@ -334,8 +334,13 @@ def read(path: Path | None) -> list[dict[str, Any]]:
 BRANCH = "the samples are on both sides of a branch"
 
 
-def summed(rows: list[dict[str, Any]]) -> int:
-    """Print how many programs ended how on each target, and why they were refused; 1 where one is wrong."""
+def summed(rows: list[dict[str, Any]], reasons: int = 60) -> int:
+    """Print how many programs ended how on each target, and why they were refused; 1 where one is wrong.
+
+    Args:
+        rows: the results.
+        reasons: how many of the commonest reasons are printed.
+    """
     print(
         f"{'target':12} programs  right  refused, of these at a branch  wrong  raw  calls right, refused  seconds each"
     )
@@ -351,8 +356,8 @@ def summed(rows: list[dict[str, Any]]) -> int:
             f"{target:12} {len(mine):8} {kinds[RIGHT]:6}  {share:29} {kinds[WRONG]:6} {kinds[RAW]:4}  "
             f"{f'{right}, {refusals}':20}  {sum(row.get('seconds', 0) for row in mine) / len(mine):.1f}"
         )
-    reasons = Counter((row["target"], cause(row["text"])) for row in rows if row["kind"] == REFUSED)
-    for (target, reason), count in reasons.most_common(60):
+    causes = Counter((row["target"], cause(row["text"])) for row in rows if row["kind"] == REFUSED)
+    for (target, reason), count in causes.most_common(reasons):
         print(f"{count:4} {target}: {reason}")
     return int(any(row["kind"] in (WRONG, RAW) for row in rows))
 

@@ -290,18 +290,6 @@ def test_a_computed_size_of_one_does_not_make_an_axis_static() -> None:
         torch.testing.assert_close(compiled(x), net(x))
 
 
-class Rolls(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.roll(x.shape[1] % 5, 1) * 2
-
-
-def test_a_shift_that_is_none_for_a_sample_moves_others() -> None:
-    samples = [noise(2, 5), noise(3, 11)]
-    compiled = pb.compile_model(Rolls(), tracing_inputs=samples, deployment_settings=pb.ExecuTorchDeployment())
-    for size in range(2, 20):
-        torch.testing.assert_close(compiled(noise(2, size)), Rolls()(noise(2, size)))
-
-
 def test_the_user_decides_how_far_sizes_may_grow() -> None:
     net = nn.Linear(4, 2).eval()
     settings = pb.ExecuTorchDeployment(max_size_factor=300)

@@ -146,8 +146,8 @@ def roll(x: torch.Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> An
     flat = x if dims else x.reshape(-1)
     for dim, shift in zip(dims or (0,), shifts, strict=True):
         size = flat.shape[dim]
-        # out of two copies, because one of two parts would be empty for a shift of 0, which ExecuTorch plans wrongly
-        flat = torch.cat([flat, flat], dim).narrow(dim, (-shift) % size, size)
+        first = (-shift) % size
+        flat = torch.cat([flat.narrow(dim, first, size - first), flat.narrow(dim, 0, first)], dim)
     return flat.reshape(x.shape)
 
 

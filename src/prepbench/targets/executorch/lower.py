@@ -76,9 +76,14 @@ def to_pte(program: Program, max_size_factor: int | None) -> tuple[bytes, Instru
     Raises:
         TargetError: an operator has neither a kernel of XNNPACK nor a portable one.
     """
-    rewritten = _rewritten(program)
-    with exact_zero_one():
-        return _to_pte(rewritten, max_size_factor)
+    try:
+        with exact_zero_one():
+            return _to_pte(_rewritten(program), max_size_factor)
+    except TargetError as error:
+        try:  # without assumptions about sizes of 1 torch asks for more than ExecuTorch has, such as offsets in storage
+            return _to_pte(_rewritten(program), max_size_factor)
+        except TargetError:
+            raise error from error.__cause__
 
 
 def _to_pte(rewritten: Program, max_size_factor: int | None) -> tuple[bytes, InstructionLayers]:
