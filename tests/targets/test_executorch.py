@@ -290,6 +290,15 @@ def test_a_computed_size_of_one_does_not_make_an_axis_static() -> None:
         torch.testing.assert_close(compiled(x), net(x))
 
 
+def test_what_torch_cannot_export_again_is_an_error_of_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise ValueError("too many values to unpack (expected 2)")
+
+    monkeypatch.setattr("prepbench.targets.weights.export_again", refuse)
+    with pytest.raises(TargetError, match=r"cannot export the graph again .*: too many values.* Choose another target"):
+        pb.compile_model(nn.Linear(4, 2), tracing_inputs=[noise(2, 4)], deployment_settings=pb.ExecuTorchDeployment())
+
+
 def test_the_user_decides_how_far_sizes_may_grow() -> None:
     net = nn.Linear(4, 2).eval()
     settings = pb.ExecuTorchDeployment(max_size_factor=300)

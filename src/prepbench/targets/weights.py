@@ -12,7 +12,8 @@ from torch import fx
 
 from prepbench._torch_compat.operators import register_quantized_operators, schema_of
 from prepbench.capture.aten.export_again import dynamic_sizes, export_again
-from prepbench.errors import TargetError
+from prepbench.errors import TargetError, sentence
+from prepbench.internal_errors import raise_if_internal
 from prepbench.quantize.layer_nodes import CONVOLUTIONS, TRANSPOSED
 
 register_quantized_operators()
@@ -118,7 +119,7 @@ def lowered_program(module: fx.GraphModule, program: Program, inputs: tuple[Any,
         inputs: the inputs to trace with; by default the example inputs of ``program``.
 
     Raises:
-        TargetError: a size cannot stay dynamic.
+        TargetError: a size cannot stay dynamic, or torch cannot export the rewritten form.
     """
     assert program.example_inputs is not None
 
@@ -129,7 +130,16 @@ def lowered_program(module: fx.GraphModule, program: Program, inputs: tuple[Any,
         )
 
     inputs = program.example_inputs[0] if inputs is None else inputs
-    return export_again(module, inputs, dynamic_sizes(program), error)
+    try:
+        return export_again(module, inputs, dynamic_sizes(program), error)
+    except TargetError:
+        raise
+    except Exception as cause:  # of any type: torch raises untyped errors where it cannot solve its own guards
+        raise_if_internal(cause)
+        raise TargetError(
+            f"torch cannot export the graph again after it was rewritten for the target: {sentence(cause)} "
+            "Choose another target, or make the dynamic axes static (DynamicAxes.set)."
+        ) from cause
 
 
 def _as_linear(module: fx.GraphModule, node: fx.Node, weight: QuantizedWeight, bits: Choice) -> None:
