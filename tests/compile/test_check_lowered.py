@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from prepbench.compile.check_lowered import LoweredCheck, with_ties_broken
-from prepbench.errors import TargetError
+from prepbench.errors import InputError, TargetError
 from prepbench.inputs import Sample
 
 Run = Callable[..., list[Any]]
@@ -335,6 +335,16 @@ def test_where_rounding_decides_a_target_may_round_otherwise() -> None:
     check_one(lambda leaves: [((leaves[0].double() + 3e4) - 3e4).float()], Cancels())
     with pytest.raises(TargetError, match="Abacus does not compute"):
         check_one(lambda leaves: [((leaves[0].double() + 3e4) - 3e4).float() * 1.5], Cancels())
+
+
+def test_a_target_that_refuses_a_sample_is_not_the_samples_fault() -> None:
+    def refuse(leaves: Sequence[Any]) -> list[Any]:
+        raise InputError("Size 4 in dim 0 is more than the 2 for which memory is planned. Give a smaller one.")
+
+    with pytest.raises(
+        TargetError, match=r"Abacus lowered the graph for other sizes than .*tracing_inputs\[0\].*limit"
+    ):
+        check_one(refuse, Halves())
 
 
 class Thirds(nn.Module):

@@ -45,9 +45,10 @@ class LoweredCheck:
     Number and order of the outputs, shapes, dtypes, and the places of NaN and infinities must be the same, and integers
     too, unless they are computed from floating-point numbers: of those 5 % may differ.
 
-    In float, 70 dB must be left (35 of float16, 22 of bfloat16). Less is right only where PyTorch's own result moves
-    as much when nothing but rounding changes: when it computes in double precision, or when the inputs move by a few
-    units in the last place. So it is with zeros, large, tiny and equal negative values in the place of the samples'.
+    In float, 70 dB must be left (35 of float16, 22 of bfloat16). Less is right only where PyTorch's own result moves as
+    much when nothing but rounding changes: when it computes in double precision, when the inputs move by a few units in
+    the last place, or each value on the way by one. So it is with zeros, large, tiny and equal negative values in the
+    place of the samples'.
 
     Quantized programs must be within 30 dB of the quantized graph. Where quantization itself leaves less, one value
     that is rounded the other way may change as much. There the lowered program must be as near to float as the program
@@ -107,7 +108,15 @@ class LoweredCheck:
         """
         if not self._is_checked:
             return
-        expected = [self.call(sample, f"tracing_inputs[{sample.index}]") for sample in samples]
+        expected = []
+        for sample in samples:
+            try:
+                expected.append(self.call(sample, f"tracing_inputs[{sample.index}]"))
+            except InputError as error:
+                raise TargetError(
+                    f"{self._target} lowered the graph for other sizes than those of tracing_inputs[{sample.index}]: "
+                    f"{sentence(error)} This is a limit of the target on this model. {_REMEDY}"
+                ) from error
         if samples:  # a kernel that adds to a constant is right only once
             self.outputs(expected[0], samples[0], f"a second call with tracing_inputs[{samples[0].index}]")
 
