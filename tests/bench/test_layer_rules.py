@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 import prepbench as pb
+from prepbench.bench import layer_rules
+from prepbench.bench.layer_rules import LayerRulesOf
 from prepbench.bench.state import PRECISIONS
 from prepbench.errors import SettingsError
 
@@ -162,3 +164,25 @@ def test_a_model_without_layers_to_quantize_says_so() -> None:
     with pytest.raises(SettingsError, match="the model has none to quantize") as raised:
         bench.set_precision("*", "int8")
     assert "There are: none" not in str(raised.value)
+
+
+def test_decisions_are_those_of_the_rules_in_their_order() -> None:
+    rules_of, base = LayerRulesOf(Tower()), pb.QuantizationSettings()
+    four, eight = (pb.LayerQuantizationSettings(weights_num_bits=bits) for bits in (4, 8))
+    last = {"layers.*": eight, "*.q_proj": four}
+    for rules, bits in ((last, 4), (dict(reversed(last.items())), 8), (last, 4)):
+        by_name = {layer.fqn: layer.settings for layer in rules_of.explained(base, rules)}
+        assert by_name["layers.0.q_proj"].weights_num_bits == bits
+
+
+def test_a_choice_decides_for_all_layers_no_more_than_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+    explain = layer_rules.explain_layers
+    monkeypatch.setattr(
+        layer_rules, "explain_layers", lambda *call: seen.append(list(call[3].items())) or explain(*call)
+    )
+    rules_of, base = LayerRulesOf(Tower()), pb.QuantizationSettings()
+    rules = rules_of.with_change(base, {}, "layers.1.q_proj", "weights_num_bits", 4)
+    rules_of.explained(base, rules)
+    assert rules == {"layers.1.q_proj": pb.LayerQuantizationSettings(weights_num_bits=4)}
+    assert len(seen) == 2  # before the choice and after it
