@@ -137,7 +137,7 @@ def test_a_call_that_no_variant_takes_is_refused() -> None:
         made(torch.ones(5, 3))
     text = str(raised.value)
     assert "x.shape[0] = 5" in text
-    assert "variant 0 asks that the batch size of x (x.shape[0]) must be less than 4 (" in text
+    assert "Variant 0 asks that the batch size of x (x.shape[0]) must be less than 4 (" in text
     assert "variant 1 asks that" in text
     assert "must be at least 8" in text
     made.allow_unproven = True
@@ -444,3 +444,30 @@ def test_formulas_that_onnx_would_compute_otherwise_are_refused(formula: str) ->
 
     with pytest.raises(TargetError, match="A condition on sizes"):
         SizePredicates().all_of([(formula, [("x", 0), ("x", 1)])])
+
+
+class Drops(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] // 4 >= 2:
+            x = x - x.mean(0, keepdim=True)
+        return torch.cat(x.chunk(4, 0)[::-1], 0)
+
+
+def test_a_refused_call_names_the_nearest_sizes_that_are_taken() -> None:
+    inputs = [torch.randn(rows, 2) for rows in (11, 3, 10)]
+    compiled = pb.compile_model(Drops(), tracing_inputs=inputs, deployment_settings=pb.EagerDeployment())
+    with pytest.raises(ConditionError, match=r"\(x.shape\[0\] = 7\)\. x.shape\[0\] may be 3 or 8\. ") as caught:
+        compiled(torch.randn(7, 2))
+    assert "Variant 0 asks that" in str(caught.value)
+    for rows in (3, 8):
+        x = torch.randn(rows, 2)
+        torch.testing.assert_close(compiled(x), Drops()(x))
+
+
+def test_the_bench_captures_what_it_compiles() -> None:
+    inputs = [torch.randn(rows, 2) for rows in (11, 3, 10)]
+    bench = pb.Bench(Drops(), calibration_inputs=inputs)
+    bench.capture()
+    report = bench.captures.verified(bench.axes)
+    assert report is not None
+    assert "compile_model makes a graph for each way" in bench.summary().failures[0].remedy

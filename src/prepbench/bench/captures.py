@@ -13,6 +13,7 @@ from prepbench.bench.choices import Changes, Choices
 from prepbench.bench.names import Named
 from prepbench.bench.state import BenchState, check_steps
 from prepbench.capture.aten.capture import capture
+from prepbench.capture.aten.variants import DEFAULT_VARIANTS
 from prepbench.capture.aten.verification import AxesReport
 from prepbench.capture.modules.collection import GraphCollection, recursive_trace
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
@@ -145,6 +146,7 @@ class Captures:
             dynamic_axes=state.axes,
             fullgraph=state.fullgraph,
             leaf_modules=state.leaves,
+            variants=DEFAULT_VARIANTS,  # as a compile with these choices makes them
         )
         progress(Progress("capture", 2, 3, "verify the axes"))
         self._verified = state.axes, captured.verify()

@@ -30,7 +30,7 @@ from prepbench.compile.output_tree import (
 )
 from prepbench.compile.tensor_specs import TensorChecks, TensorSpecs, dummy_tensor, tensor_specs, with_empty_tensors
 from prepbench.compile.value_conditions import ValueCondition, check_values
-from prepbench.compile.variant_calls import VariantCall, VariantChoice
+from prepbench.compile.variant_calls import VariantCall, VariantChoice, nearest_sizes, sizes_of
 from prepbench.errors import ConditionError, InputError
 from prepbench.inputs import Sample, named_leaves, parameter_names, plain_defaults
 from prepbench.objects.parts import part_at
@@ -489,9 +489,6 @@ def _part(value: Any, key: Any, kind: str) -> Any:
 # The conditions on sizes of a compiled graph, checked in each call by one function.
 
 
-_NEAR = 4096
-
-
 class SizeChecks:
     """Refuses calls of sizes for which the graph is not known to equal the model.
 
@@ -515,9 +512,12 @@ class SizeChecks:
         except UNDEFINED:  # a condition divides by a size of 0
             pass
         for condition in self._conditions:
-            sizes = _sizes(condition, leaves)
+            sizes = sizes_of(condition, leaves)
             if condition.holds(sizes) is False:
                 raise ConditionError(self._text(condition, sizes, leaves))
+
+    def _about(self, place: tuple[int, int]) -> list[SizeCondition]:
+        return [condition for condition in self._conditions if place in condition.places]
 
     def _text(self, condition: SizeCondition, sizes: Sequence[int], leaves: Sequence[Any]) -> str:
         source = condition.source
@@ -526,7 +526,7 @@ class SizeChecks:
         found = [
             f"{name} may be {text}"
             for name, place in zip(condition.sizes, condition.places, strict=True)
-            if (text := self._allowed(place, leaves))
+            if (text := nearest_sizes([self._about(place)], place, leaves))
         ]
         others = "With the other sizes of this call, " if len(self._conditions) > 1 or len(sizes) > 1 else ""
         near = f" {others}{', or '.join(found)}." if found else ""
@@ -535,24 +535,3 @@ class SizeChecks:
             "Call it with such sizes, compile with tracing inputs of these sizes, or set compiled.allow_unproven = "
             "True, which may give wrong results."
         )
-
-    def _allowed(self, place: tuple[int, int], leaves: Sequence[Any]) -> str:
-        """Return the nearest sizes of one dim that meet all conditions on it, with the others fixed."""
-        about = [condition for condition in self._conditions if place in condition.places]
-        now = int(leaves[place[0]].shape[place[1]])
-
-        def fits(size: int) -> bool:
-            return all(condition.holds(_sizes(condition, leaves, {place: size})) is not False for condition in about)
-
-        below = next((size for size in range(now - 1, max(-1, now - _NEAR), -1) if fits(size)), None)
-        above = next((size for size in range(now + 1, now + _NEAR) if fits(size)), None)
-        return " or ".join(str(size) for size in (below, above) if size is not None)
-
-
-def _sizes(
-    condition: SizeCondition, leaves: Sequence[Any], changed: dict[tuple[int, int], int] | None = None
-) -> list[int]:
-    return [
-        changed[leaf, dim] if changed and (leaf, dim) in changed else int(leaves[leaf].shape[dim])
-        for leaf, dim in condition.places
-    ]

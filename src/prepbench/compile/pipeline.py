@@ -16,6 +16,7 @@ from prepbench._torch_compat.programs import with_contents
 from prepbench.adapt.recover import recover
 from prepbench.adapt.trainable_model import TrainableModel, without
 from prepbench.capture.aten.chosen_leaves import chosen_leaves
+from prepbench.capture.aten.variants import DEFAULT_VARIANTS
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import check_path, check_progress, check_switch, described
 from prepbench.compile.arguments import CompileRequest, check_weights
@@ -73,7 +74,7 @@ def compile_model(
     fullgraph: bool = True,
     leaf_modules: Iterable[Any] = (),
     dynamic: bool = True,
-    variants: int = 4,
+    variants: int = DEFAULT_VARIANTS,
     disable: bool = False,
     progress: ProgressCallback = report_nothing,
     reuse: KeptStages | None = None,

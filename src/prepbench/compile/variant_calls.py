@@ -77,14 +77,18 @@ class VariantChoice:
             f"variant {index} asks that {' and '.join(map(str, variant.conditions))}"
             for index, variant in enumerate(self._variants)
         )
-        places = {
-            pair for one in self._variants for c in one.conditions for pair in zip(c.sizes, c.places, strict=True)
-        }
-        given = ", ".join(f"{name} = {leaves[leaf].shape[dim]}" for name, (leaf, dim) in sorted(places))
+        every = [one.conditions for one in self._variants]
+        places = sorted(
+            {pair for conditions in every for c in conditions for pair in zip(c.sizes, c.places, strict=True)}
+        )
+        given = ", ".join(f"{name} = {leaves[leaf].shape[dim]}" for name, (leaf, dim) in places)
+        allowed = [f"{name} may be {text}" for name, place in places if (text := nearest_sizes(every, place, leaves))]
+        others = "With the other sizes of this call, " if len(places) > 1 else ""
+        near = f" {others}{', or '.join(allowed)}." if allowed else ""
         raise ConditionError(
-            f"No variant of the compiled model takes a call of these sizes ({given}): {asked}. Call it with sizes that "
-            "one of them takes, compile with tracing inputs of these sizes, or set compiled.allow_unproven = True, "
-            "which may give wrong results."
+            f"No variant of the compiled model takes a call of these sizes ({given}).{near} Call it with such sizes, "
+            "compile with tracing inputs of these sizes, or set compiled.allow_unproven = True, which may give wrong "
+            f"results. {asked[0].upper()}{asked[1:]}."
         )
 
     def taken(self, leaves: Sequence[Any]) -> int:
@@ -99,6 +103,43 @@ class VariantChoice:
             index = broken.index(min(broken))
         self._checks[index].checked(leaves)
         return index
+
+
+# how far from a size the nearest one that is allowed is looked for
+_NEAR = 4096
+
+
+def nearest_sizes(
+    alternatives: Sequence[Sequence[SizeCondition]], place: tuple[int, int], leaves: Sequence[Any]
+) -> str:
+    """Return the nearest sizes of one dim, below and above, that meet all conditions of one of the alternatives.
+
+    Args:
+        alternatives: the conditions of each graph.
+        place: the number of a leaf, and the dim of it.
+        leaves: of the call, whose other sizes stay.
+    """
+    now = int(leaves[place[0]].shape[place[1]])
+
+    def fits(size: int) -> bool:
+        return any(
+            all(one.holds(sizes_of(one, leaves, {place: size})) is not False for one in conditions if one.formula)
+            for conditions in alternatives
+        )
+
+    below = next((size for size in range(now - 1, max(-1, now - _NEAR), -1) if fits(size)), None)
+    above = next((size for size in range(now + 1, now + _NEAR) if fits(size)), None)
+    return " or ".join(str(size) for size in (below, above) if size is not None)
+
+
+def sizes_of(
+    condition: SizeCondition, leaves: Sequence[Any], changed: Mapping[tuple[int, int], int] | None = None
+) -> list[int]:
+    """Return the sizes that a condition is about, some of them ``changed``."""
+    return [
+        changed[leaf, dim] if changed and (leaf, dim) in changed else int(leaves[leaf].shape[dim])
+        for leaf, dim in condition.places
+    ]
 
 
 def _function(conditions: Sequence[SizeCondition]) -> Callable[[Sequence[Any]], bool]:
@@ -117,4 +158,4 @@ def _function(conditions: Sequence[SizeCondition]) -> Callable[[Sequence[Any]], 
 def _breaks(leaves: Sequence[Any], condition: SizeCondition) -> bool:
     if not condition.formula:
         return False
-    return condition.holds([int(leaves[leaf].shape[dim]) for leaf, dim in condition.places]) is False
+    return condition.holds(sizes_of(condition, leaves)) is False

@@ -30,6 +30,10 @@ _OF_SIZES = frozenset(kind.__name__ for kind in (SizesDecide, SpecialisedSize, W
 CaptureSome = Callable[[Sequence[Sample], DynamicAxes], Captured]
 
 
+# how many graphs a compile makes unless it is told otherwise
+DEFAULT_VARIANTS = 4
+
+
 def sizes_may_decide(failures: Sequence[Failure]) -> bool:
     """Return whether diverging branches on sizes of samples may be the only obstacle to one graph."""
     return bool(failures) and {failure.exception_type for failure in failures} <= _OF_SIZES

@@ -109,8 +109,9 @@ ROWS_REMEDY = (
     "what is done to each row with torch.vmap, or make this axis static in the dynamic axes."
 )
 SIZES_DECIDE_REMEDY = (
-    "Give samples whose sizes all take the same way at this line, allow a graph for each way (variants= of capture and "
-    f"compile_model), compute both ways and choose with torch.where, {_LEAF_HINT}."
+    "compile_model makes a graph for each way, up to its variants=, and each call runs the one for its sizes; so does "
+    "capture(variants=4). For one graph, give samples whose sizes all take the same way at this line, compute both "
+    f"ways and choose with torch.where, {_LEAF_HINT}."
 )
 _NUMBERS_DECIDE_REMEDY = (
     "Trace once for each value of this number, with samples that have it, or keep it as a tensor: torch.where, "
