@@ -41,7 +41,7 @@ function failuresView(model: BenchModel, editDraft: EditDraft): HTMLElement {
     disabled: model.get("running"),
     title: "After a change of the model or its code",
   });
-  const open = failures.filter(({ fixed, is_leaf }) => !fixed && !is_leaf);
+  const open = failures.filter(({ fixed, is_leaf, graphs }) => !fixed && !is_leaf && !graphs);
   const modules = open.reduce((sum, { count }) => sum + Math.max(1, count), 0);
   const words = !failures.length
     ? "✓ Every module can be captured."
@@ -64,10 +64,10 @@ function failuresView(model: BenchModel, editDraft: EditDraft): HTMLElement {
 }
 
 function card(model: BenchModel, failure: FailureSummary, editDraft: EditDraft): HTMLElement {
-  const { fqn, type, title, remedy, fixed, is_leaf, count } = failure;
+  const { fqn, type, title, remedy, fixed, is_leaf, graphs, count } = failure;
   const name = fqn || "the model itself";
-  const state = fixed ? "fixed" : is_leaf ? "leaf" : "failed";
-  const sign = { fixed: "✓ fixed", leaf: "▣ leaf module", failed: "✕ failed" }[state];
+  const state = fixed ? "fixed" : is_leaf ? "leaf" : graphs ? "several" : "failed";
+  const sign = { fixed: "✓ fixed", leaf: "▣ leaf module", several: `✓ ${graphs} graphs`, failed: "✕ failed" }[state];
   const head = make(
     "div",
     { class: "pbb-line" },
@@ -75,19 +75,28 @@ function card(model: BenchModel, failure: FailureSummary, editDraft: EditDraft):
     make("strong", {}, title),
   );
   const select = (): void => act(model, "select", { fqn });
+  const alike = state === "several" ? "alike" : "fail alike";
   const where = make(
     "div",
     {},
     make("button", { type: "button", class: "pbb-link", title: "Show in the diagram", click: select }, name),
-    make("span", { class: "pbb-dim" }, ` ${type}${count > 1 ? ` · ${count} modules fail alike` : ""}`),
+    make("span", { class: "pbb-dim" }, ` ${type}${count > 1 ? ` · ${count} modules ${alike}` : ""}`),
   );
   const parts = [head, where, ...lineOf(failure)];
   if (remedy && state === "failed") parts.push(make("p", { class: "pbb-remedy" }, ...withCode(remedy)));
+  if (state === "several") parts.push(make("p", { class: "pbb-remedy" }, severalWords(graphs)));
   parts.push(...fixOf(failure), actions(model, failure, name, editDraft));
   return make(
     "article",
     { class: "pbb-card", "data-state": state, "aria-label": `${name}: ${title}, ${state}` },
     ...parts,
+  );
+}
+
+function severalWords(graphs: number): string {
+  return (
+    "The sizes of your samples lead different ways here. " +
+    `A compile makes ${graphs} graphs of the model, and each call runs the one that its sizes fit.`
   );
 }
 

@@ -160,6 +160,7 @@ export interface FailureSummary {
   has_draft: boolean;
   fixed: boolean;
   is_leaf: boolean;
+  graphs: number;
   count: number;
   fqns: string[];
   report: string;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from torch import nn
@@ -13,12 +13,13 @@ from prepbench.bench.choices import Changes, Choices
 from prepbench.bench.names import Named
 from prepbench.bench.state import BenchState, check_steps
 from prepbench.capture.aten.capture import capture
-from prepbench.capture.aten.variants import DEFAULT_VARIANTS
+from prepbench.capture.aten.captured import Captured
+from prepbench.capture.aten.variants import DEFAULT_VARIANTS, sizes_may_decide
 from prepbench.capture.aten.verification import AxesReport
 from prepbench.capture.modules.collection import GraphCollection, recursive_trace
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import check_progress, check_switch, described
-from prepbench.errors import SettingsError
+from prepbench.errors import PrepbenchError, SettingsError
 from prepbench.fixes import CannotFix, Draft, Fix, Fixed, fix, fix_of
 from prepbench.fixes.cell import cell_of
 from prepbench.fixes.source_text import SourceText
@@ -27,6 +28,23 @@ from prepbench.jobs import Cancelled, Progress, ProgressCallback, report_nothing
 from prepbench.running.source_lines import file_of
 
 _HEADER = re.compile(r"@@ -(\d+)")
+
+
+@dataclass(frozen=True)
+class Several:
+    """Whether a compile can make a graph for each way that the sizes of the samples lead.
+
+    Attributes:
+        graphs: the indices of the samples of each; empty where it makes one, or cannot.
+        reason: why it cannot.
+    """
+
+    graphs: tuple[tuple[int, ...], ...] = ()
+    reason: str = ""
+
+
+def _ways(captured: Captured) -> list[list[int]]:
+    return [[sample.index for sample in variant.samples] for variant in captured.variants]
 
 
 class Captures:
@@ -42,9 +60,11 @@ class Captures:
         self._samples = list(samples)
         self._collections: dict[tuple[str, ...], GraphCollection] = {}
         self._models: dict[tuple[str, ...], nn.Module] = {(): model}
+        self._several: dict[tuple[str, ...], Several] = {}
         self._fixed: Fixed | None = None
         self._hopeless = False
         self._searching = threading.RLock()
+        self._first: dict[tuple[tuple[str, ...], Several], GraphCollection] = {}
         self._verified: tuple[DynamicAxes, AxesReport] | None = None
 
     def collection(self, fixes: tuple[str, ...] = ()) -> GraphCollection:
@@ -52,6 +72,38 @@ class Captures:
         if fixes not in self._collections:
             self._collections[fixes] = recursive_trace(self.model(fixes), inputs=self._samples)
         return self._collections[fixes]
+
+    def shown(self, fixes: tuple[str, ...]) -> GraphCollection:
+        """Return the graphs of the model with these fixes; for the first samples where a compile makes several."""
+        several = self.several(fixes)
+        if not several.graphs or not self.collection(fixes).failures:
+            return self.collection(fixes)
+        if (key := (fixes, several)) not in self._first:
+            first = [sample for sample in self._samples if sample.index in several.graphs[0]]
+            self._first[key] = recursive_trace(self.model(fixes), inputs=first)
+        return self._first[key]
+
+    def several(self, fixes: tuple[str, ...]) -> Several:
+        """Return what is known about several graphs of the model with these fixes."""
+        return self._several.get(fixes, Several())
+
+    def know_several(self, fixes: tuple[str, ...], graphs: Iterable[Sequence[int]]) -> None:
+        """Remember for which samples a capture or a compile made a graph each; none where it made one for all."""
+        self._several[fixes] = Several(tuple(map(tuple, graphs)))
+
+    def may_be_several(self, state: BenchState) -> bool:
+        """Return whether several graphs are the open question: nothing else fails, and they were not tried."""
+        open_ = [failure for failure in self.collection(state.fixes).failures if failure.fqn not in state.leaves]
+        return state.fixes not in self._several and sizes_may_decide(open_)
+
+    def try_several(self, state: BenchState) -> None:
+        """Find out whether a compile can make several graphs, where that is the open question."""
+        if not self.may_be_several(state):
+            return
+        try:
+            self.know_several(state.fixes, _ways(self._captured(state)))
+        except PrepbenchError as error:
+            self._several[state.fixes] = Several(reason=str(error))
 
     def model(self, fixes: tuple[str, ...]) -> nn.Module:
         """Return the model, or a copy that shares its tensors and has the fixes applied."""
@@ -134,13 +186,22 @@ class Captures:
     def capture(self, state: BenchState, progress: ProgressCallback) -> None:
         """Trace again, capture with the choices, and verify the axes."""
         self._collections.clear()  # the model may have changed since the twins with fixes were made
+        self._several.clear()
+        self._first.clear()
         self._models = {(): self._model}
         self._fixed = self._fixed if state.fixes else None
         self._hopeless = False
         progress(Progress("capture", 0, 3))
         self.collection(state.fixes)
         progress(Progress("capture", 1, 3))
-        captured = capture(
+        captured = self._captured(state)
+        self.know_several(state.fixes, _ways(captured))
+        progress(Progress("capture", 2, 3, "verify the axes"))
+        self._verified = state.axes, captured.verify()
+        progress(Progress("capture", 3, 3))
+
+    def _captured(self, state: BenchState) -> Captured:
+        return capture(
             self.model(state.fixes),
             self._samples,
             dynamic_axes=state.axes,
@@ -148,9 +209,6 @@ class Captures:
             leaf_modules=state.leaves,
             variants=DEFAULT_VARIANTS,  # as a compile with these choices makes them
         )
-        progress(Progress("capture", 2, 3, "verify the axes"))
-        self._verified = state.axes, captured.verify()
-        progress(Progress("capture", 3, 3))
 
     def verified(self, axes: DynamicAxes) -> AxesReport | None:
         """Return the verification of these axes; None where they were not verified."""
@@ -185,8 +243,17 @@ class Fixing:
 
     @property
     def collection(self) -> GraphCollection:
-        """The graphs of the model with the applied fixes."""
-        return self.captures.collection(self.choices.state.fixes)
+        """The graphs of the model with the applied fixes.
+
+        Where the samples need several graphs, it is the one of the first; a compile that can make several fails for
+        none of them.
+        """
+        return self.captures.shown(self.choices.state.fixes)
+
+    @property
+    def is_searched(self) -> bool:
+        """Whether :meth:`find_fixes` would find nothing new."""
+        return self.captures.searched and not self.captures.may_be_several(self.choices.state)
 
     def capture(self, progress: ProgressCallback = report_nothing) -> None:
         """Trace the model again, capture it with the current choices, and verify it at sizes that no sample had.
@@ -207,17 +274,21 @@ class Fixing:
         """Search for source changes that let the failing modules be captured, and prove them, as
         :func:`prepbench.fix` does.
 
-        The cards of :meth:`summary` show them afterwards. The widget does this by itself, in the background.
+        Where the sizes of the samples lead different ways, it also tries whether a compile can make a graph for each.
+        The cards of :meth:`summary` show both afterwards. The widget does this by itself, in the background.
 
         Args:
             progress: receives each step; it may raise :class:`prepbench.Cancelled`.
         """
         check_progress(progress)
-        if not self.captures.searched:
-            try:
+        if self.is_searched:
+            return
+        try:
+            self.captures.try_several(self.choices.state)
+            if not self.captures.searched:
                 self.captures.search(progress)
-            finally:
-                self.changed()
+        finally:
+            self.changed()
 
     def apply_fix(self, fqn: str, *, anyway: bool = False) -> None:
         """Apply the proven fix of a failing module to a copy of the model.

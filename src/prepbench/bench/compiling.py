@@ -162,6 +162,7 @@ class Compiling:
             raise
         name = self.runs.free_name(label, state.to_json())
         report = compiled.report
+        self.captures.know_several(state.fixes, [variant.samples for variant in compiled.variants])
         run = new_run(
             state,
             name,

@@ -97,7 +97,8 @@ def _target(settings: DeploymentSettings) -> str:
 
 
 def _failure(failure: FailureSummary) -> ShownFailure:
-    state = "fixed" if failure.fixed else "a leaf" if failure.is_leaf else ""
+    graphs = f"captured as {failure.graphs} graphs" if failure.graphs else ""
+    state = "fixed" if failure.fixed else "a leaf" if failure.is_leaf else graphs
     name = failure.fqn + (f" and {failure.count - 1} more" if failure.count > 1 else "")
     return ShownFailure(name, failure.type, failure.title, failure.place, failure.code, failure.remedy, state)
 

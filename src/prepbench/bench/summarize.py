@@ -6,7 +6,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
-from prepbench.bench.captures import Captures
+from prepbench.bench.captures import Captures, Several
 from prepbench.bench.cards import LEAF_LABEL, remedy_words
 from prepbench.bench.layer_summaries import (
     base_label,
@@ -35,6 +35,7 @@ from prepbench.bench.summary import (
 )
 from prepbench.bench.target_summaries import target_summaries
 from prepbench.bench.written import workload_words
+from prepbench.capture.aten.variants import sizes_may_decide
 from prepbench.capture.aten.verification import AxesReport, AxisResult
 from prepbench.capture.sizes.axis import Axis
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
@@ -64,7 +65,8 @@ def summarize(bench: Parts, code: str) -> BenchSummary:
     planned = decisions(choices.layer_rules.completed(explained), choices.pruning)
     done = outcomes(layers, report, choices.layer_rules.tables, shown.pruned if shown is not None else {})
     # the card of what is fixed stays, so that it can be taken back
-    failures = failure_summaries(captures.collection().failures, captures.fixes, state.fixes, state.leaves)
+    several = captures.several(state.fixes)
+    failures = failure_summaries(captures.collection().failures, captures.fixes, state.fixes, state.leaves, several)
     axes = axis_summaries(state.axes, captures.verified(state.axes))
     targets = target_summaries(state.targets, explained)
     steps = _steps(bench, failures, axes, targets)
@@ -74,7 +76,7 @@ def summarize(bench: Parts, code: str) -> BenchSummary:
         steps=steps,
         selected=choices.selected,
         failures=failures,
-        fixes_known=captures.searched,
+        fixes_known=bench.fixing.is_searched,
         assumptions=_assumptions(captures, state.fixes),
         leaf_wrap=state.leaf_wrap,
         leaf_label=LEAF_LABEL,
@@ -151,7 +153,12 @@ def _assumptions(captures: Captures, fixes: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _open_failures(failures: tuple[FailureSummary, ...]) -> int:
-    return sum(card.count for card in failures if not card.fixed and not card.is_leaf)
+    return sum(card.count for card in failures if not (card.fixed or card.is_leaf or card.graphs))
+
+
+def _graphs(failures: tuple[FailureSummary, ...]) -> int:
+    """Return how many graphs a compile makes because of the samples' sizes; 0 for one."""
+    return max((card.graphs for card in failures), default=0)
 
 
 def _steps(
@@ -163,7 +170,9 @@ def _steps(
     failing = _open_failures(failures)
     state, runs = bench.choices.state, bench.run_history.runs
     leaves = len(state.leaves)
-    capture = f"{failing} fail" if failing else f"{leaves} in PyTorch" if leaves else "all captured"
+    graphs = _graphs(failures)
+    done = f"{leaves} in PyTorch" if leaves else f"{graphs} graphs" if graphs else "all captured"
+    capture = f"{failing} fail" if failing else done
     in_pytorch = state.leaf_wrap and all(card.fqn or card.fixed for card in failures)  # else nothing is left
     if failing and in_pytorch:
         capture = f"{failing + leaves} in PyTorch"
@@ -202,7 +211,9 @@ def _sentence(bench: Parts, failures: tuple[FailureSummary, ...]) -> str:
     · ..."``.
     """
     failing = _open_failures(failures)
-    said = [f"{failing} module{'s' * (failing != 1)} cannot be captured" if failing else "all modules captured"]
+    graphs = _graphs(failures)
+    done = f"captured as {graphs} graphs" if graphs else "all modules captured"
+    said = [f"{failing} module{'s' * (failing != 1)} cannot be captured" if failing else done]
     said.append(axes_words(bench.choices.axes))
     said.append(precision_words(bench.choices.explained).replace(" · ", ", "))
     said.append(", ".join(map(display_name, bench.choices.state.targets)))
@@ -221,6 +232,7 @@ def failure_summaries(
     fixes: Mapping[str, Fix | Draft],
     fixed: Collection[str],
     leaves: Collection[str],
+    several: Several,
 ) -> tuple[FailureSummary, ...]:
     """Return a card for each failure; failures of one class with one reason at one line share a card."""
     alike: dict[object, list[Failure]] = {}
@@ -228,7 +240,7 @@ def failure_summaries(
         place = failure.source or failure.message
         alike.setdefault((failure.module_type, failure.kind, failure.exception_type, place), []).append(failure)
     applied = [fixes[fqn] for fqn in fixed if fqn in fixes]
-    return tuple(_card(same, fixes, applied, leaves) for same in alike.values())
+    return tuple(_card(same, fixes, applied, leaves, several) for same in alike.values())
 
 
 def _card(
@@ -236,6 +248,7 @@ def _card(
     fixes: Mapping[str, Fix | Draft],
     applied: Collection[Fix | Draft],
     leaves: Collection[str],
+    several: Several,
 ) -> FailureSummary:
     failure, source = same[0], same[0].source
     fix = next((fixes[each.fqn] for each in same if each.fqn in fixes), None)
@@ -244,13 +257,15 @@ def _card(
     if isinstance(fix, Fix) and fix.assumption:
         proof = f"{proof}. It takes for granted that {fix.assumption}"
     report = "\n".join(filter(None, (_headline(failure), failure.message, failure.frame, failure.remedy)))
+    is_of_sizes = sizes_may_decide([failure])
     return FailureSummary(
         fqn=failure.fqn,
         type=failure.module_type,
         title=failure.kind,
         place=place,
         code=source.code if source else "",
-        remedy=remedy_words(failure.remedy),
+        remedy=remedy_words(several.reason if is_of_sizes and several.reason else failure.remedy),
+        graphs=len(several.graphs) if is_of_sizes else 0,
         file=source.file if source else "",
         line=source.line if source else 0,
         diff=fix.diff if fix is not None else "",

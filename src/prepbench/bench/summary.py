@@ -47,6 +47,8 @@ class FailureSummary:
         has_draft: whether there is a change that could be edited.
         fixed: whether it is applied.
         is_leaf: whether the module is kept as a leaf module.
+        graphs: how many graphs a compile makes instead of one, of which each call runs the one that its sizes fit; 0
+            where it cannot.
         count: how many modules fail alike.
         fqns: their names.
         report: all that is known, as text to be copied.
@@ -67,6 +69,7 @@ class FailureSummary:
     has_draft: bool
     fixed: bool
     is_leaf: bool
+    graphs: int
     count: int
     fqns: tuple[str, ...]
     report: str
