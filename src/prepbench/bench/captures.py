@@ -19,7 +19,7 @@ from prepbench.capture.aten.verification import AxesReport
 from prepbench.capture.modules.collection import GraphCollection, recursive_trace
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import check_progress, check_switch, described
-from prepbench.errors import PrepbenchError, SettingsError
+from prepbench.errors import CaptureError, PrepbenchError, SettingsError
 from prepbench.fixes import CannotFix, Draft, Fix, Fixed, fix, fix_of
 from prepbench.fixes.cell import cell_of
 from prepbench.fixes.source_text import SourceText
@@ -103,7 +103,8 @@ class Captures:
         try:
             self.know_several(state.fixes, _ways(self._captured(state)))
         except PrepbenchError as error:
-            self._several[state.fixes] = Several(reason=str(error))
+            why = error.__cause__  # of a FullGraphError: why several graphs cannot be made
+            self._several[state.fixes] = Several(reason=str(why if isinstance(why, CaptureError) else error))
 
     def model(self, fixes: tuple[str, ...]) -> nn.Module:
         """Return the model, or a copy that shares its tensors and has the fixes applied."""
