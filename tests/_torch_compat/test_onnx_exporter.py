@@ -8,7 +8,7 @@ import pytest
 import torch
 from onnxscript.function_libs.torch_lib import registration
 from onnxscript.rewriter import RewriteRule
-from torch.onnx._internal.exporter import _registration
+from torch.onnx._internal.exporter import _registration, _schemas
 
 import prepbench as pb
 from prepbench._torch_compat import onnx_exporter
@@ -38,6 +38,36 @@ def test_translations_are_read_once(reads: list[Any]) -> None:
     assert len(reads) == 2
     targets()  # users' own exports are as before
     assert len(reads) == 3
+
+
+def test_signatures_are_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx_exporter, "_SIGNATURES", {})
+    worked_out: list[Any] = []
+    read = _schemas.op_signature_from_function
+    monkeypatch.setattr(
+        _schemas,
+        "op_signature_from_function",
+        lambda function, *names, **options: worked_out.append(function) or read(function, *names, **options),
+    )
+
+    def signatures() -> list[str]:
+        registry = _registration.ONNXRegistry.from_torchlib()
+        return [str(each.signature) for found in registry.functions.values() for each in found]
+
+    expected, all_of_them = signatures(), len(worked_out)
+    for _ in range(2):
+        with onnx_exporter.translations_read_once():
+            assert signatures() == expected
+    assert all_of_them < len(worked_out) <= 2 * all_of_them
+    own = len(worked_out)
+
+    def users(x: Any) -> Any:
+        return x
+
+    with onnx_exporter.translations_read_once():
+        for _ in range(2):
+            _schemas.op_signature_from_function(users, "own", "users")
+    assert len(worked_out) == own + 2
 
 
 def test_a_translation_that_is_added_is_found(reads: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:

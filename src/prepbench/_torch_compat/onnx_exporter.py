@@ -37,10 +37,11 @@ def decomposing(decomposed: Callable[[Program, Callable[[], Program]], Program])
 
 @contextmanager
 def translations_read_once() -> Iterator[None]:
-    """Inside the block, the exporter does not parse the sources of onnxscript's translations again, in this thread.
+    """Inside the block, the exporter does not read its translations to ONNX again, in this thread.
 
-    It does so in every export, which takes longer than everything else for a small model. The parsed sources are
-    reused as long as onnxscript's registry holds the same functions.
+    Every export parses the sources of onnxscript's, and works the signature of each out from its annotations, which
+    takes longer than everything else for a small model. Both are reused as long as onnxscript's registry holds the same
+    functions.
     """
     owner = getattr(_module("torch.onnx._internal.exporter._registration"), "onnxscript_apis", None)
     read = getattr(owner, "get_torchlib_ops", None)
@@ -56,7 +57,27 @@ def translations_read_once() -> Iterator[None]:
             _TRANSLATIONS["functions"] = functions
         return list(_TRANSLATIONS["read"])
 
-    with patched_here(owner, "get_torchlib_ops", kept):
+    with patched_here(owner, "get_torchlib_ops", kept), _signatures_kept():
+        yield
+
+
+@contextmanager
+def _signatures_kept() -> Iterator[None]:
+    schemas = _module("torch.onnx._internal.exporter._schemas")
+    read = getattr(schemas, "op_signature_from_function", None)
+    if read is None:
+        yield
+        return
+
+    def kept(function: Any, *names: str, **options: Any) -> Any:
+        if not str(getattr(function, "__module__", "")).startswith(("torch.", "onnxscript.")):
+            return read(function, *names, **options)  # a caller's own, which may be made anew for each export
+        key = (function, *names, *options.items())
+        if key not in _SIGNATURES:
+            _SIGNATURES[key] = read(function, *names, **options)
+        return _SIGNATURES[key]
+
+    with patched_here(schemas, "op_signature_from_function", kept):
         yield
 
 
@@ -112,6 +133,7 @@ def exact_rules() -> Iterator[bool]:
 
 
 _TRANSLATIONS: dict[str, Any] = {}
+_SIGNATURES: dict[tuple[Any, ...], Any] = {}
 
 
 def _module(name: str) -> Any:
