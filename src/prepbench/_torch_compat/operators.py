@@ -6,15 +6,16 @@ import functools
 import importlib
 import logging
 import sys
+import typing
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 
 from prepbench._torch_compat.checks import needed_for
 from prepbench._torch_compat.onnx_exporter import translations_read_once
-from prepbench.patching import logs_dropped_here, patched_here, warnings_ignored_here
+from prepbench.patching import logs_dropped_here, patched_here, patched_together, warnings_ignored_here
 
 with needed_for("telling operators apart"):
     from torch._ops import HigherOrderOperator as HigherOrderOperator
@@ -62,6 +63,9 @@ def cached_operators() -> Iterator[None]:
 
     Otherwise torch looks up every composite operator for each table of decompositions and each namespace. Operators
     that are registered inside the block and then called have such an object already.
+
+    A decomposition registers some 10,000 kernels, and torch evaluates the annotation ``Callable[_P, _T]`` twice for
+    each. ``typing`` keeps what it has evaluated, ``collections.abc`` does not.
     """
     utils = sys.modules.get("torch._export.utils")
     if utils is None:
@@ -69,7 +73,9 @@ def cached_operators() -> Iterator[None]:
         return
     with needed_for("looking up operators once"):
         look_up = utils._materialize_cpp_cia_ops
-    with patched_here(utils, "_materialize_cpp_cia_ops", functools.cache(look_up)):
+    ops: Any = torch._ops
+    annotations = patched_together(ops, "Callable", typing.Callable) if hasattr(ops, "Callable") else nullcontext()
+    with annotations, patched_here(utils, "_materialize_cpp_cia_ops", functools.cache(look_up)):
         yield
 
 
