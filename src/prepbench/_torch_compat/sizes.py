@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from prepbench._torch_compat.checks import needed_for
 
@@ -63,6 +64,14 @@ def forget_pending_sizes(values: Any) -> None:
     mode = detect_fake_mode(values)
     if mode is not None and mode.shape_env is not None:
         mode.shape_env.pending_fresh_unbacked_symbols.clear()
+
+
+def sizes_from_values(values: Any) -> set[Any]:
+    """Return the symbols in fake values and sizes that stand for sizes which tensors' values decide."""
+    with needed_for("sizes that values decide"):
+        from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+    known = [value for value in tree_leaves(values) if isinstance(value, torch.Tensor | torch.SymInt)]
+    return set(free_unbacked_symbols(known))
 
 
 def exact_zero_one() -> Any:

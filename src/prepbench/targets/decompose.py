@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from prepbench._torch_compat.operators import OpOverload
 from prepbench._torch_compat.programs import with_graph
-from prepbench._torch_compat.sizes import exact_zero_one
+from prepbench._torch_compat.sizes import exact_zero_one, sizes_from_values
 from prepbench.patching import warnings_ignored_here
 
 Program = torch.export.ExportedProgram
@@ -36,9 +36,10 @@ def decompose(program: Program, decompositions: Mapping[OpOverload, Callable[...
     graph = fx.Graph()
     graph.output(graph.graph_copy(program.graph, {}))
     module = fx.GraphModule(program.graph_module, graph)
+    traced: dict[Hashable, fx.GraphModule | None] = {}  # the blocks of a network have the same operators
     for node in list(graph.nodes):
         if node.target in decompositions:
-            steps = _traced(node, decompositions[node.target])
+            steps = _traced(node, decompositions[node.target], traced)
             if steps is not None and _gives_what_is_read(node, steps.graph):
                 _replace(node, steps.graph)
     for view in graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
@@ -49,8 +50,48 @@ def decompose(program: Program, decompositions: Mapping[OpOverload, Callable[...
     return with_graph(program, module)
 
 
-def _traced(node: fx.Node, decomposition: Callable[..., Any]) -> fx.GraphModule | None:
-    """Return the operators of a decomposition for the arguments of a node; None if it does not support them."""
+def _traced(
+    node: fx.Node, decomposition: Callable[..., Any], traced: dict[Hashable, fx.GraphModule | None]
+) -> fx.GraphModule | None:
+    """Return the operators of a decomposition for the arguments of a node; None if it does not support them.
+
+    Args:
+        node: of the program.
+        decomposition: of its operator.
+        traced: earlier results, which operators with the same arguments share.
+    """
+    form = _form(node)
+    if form not in traced:
+        traced[form] = steps = _newly_traced(node, decomposition)
+        if steps is not None and _has_new_sizes(node, steps.graph):
+            del traced[form]
+            return steps
+    return traced[form]
+
+
+def _form(node: fx.Node) -> Hashable:
+    """Return what two nodes have in common whose decompositions are equal but for their operands."""
+    operands = node.all_input_nodes
+    places = {operand: f"operand {index}" for index, operand in enumerate(operands)}
+    call = fx.node.map_arg((node.args, dict(node.kwargs)), lambda operand: places[operand])
+    return node.target, repr(call), tuple(_layout(operand.meta["val"]) for operand in operands)
+
+
+def _layout(value: Any) -> Hashable:
+    if not isinstance(value, torch.Tensor):
+        return type(value).__name__, str(value)
+    # a view and a tensor that takes gradients may be decomposed in another way
+    is_view, strides = value._is_view(), str(value.stride()) if value.layout == torch.strided else ""
+    return value.dtype, str(value.shape), strides, value.layout, value.device, value.requires_grad, is_view
+
+
+def _has_new_sizes(node: fx.Node, steps: fx.Graph) -> bool:
+    """Return whether a decomposition makes sizes that are known only when it runs: each node needs its own."""
+    given = sizes_from_values([operand.meta["val"] for operand in node.all_input_nodes])
+    return not sizes_from_values([step.meta.get("val") for step in steps.nodes]) <= given
+
+
+def _newly_traced(node: fx.Node, decomposition: Callable[..., Any]) -> fx.GraphModule | None:
     operands = node.all_input_nodes
     is_taken = True
 

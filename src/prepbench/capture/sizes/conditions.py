@@ -223,6 +223,9 @@ def condition_in_words(expression: Any, names: dict[Any, str]) -> str:
     """
     import sympy
 
+    if isinstance(expression, sympy.Rel) and (bound := _bound(expression)) is not None:
+        symbol, relation, number = bound
+        return f"{names[symbol]} {_WORDS[relation]} {number}"
     for symbol in expression.free_symbols:
         divisor = _divisor(expression, symbol) if len(expression.free_symbols) == 1 else None
         if divisor is not None:
@@ -231,10 +234,6 @@ def condition_in_words(expression: Any, names: dict[Any, str]) -> str:
         return condition_text(expression, names)
     if (remainder := _remainder(expression, names)) is not None:
         return remainder
-    bound = _bound(expression)
-    if bound is not None:
-        symbol, relation, number = bound
-        return f"{names[symbol]} {_WORDS[relation]} {number}"
     if len(expression.free_symbols) == 1 and (limit := _limit(expression)) is not None:
         return f"{names[next(iter(expression.free_symbols))]} {limit}"
     difference = expression.lhs - expression.rhs
@@ -280,13 +279,10 @@ def _bound(expression: Any) -> tuple[Any, str, Any] | None:
 
 def _limit(expression: Any) -> str | None:
     """Return ``"is at least 5"``, ``"is at most 7"`` or ``"is not 3"`` for an equivalent formula, else None."""
-    formula = formula_text(expression, list(expression.free_symbols))
-    holds = size_function(formula, 1) if formula is not None else None
-    try:
-        wrong = [size for size in range(2, _ROUND) if holds is not None and not holds(size)]
-    except UNDEFINED:
-        return None
-    if not wrong or wrong != list(range(wrong[0], wrong[-1] + 1)):
+    (symbol,) = expression.free_symbols
+    holds = _at_sizes(expression, symbol, range(2, _ROUND))
+    wrong = [size for size, is_met in enumerate(holds, 2) if not is_met]
+    if not wrong or None in holds or wrong != list(range(wrong[0], wrong[-1] + 1)):
         return None
     if wrong[0] == 2 and wrong[-1] < _ROUND - 1:
         return f"is at least {wrong[-1] + 1}"
@@ -317,10 +313,28 @@ def _remainder(expression: Any, names: dict[Any, str]) -> str | None:
     return None
 
 
+def _at_sizes(expression: Any, symbol: Any, sizes: range) -> list[bool | None]:
+    """Return whether each size of a symbol meets a condition; None where it is undefined, empty without a formula."""
+    formula = formula_text(expression, [symbol])
+    if formula is None:
+        return []
+    holds = size_function(formula, 1)
+
+    def at(size: int) -> bool | None:
+        try:
+            return bool(holds(size))
+        except UNDEFINED:
+            return None
+
+    return list(map(at, sizes))
+
+
 def _divisor(expression: Any, symbol: Any) -> int | None:
     """Return the number that must divide a size to meet the condition, found by trying sizes."""
-    others = {other: _ROUND for other in expression.free_symbols if other != symbol}
-    allowed = [size for size in range(1, 257) if value_at(expression, {**others, symbol: size}) == True]  # noqa: E712
+    alone = value_at(expression, {other: _ROUND for other in expression.free_symbols if other != symbol})
+    if alone is None or symbol not in alone.free_symbols:
+        return None
+    allowed = [size for size, is_met in enumerate(_at_sizes(alone, symbol, range(1, 257)), 1) if is_met]
     steps = {later - earlier for earlier, later in itertools.pairwise(allowed)}
     if len(allowed) > 3 and len(steps) == 1:
         step = steps.pop()
