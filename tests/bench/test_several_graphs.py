@@ -76,7 +76,8 @@ def test_each_action_that_makes_several_graphs_says_so(act: Callable[[pb.Bench],
     (card,) = summary.failures  # it stays, with the line that decides
     assert (card.fqn, card.graphs, card.code) == ("0", 2, "if x.shape[1] > 6:")
     modules = bench.collection.document().modules
-    assert {module.status for module in modules} == {"traced"} and not bench.collection.failures
+    assert {module.status for module in modules} == {"traced"}
+    assert not bench.collection.failures
     assert "captured as 2 graphs" in bench._repr_mimebundle_()["text/html"]
 
 
@@ -94,9 +95,11 @@ def test_more_ways_than_graphs_stay_a_failure_with_the_reason() -> None:
     bench = pb.Bench(Staged(), tracing_inputs=_samples(3, 5, 7, 9, 11))
     bench.find_fixes()
     summary = bench.summary()
-    assert summary.steps[0].kind == "bad" and summary.fixes_known
+    assert summary.steps[0].kind == "bad"
+    assert summary.fixes_known
     (card,) = summary.failures
-    assert card.graphs == 0 and "more ways than the 4 graphs" in card.remedy
+    assert card.graphs == 0
+    assert "more ways than the 4 graphs" in card.remedy
 
 
 def test_it_is_asked_again_once_nothing_else_fails() -> None:

@@ -298,7 +298,8 @@ def failure(fqn: str, **more: Any) -> dict[str, Any]:
         "fqn": fqn, "type": "Gate", "title": "branch on a tensor value", "place": "model.py:88",
         "code": "if x.sum() > 0:", "remedy": "Write the branch with torch.where, or keep the module as a leaf.",
         "file": "/tmp/model.py", "line": 88, "diff": "", "proof": "", "can_fix": False, "assumption": "",
-        "has_draft": False, "fixed": False, "is_leaf": False, "graphs": 0, "count": 1, "fqns": [fqn], "report": "all of it", **more,
+        "has_draft": False, "fixed": False, "is_leaf": False, "graphs": 0, "count": 1, "fqns": [fqn],
+        "report": "all of it", **more,
     }  # fmt: skip
 
 
