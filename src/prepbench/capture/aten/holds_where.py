@@ -413,8 +413,7 @@ def _role(axis: Axis) -> str:
     return f"{role} of {axis.path} ({axis.path}.shape[{axis.dim}])" if role else ""
 
 
-_VERBS = {"is not": "must not be", "always equals": "must equal"}
-_VERBS |= {f"is {bound}": f"must be {bound}" for bound in ("at least", "at most", "more than", "less than")}
+_VERBS = {"is not ": "must not be ", "always equals ": "must equal ", r"is (?=at |more |less |\d)": "must be "}
 
 
 def _told(asked: Asked, condition: SizeCondition, roles: Mapping[str, str]) -> SizeCondition:
@@ -423,7 +422,7 @@ def _told(asked: Asked, condition: SizeCondition, roles: Mapping[str, str]) -> S
         return replace(condition, text=f"{' and '.join(condition.sizes)} {condition.text}")
     text = asked.words
     for says, asks in _VERBS.items():
-        text = text.replace(f" {says} ", f" {asks} ")
+        text = re.sub(f" {says}", f" {asks}", text)
     rest = functools.reduce(lambda left, name: left.replace(name, ""), condition.sizes, text)
     if not set("*/+-%(") & set(rest):  # inside of a formula the names alone are shorter
         for name in condition.sizes:

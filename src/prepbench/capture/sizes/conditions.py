@@ -278,19 +278,34 @@ def _bound(expression: Any) -> tuple[Any, str, Any] | None:
 
 
 def _limit(expression: Any) -> str | None:
-    """Return ``"is at least 5"``, ``"is at most 7"`` or ``"is not 3"`` for an equivalent formula, else None."""
+    """Return the sizes that meet a condition on one size, e.g. ``"is at least 5"`` or ``"is 4, 7 or at least 10"``.
+
+    None where they are more than a few ranges.
+    """
     (symbol,) = expression.free_symbols
     holds = _at_sizes(expression, symbol, range(2, _ROUND))
-    wrong = [size for size, is_met in enumerate(holds, 2) if not is_met]
-    if not wrong or None in holds or wrong != list(range(wrong[0], wrong[-1] + 1)):
+    if not holds or None in holds or all(holds):
         return None
-    if wrong[0] == 2 and wrong[-1] < _ROUND - 1:
-        return f"is at least {wrong[-1] + 1}"
-    if wrong[-1] == _ROUND - 1 and wrong[0] > 2:
-        return f"is at most {wrong[0] - 1}"
-    return f"is not {wrong[0]}" if len(wrong) == 1 else None
+    wrong = [size for size, is_met in enumerate(holds, 2) if not is_met]
+    if len(wrong) == 1 and 2 < wrong[0] < _ROUND - 1:
+        return f"is not {wrong[0]}"
+    grouped = itertools.groupby(enumerate(holds, 2), key=lambda pair: pair[1])
+    spans = [[size for size, _ in span] for is_met, span in grouped if is_met]
+    if not 0 < len(spans) <= _MOST_RANGES:
+        return None
+    *before, last = [text for span in spans for text in _span_texts(span[0], span[-1])]
+    return f"is {', '.join(before)} or {last}" if before else f"is {last}"
 
 
+def _span_texts(first: int, last: int) -> list[str]:
+    if first == 2:
+        return [f"at most {last}"]
+    if last == _ROUND - 1:
+        return [f"at least {first}"]
+    return [f"{first} to {last}"] if last > first + 1 else list(map(str, range(first, last + 1)))
+
+
+_MOST_RANGES = 4
 # divisible by every number up to 8 and by 10, 12, 14, 15, 16, so that divisibility conditions on other sizes hold
 _ROUND = 1680
 
