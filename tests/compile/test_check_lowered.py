@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+import prepbench as pb
+from prepbench.compile import wrong_operator
 from prepbench.compile.check_lowered import LoweredCheck, with_ties_broken
 from prepbench.errors import InputError, TargetError
 from prepbench.inputs import Sample
@@ -450,3 +452,24 @@ def test_kernels_that_round_activations_in_each_call_may_differ_where_8_bits_dec
         check_lowered(lambda leaves: rounded([leaves[0].clamp(-1.5, 1.5)]), program, samples, program)
     with pytest.raises(TargetError, match="Abacus does not compute"):
         check_lowered(lambda leaves: rounded([leaves[0].flip(0)]), program, samples, program)
+
+
+def test_trials_that_decide_about_conditions_look_for_no_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lowers the graph in parts again and again, and nobody reads it."""
+    asked: list[object] = []
+    find = wrong_operator.Blame.__call__
+    monkeypatch.setattr(
+        wrong_operator.Blame, "__call__", lambda self, *given: asked.append(given) or find(self, *given)
+    )
+
+    class Smaller(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.interpolate(x, scale_factor=0.6, mode="bilinear", antialias=True)
+
+    compiled = pb.compile_model(
+        Smaller(),
+        tracing_inputs=[torch.randn(2, 2, 9, 12), torch.randn(1, 2, 11, 8)],
+        deployment_settings=pb.ExecuTorchDeployment(),
+    )
+    assert any("at least 4" in condition.text for condition in compiled.conditions)  # a trial was wrong
+    assert not asked
