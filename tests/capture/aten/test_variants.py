@@ -184,3 +184,26 @@ def test_what_data_decide_is_no_variant() -> None:
     with pytest.raises(FullGraphError) as raised:
         pb.capture(Both(), rows((2, 4), (2, 8)), variants=4)
     assert "data-dependent" in str(raised.value)
+
+
+class LinesAndBatches(torch.nn.Module):
+    """Treats a single row in another way, and long rows in another."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.floor() if x.shape[0] > 1 else x - x.mean()
+        return x.cumsum(1) if x.shape[1] > 10 else x * 2
+
+
+def test_a_size_of_one_that_another_variant_has_is_tried() -> None:
+    model = LinesAndBatches()
+    captured = pb.capture(model, [torch.randn(1, 12), torch.randn(4, 6)], variants=4)
+    of_batches = captured.variants[1]
+    assert any("more than 1" in condition.text for condition in of_batches.conditions)
+    for shape in [(1, 4), (1, 12), (1, 17), (2, 3), (3, 15), (4, 6)]:
+        x = torch.randn(*shape)
+        for variant in captured.variants:
+            try:
+                found = variant.program.module()(x)
+            except (RuntimeError, AssertionError):
+                continue
+            torch.testing.assert_close(found, model(x))

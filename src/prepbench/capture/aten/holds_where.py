@@ -222,7 +222,7 @@ def holds_where(
     judge = _Judge(program, model, noted)
     # the smallest sample, because every trial is made from it, and runs the model and the program
     base = min(samples, key=lambda sample: sum(of(sample).values()))
-    calls = _MadeCalls(model, base, axes, firm, of, places)
+    calls = _MadeCalls(model, base, axes, firm, of, places, seen)
 
     def judged(made: Iterable[Trial]) -> list[Trial]:
         return [replace(trial, equal=equal) for trial in made if (equal := judge.is_right(trial.sample)) is not None]
@@ -440,6 +440,8 @@ class _MadeCalls:
         firm: conditions that each call meets.
         of: gives the sizes of a call.
         places: those of the sizes by their names.
+        seen: the sizes of the samples that the program is right for. An axis has those of all samples, also of such
+            that take another variant, and what these have is no reason to trust this program.
     """
 
     def __init__(
@@ -450,7 +452,9 @@ class _MadeCalls:
         firm: Sequence[SizeCondition],
         of: Callable[[Sample], dict[Place, int]],
         places: Mapping[tuple[str, ...], Place],
+        seen: Sequence[Sizes],
     ) -> None:
+        self._seen = seen
         self._model, self._base, self._firm, self._of, self._places = model, base, firm, of, places
         self._groups, self._now = linked_axes(axes), of(base)
         self._done: set[tuple[tuple[Place, int], ...]] = set()
@@ -467,8 +471,9 @@ class _MadeCalls:
             # samples are resized by repeating entries, and an empty one has none
             if place is None or not self._now.get(place):
                 continue
-            for size in (1, 0, *_smallest_allowed(self._firm, place, min(axis.sizes))):
-                if size in axis.sizes or not axis.allows(size):
+            sizes = {seen[place] for seen in self._seen if place in seen}
+            for size in (1, 0, *_smallest_allowed(self._firm, place, min(sizes))):
+                if size in sizes or not axis.allows(size):
                     continue
                 small = (place, f"{axis.path}.shape[{axis.dim}]", size) if size < 2 else None
                 # With the other sizes as in the sample alone, a wrong result may have the right shape by chance, e.g.
