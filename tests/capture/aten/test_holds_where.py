@@ -178,3 +178,27 @@ def test_one_empty_axis_tells_nothing_about_another() -> None:
     assert HoldsWhere((), (odd,), (empty,)).conditions() == (odd,)
     whole = replace(empty, sizes={rows: 0, columns: 4})
     assert HoldsWhere((), (odd, filled), (whole,)).conditions() == (odd,)
+
+
+class Ordered(torch.nn.Module):
+    """Asks whether there are fewer rows than columns."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] < x.shape[1]:
+            return x.roll(1, 0)
+        return x * 2
+
+
+@pytest.mark.parametrize("shapes", [[(8, 9), (10, 11)], [(1, 2), (8, 9)], [(0, 1), (8, 9)], [(8, 9), (9, 11)]])
+def test_a_strict_question_stays_strict_where_no_trial_reaches_equality(shapes: list[tuple[int, int]]) -> None:
+    """Sizes that change together in all samples do so in trials, too."""
+    model = Ordered()
+    compiled = pb.compile_model(
+        model, tracing_inputs=[torch.randn(*shape) for shape in shapes], deployment_settings=pb.EagerDeployment()
+    )
+    for shape in [(3, 4), (5, 9)]:
+        x = torch.randn(*shape)
+        assert torch.equal(compiled(x), model(x))
+    for shape in [(5, 5), (6, 5)]:
+        with pytest.raises(pb.errors.InputError):
+            compiled(torch.randn(*shape))

@@ -141,7 +141,9 @@ class HoldsWhere:
         ]
         kept = [*self.firm, *_mattering(self.doubtful, open_ones)]
         for condition in self.edges:
-            if not all(is_equal for trial, is_equal in open_ones if breaks(trial.sizes, condition)):
+            # where sizes change only together, no trial may be at equality, and nothing speaks for the weak form
+            told = _that_tell(condition, open_ones)
+            if not told or not all(is_right for _, is_right in told):
                 # the strict condition replaces the firm one that _with_edge had widened: both were one question
                 same = (condition.places, condition.source)
                 kept = [one for one in kept if (one.places, one.source) != same] + [condition]
