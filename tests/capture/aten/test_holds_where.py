@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -202,3 +203,25 @@ def test_a_strict_question_stays_strict_where_no_trial_reaches_equality(shapes: 
     for shape in [(5, 5), (6, 5)]:
         with pytest.raises(pb.errors.InputError):
             compiled(torch.randn(*shape))
+
+
+class Pieces(torch.nn.Module):
+    """Asks into how many pieces its input falls, which tracing counts without a guard on sizes."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if len(x.split(2, 1)) > 2:
+            return x.flip(1)
+        return x.sum(0, keepdim=True)
+
+
+@pytest.mark.parametrize("lengths", [(5, 13, 3), (7, 13), (5, 13), (3, 4), (9, 10, 12)])
+def test_sizes_beside_samples_that_disprove_a_guard_are_tried(lengths: tuple[int, ...]) -> None:
+    model = Pieces()
+    samples = [torch.randn(2 + index, length) for index, length in enumerate(lengths)]
+    compiled = pb.compile_model(model, tracing_inputs=samples, deployment_settings=pb.EagerDeployment())
+    for x in samples:
+        assert torch.equal(compiled(x), model(x))
+    for length in range(18):
+        x = torch.randn(3, length)
+        with contextlib.suppress(pb.errors.ConditionError):  # and fails in no other way
+            assert torch.equal(compiled(x), model(x))

@@ -26,6 +26,7 @@ _S = sympy.Symbol("s", integer=True, positive=True)
         (sympy.Eq(FloorDiv(_S, 4), 2), "is 8 to 11"),
         (sympy.Ne(FloorDiv(2 * _S, 2), 7), "is not 7"),
         (sympy.Ge(_S, 5), "is at least 5"),
+        (sympy.Gt(sympy.Min(9, _S), 1), "is at least 2"),
         (sympy.Eq(sympy.Mod(_S, 4), 0), "must be a multiple of 4"),
     ],
 )

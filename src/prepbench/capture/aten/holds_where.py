@@ -54,12 +54,14 @@ class Trial:
         sizes: of its tensors.
         equal: whether the graph agrees with the model.
         made: the dim that was given a size of 0 or 1, its name, and that size; None for other calls.
+        refused: the condition that a wrong result makes, where none that is known tells the call apart.
     """
 
     sample: Sample
     sizes: Sizes
     equal: bool
     made: tuple[Place, str, int] | None = None
+    refused: SizeCondition | None = None
 
 
 def _mattering(conditions: Sequence[SizeCondition], trials: Sequence[tuple[Trial, bool]]) -> list[SizeCondition]:
@@ -148,8 +150,12 @@ class HoldsWhere:
                 same = (condition.places, condition.source)
                 kept = [one for one in kept if (one.places, one.source) != same] + [condition]
         for trial, is_equal in open_ones:
-            if not is_equal and trial.made and not any(breaks(trial.sizes, condition) for condition in kept):
+            if is_equal or _breaks_any(trial, kept):
+                continue
+            if trial.made:
                 kept.append(_unequal_size(*trial.made))
+            elif trial.refused:
+                kept.append(trial.refused)
         return tuple(kept)
 
     def right_calls(self, conditions: Sequence[SizeCondition]) -> list[Sample]:
@@ -181,6 +187,14 @@ def breaks(sizes: Sizes, condition: SizeCondition) -> bool:
     return condition.holds([sizes[place] for place in condition.places]) is False
 
 
+def _beyond(place: Place, name: str, size: int, seen: Sequence[int]) -> SizeCondition:
+    """Return the condition that refuses a size which no sample has, and what lies further beyond those of samples."""
+    n = sympy.Symbol("s", integer=True, positive=True)
+    asked = n >= size + 1 if size < seen[0] else n <= size - 1 if size > seen[-1] else sympy.Ne(n, size, evaluate=False)
+    told = Asked(asked, {n: name}, None, is_own=False)
+    return replace(told.condition({size_key(name): place}), text=_asking(told.words))
+
+
 def _unequal_size(place: Place, name: str, size: int) -> SizeCondition:
     symbol = sympy.Symbol("s", integer=True, positive=True)
     asked = Asked(sympy.Ne(symbol, size, evaluate=False), {symbol: name}, None, is_own=False)
@@ -204,13 +218,7 @@ def holds_where(
     args, kwargs = program.example_inputs
     call = Sample(tuple(args), dict(kwargs))
     paths = paths_of(program, model)
-    places = {
-        size_key(f"{path}.shape[{dim}]"): (leaf, dim)
-        for leaf, (path, value) in enumerate(named_leaves(model, call))
-        if isinstance(value, torch.Tensor)
-        for dim in range(value.dim())
-    }
-
+    places = _places_of(model, call)
     of = functools.partial(sizes_by_place, model, paths)
     seen = [of(sample) for sample in samples]
     asked = [one for one in _asked(program, paths) if all(size_key(name) in places for name in one.names.values())]
@@ -218,20 +226,16 @@ def holds_where(
     found += _ranges(program, places, paths)
     found = [_with_formula(*pair, seen) for pair in found]
     # a guard that a sample breaks is no condition, because the graph is right for the samples
-    parts = _sorted([pair for pair in found if not any(breaks(sizes, pair[1]) for sizes in seen)])
+    disproved = [condition for _, condition in found if any(breaks(sizes, condition) for sizes in seen)]
+    parts = _sorted([pair for pair in found if pair[1] not in disproved])
     roles = {f"{axis.path}.shape[{axis.dim}]": _role(axis) for axis in axes.dynamic}
     firm, doubtful, edges = (tuple(_told(*pair, roles) for pair in part) for part in parts)
-    judge = _Judge(program, model, noted)
-    # the smallest sample, because every trial is made from it, and runs the model and the program
-    base = min(samples, key=lambda sample: sum(of(sample).values()))
-    calls = _MadeCalls(model, base, axes, firm, of, places, seen)
-
-    def judged(made: Iterable[Trial]) -> list[Trial]:
-        return [replace(trial, equal=equal) for trial in made if (equal := judge.is_right(trial.sample)) is not None]
-
+    judged = _Judge(program, model, noted).judged
+    calls = _MadeCalls(model, samples, axes, firm, of, places)
     # edges first: their trials decide about firm conditions, and the number of trials is limited
     trials = judged(calls.small())
     trials += judged(calls.breaking(edges))
+    trials += judged(calls.beside(disproved))
     tried: list[SizeCondition] = []
     mattering: list[SizeCondition] = []
     while doubtful:
@@ -244,6 +248,38 @@ def holds_where(
             tried.append(condition)
             mattering = _mattering(tried, [(trial, trial.equal) for trial in trials])
     return HoldsWhere(firm, tuple(tried), edges=edges, trials=tuple(trials))
+
+
+def trials_beside(
+    program: Program,
+    model: torch.nn.Module,
+    samples: Sequence[Sample],
+    axes: DynamicAxes,
+    firm: Sequence[SizeCondition],
+    disproved: Sequence[SizeCondition],
+) -> list[Trial]:
+    """Return trial calls between and beside samples that disprove guards of a program.
+
+    Args:
+        program: captured from the model; right for the samples.
+        model: the model, which runs here; its state is restored.
+        samples: as above.
+        axes: of the program.
+        firm: conditions that each call meets.
+        disproved: the guards.
+    """
+    of = functools.partial(sizes_by_place, model, paths_of(program, model))
+    calls = _MadeCalls(model, samples, axes, firm, of, _places_of(model, samples[0]))
+    return _Judge(program, model).judged(calls.beside(disproved))
+
+
+def _places_of(model: torch.nn.Module, call: Sample) -> dict[tuple[str, ...], Place]:
+    return {
+        size_key(f"{path}.shape[{dim}]"): (leaf, dim)
+        for leaf, (path, value) in enumerate(named_leaves(model, call))
+        if isinstance(value, torch.Tensor)
+        for dim in range(value.dim())
+    }
 
 
 def _independent(
@@ -422,9 +458,7 @@ def _told(asked: Asked, condition: SizeCondition, roles: Mapping[str, str]) -> S
     """Return the condition in words that name the role of each size."""
     if condition.text:
         return replace(condition, text=f"{' and '.join(condition.sizes)} {condition.text}")
-    text = asked.words
-    for says, asks in _VERBS.items():
-        text = re.sub(f" {says}", f" {asks}", text)
+    text = _asking(asked.words)
     rest = functools.reduce(lambda left, name: left.replace(name, ""), condition.sizes, text)
     if not set("*/+-%(") & set(rest):  # inside of a formula the names alone are shorter
         for name in condition.sizes:
@@ -432,31 +466,37 @@ def _told(asked: Asked, condition: SizeCondition, roles: Mapping[str, str]) -> S
     return replace(condition, text=text)
 
 
+def _asking(text: str) -> str:
+    for says, asks in _VERBS.items():
+        text = re.sub(f" {says}", f" {asks}", text)
+    return text
+
+
 class _MadeCalls:
     """Makes trial calls, each of other sizes.
 
     Args:
         model: takes the calls.
-        base: the sample that they are made from.
+        samples: that the program is right for. An axis has the sizes of all samples, also of such that take another
+            variant, and what these have is no reason to trust this program.
         axes: the dynamic axes of the model.
         firm: conditions that each call meets.
         of: gives the sizes of a call.
         places: those of the sizes by their names.
-        seen: the sizes of the samples that the program is right for. An axis has those of all samples, also of such
-            that take another variant, and what these have is no reason to trust this program.
     """
 
     def __init__(
         self,
         model: torch.nn.Module,
-        base: Sample,
+        samples: Sequence[Sample],
         axes: DynamicAxes,
         firm: Sequence[SizeCondition],
         of: Callable[[Sample], dict[Place, int]],
         places: Mapping[tuple[str, ...], Place],
-        seen: Sequence[Sizes],
     ) -> None:
-        self._seen = seen
+        self._seen = [of(sample) for sample in samples]
+        # the smallest sample, because every trial is made from it, and runs the model and the program
+        base = min(samples, key=lambda sample: sum(of(sample).values()))
         self._model, self._base, self._firm, self._of, self._places = model, base, firm, of, places
         self._groups, self._now = linked_axes(axes), of(base)
         self._done: set[tuple[tuple[Place, int], ...]] = set()
@@ -499,6 +539,24 @@ class _MadeCalls:
                     self._left -= 1
                     yield Trial(*call, equal=False)
 
+    def beside(self, disproved: Iterable[SizeCondition]) -> Iterator[Trial]:
+        """Yield calls with sizes between and beside those of the samples, where these disprove a guard on the size.
+
+        The graph is right for the samples on both sides of it, which says nothing about further sizes.
+        """
+        places = {condition.places[0]: condition.sizes[0] for condition in disproved if len(condition.places) == 1}
+        for symbol, group in self._groups.items():
+            for place, name in places.items():
+                if place not in map(self._place, group) or not self._now.get(place):
+                    continue
+                seen = sorted({sizes[place] for sizes in self._seen if place in sizes})
+                for size in _beside(seen):
+                    if not all(axis.allows(size) for axis in group if self._place(axis) == place):
+                        continue
+                    call = self._made({symbol: size - self._now[place]})
+                    if call is not None and call[1][place] == size:
+                        yield Trial(*call, equal=False, refused=_beyond(place, name, size, seen))
+
     def _breaking(self, condition: SizeCondition, others: Sequence[SizeCondition]) -> Iterator[dict[str, int]]:
         """Yield changes of one or two sizes that break a condition, and meet the others and the firm ones, the smallest
         first.
@@ -535,6 +593,14 @@ class _MadeCalls:
         return sample, sizes
 
 
+def _beside(seen: Sequence[int]) -> list[int]:
+    """Return sizes from 2 on that no sample has: the nearest, some between, the smallest, and one of twice the size."""
+    below, last = [*range(seen[0] - 1, 1, -1)], seen[-1]
+    between = [size for one, other in itertools.pairwise(seen) for size in (one + 1, (one + other) // 2, other - 1)]
+    found = dict.fromkeys([*below[:3], *below[-1:], *between, last + 1, last + 2, 2 * last + 1])
+    return [size for size in found if size > 1 and size not in seen]
+
+
 def _smallest_allowed(firm: Sequence[SizeCondition], place: Place, seen: int) -> list[int]:
     """Return the smallest size from 2 on that the conditions on it alone allow, where they do not allow 1."""
     own = [condition for condition in firm if condition.places == (place,)]
@@ -557,10 +623,14 @@ def _changes(symbols: Sequence[str], behind: Mapping[str, Sequence[Place]], now:
 class _Judge:
     """Decides whether a program agrees with its model on a call."""
 
-    def __init__(self, program: Program, model: torch.nn.Module, noted: NotedState) -> None:
+    def __init__(self, program: Program, model: torch.nn.Module, noted: NotedState | None = None) -> None:
         # without guards, because the trials ask what the graph computes beyond them
         self._module: Any = program.module(check_guards=False)
         self._model, self._noted = model, noted
+
+    def judged(self, made: Iterable[Trial]) -> list[Trial]:
+        """Return the trials that tell something, with whether the program is right."""
+        return [replace(trial, equal=equal) for trial in made if (equal := self.is_right(trial.sample)) is not None]
 
     def is_right(self, sample: Sample) -> bool | None:
         """Return whether the program is right; None where the model rejects the call, or is not deterministic on it."""

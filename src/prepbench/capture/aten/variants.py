@@ -14,7 +14,14 @@ import torch
 from prepbench._torch_compat.programs import without_guards
 from prepbench.capture.aten.captured import Captured
 from prepbench.capture.aten.export_program import SpecialisedSize
-from prepbench.capture.aten.holds_where import Trial, breaks, paths_of, sizes_by_place, with_conditions_checked
+from prepbench.capture.aten.holds_where import (
+    Trial,
+    breaks,
+    paths_of,
+    sizes_by_place,
+    trials_beside,
+    with_conditions_checked,
+)
 from prepbench.capture.failures.wrong_programs import WrongProgram, unequal
 from prepbench.capture.sizes.axis import Axis, with_symbols
 from prepbench.capture.sizes.conditions import Asked, SizeCondition
@@ -115,6 +122,9 @@ def _of_all(captured: Captured, model: torch.nn.Module, same: Sequence[Sample], 
         return tuple(one for one in conditions if not any(breaks(trial.sizes, one) for trial in trials))
 
     told = replace(where, doubtful=met(where.doubtful), edges=met(where.edges), trials=(*where.trials, *trials))
+    disproved = [one for one in (*where.doubtful, *where.edges) if one not in (*told.doubtful, *told.edges)]
+    further = trials_beside(captured.program, model, same, axes, told.firm, disproved)
+    told = replace(told, trials=(*told.trials, *further))
     program = with_conditions_checked(without_guards(captured.program), told.conditions())
     if unequal(program.module(), model, same) is not None:
         return captured

@@ -284,8 +284,10 @@ def _limit(expression: Any) -> str | None:
     """
     (symbol,) = expression.free_symbols
     holds = _at_sizes(expression, symbol, range(2, _ROUND))
-    if not holds or None in holds or all(holds):
+    if not holds or None in holds:
         return None
+    if all(holds):
+        return "is at least 2" if _at_sizes(expression, symbol, range(1, 2)) == [False] else None
     wrong = [size for size, is_met in enumerate(holds, 2) if not is_met]
     if len(wrong) == 1 and 2 < wrong[0] < _ROUND - 1:
         return f"is not {wrong[0]}"
