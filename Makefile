@@ -92,6 +92,7 @@ versions: system $(INSTALLED)
 FUZZ ?= --programs 100
 fuzz: $(INSTALLED)
 	$(BIN)/python -m tests.fuzz $(FUZZ)
+	$(BIN)/python -m tests.fuzz.ways $(or $(WAYS),2000 200)
 
 notebooks: $(INSTALLED)
 	# the state of widgets that are gone would stay in the notebook

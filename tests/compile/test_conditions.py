@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -208,70 +207,6 @@ def test_torch_compile_lets_pytorch_run_other_sizes() -> None:
         found = made(x)
     torch.testing.assert_close(found, module(x))
     torch._dynamo.reset()
-
-
-def random_program(draw: random.Random) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A few operators, and a question about sizes between them that chooses which come next."""
-    steps: list[Callable[[torch.Tensor], torch.Tensor]] = [
-        lambda x: x * 2,
-        lambda x: x.flip(1),
-        lambda x: x - x.mean(1, keepdim=True),
-        lambda x: torch.cat([x, x], 1),
-        lambda x: x[:, 1:],
-        lambda x: x.cumsum(0),
-        lambda x: nn.functional.pad(x, (1, 2)),
-        lambda x: x.reshape(-1, x.shape[1]).relu(),
-    ]
-    first, yes, no, last = (draw.choice(steps) for _ in range(4))
-    number, divisor = draw.randint(1, 12), draw.randint(2, 5)
-    questions: list[Callable[[int, int], bool]] = [
-        lambda b, n: n > number,
-        lambda b, n: n % divisor == 0,
-        lambda b, n: b < n - divisor,
-        lambda b, n: b == number % 4,
-        lambda b, n: n * n >= 10 * number,
-        lambda b, n: (b + n) % divisor == 1,
-        lambda b, n: b > 1 and n != number,
-        lambda b, n: n // divisor > b,
-    ]
-    asks = draw.choice(questions)
-
-    def forward(x: torch.Tensor) -> torch.Tensor:
-        x = first(x)
-        return last(yes(x) if asks(x.shape[0], x.shape[1]) else no(x))
-
-    return forward
-
-
-class Drawn(nn.Module):
-    def __init__(self, seed: int) -> None:
-        super().__init__()
-        self._program = random_program(random.Random(seed))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self._program(x)
-
-
-@pytest.mark.parametrize("seed", range(24))
-def test_random_programs_answer_as_the_model_or_refuse(seed: int) -> None:
-    draw = random.Random(1000 + seed)
-    model = Drawn(seed)
-    shapes = [(draw.randint(2, 6), draw.randint(4, 14)) for _ in range(2)]
-    samples = [torch.randn(shape) for shape in shapes]
-    for deployment in (pb.EagerDeployment(), pb.OnnxRuntimeDeployment()):
-        try:
-            compiled = compiled_for(model, deployment, samples)
-        except pb.PrepbenchError:
-            continue  # the samples take both ways
-        for sample in samples:
-            torch.testing.assert_close(compiled(sample), model(sample))
-        for _ in range(12):
-            x = torch.randn(draw.randint(0, 9), draw.randint(1, 20))
-            try:
-                found = compiled(x)
-            except InputError:
-                continue
-            torch.testing.assert_close(found, model(x), msg=lambda text, x=x: f"{tuple(x.shape)}: {text}")  # type: ignore[misc]
 
 
 def test_ir_has_the_conditions(model: nn.Module, tmp_path: Path) -> None:

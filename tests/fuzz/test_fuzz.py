@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import prepbench as pb
+from tests.fuzz import ways
 from tests.fuzz.__main__ import (
     BRANCH,
     RAW,
@@ -33,6 +34,18 @@ def test_a_random_program_is_right_or_refused(seed: int) -> None:
     for target in ("eager", list(TARGETS)[1 + seed % (len(TARGETS) - 1)]):
         row = one(seed, target)
         assert row["kind"] not in (WRONG, RAW), f"{row['text']}\n{row['source']}"
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_program_of_many_ways_is_right_or_refused(seed: int, tmp_path: Path) -> None:
+    program = ways.drawn(seed)
+    end, text = ways.judged(program, tmp_path)
+    assert end != "wrong", f"{text}\n{program.source}"
+
+
+def test_programs_of_many_ways_can_be_judged(tmp_path: Path) -> None:
+    ends = [ways.judged(ways.drawn(seed), tmp_path)[0] for seed in range(100, 106)]
+    assert ends.count("right") > 3
 
 
 def test_most_programs_can_be_judged(tmp_path: Path) -> None:
