@@ -12,6 +12,7 @@ import re
 import shlex
 import sys
 import time
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from prepbench.storage import write_file
 FOLDER = Path(__file__).parent / "results"
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("torch", "torchao", "onnxruntime", "openvino", "nncf", "nvidia-modelopt", "aimet-torch")
+LONGEST = 200  # letters of a file's name, which file systems limit
 PLACE = re.compile(r"(<!-- results: (?P<name>[\w.-]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
 
@@ -32,9 +34,11 @@ def pages() -> list[Path]:
 
 
 def file_name(name: str, arguments: Sequence[str] = ()) -> str:
-    """The file of a benchmark, and of one with arguments: ``generation-type-float16.txt``."""
-    words = re.findall(r"[\w.]+", " ".join(arguments))
-    return "-".join([name, *words]) + ".txt"
+    """The file of a benchmark, and of one with arguments: ``generation-type-float16.txt``; long names end in a digest."""
+    stem = "-".join([name, *re.findall(r"[\w.]+", " ".join(arguments))])
+    if len(stem) > LONGEST:
+        stem = f"{stem[: LONGEST - 9]}-{zlib.crc32(stem.encode()):08x}"
+    return f"{stem}.txt"
 
 
 def busy() -> float:
