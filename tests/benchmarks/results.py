@@ -34,7 +34,7 @@ def pages() -> list[Path]:
 
 
 def file_name(name: str, arguments: Sequence[str] = ()) -> str:
-    """The file of a benchmark, and of one with arguments: ``generation-type-float16.txt``; long names end in a digest."""
+    """The file of a benchmark, and of one with arguments: ``generation-type-float16.txt``; digests end long names."""
     stem = "-".join([name, *re.findall(r"[\w.]+", " ".join(arguments))])
     if len(stem) > LONGEST:
         stem = f"{stem[: LONGEST - 9]}-{zlib.crc32(stem.encode()):08x}"
