@@ -132,7 +132,7 @@ def walk(node: cst.CSTNode | Iterable[cst.CSTNode]) -> Iterator[cst.CSTNode]:
 
 
 def walk_here(node: cst.CSTNode | Iterable[cst.CSTNode]) -> Iterator[cst.CSTNode]:
-    """Yield the same, except the content of functions and classes."""
+    """Yield a node and all nodes inside it, except the content of functions and classes."""
     for each in [node] if isinstance(node, cst.CSTNode) else node:
         yield each
         if not isinstance(each, cst.FunctionDef | cst.ClassDef | cst.Lambda):
@@ -140,7 +140,7 @@ def walk_here(node: cst.CSTNode | Iterable[cst.CSTNode]) -> Iterator[cst.CSTNode
 
 
 def walk_traced(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """Yield the same, except branches that ask whether the model is being traced."""
+    """Yield the nodes of :func:`walk_here`, except branches that ask whether the model is being traced."""
     yield node
     if isinstance(node, cst.If) and "is_compiling()" in text_of(node.test):
         return

@@ -153,7 +153,7 @@ _ELSEWHERE = TensorSource(("", "elsewhere"))
 
 
 def _told_apart(result: Any, args: Any) -> Any:
-    """Return a result that is one of the inputs as an object of its own, as dropout returns it in training."""
+    """Return the result; where it is one of the inputs itself, an alias of it, as dropout in training gives one."""
     if isinstance(result, torch.Tensor) and any(result is arg for arg in args):
         return torch.ops.aten.alias.default(result)
     return result

@@ -438,8 +438,9 @@ def pairs_of(
     alone: list[list[float]],
     of: Callable[[Border], Sequence[Sequence[float]] | None],
 ) -> dict[tuple[int, int], dict[tuple[int, int], float]]:
-    """Return the values of pairs of choices, by pair of units; within a unit they are added to the unit's own
-    values.
+    """Return the cost of each pair of choices on both sides of a border between two units, by pair of units.
+
+    A border inside one unit adds its cost to the unit's own, in ``alone``.
     """
     result: dict[tuple[int, int], dict[tuple[int, int], float]] = {}
     for border in borders:

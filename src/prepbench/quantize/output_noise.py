@@ -378,7 +378,7 @@ class _Estimate(fx.Interpreter):
         return values.reshape(self._rows if splits else 1, -1, *(values.shape[-1:] if keep else ()))
 
     def _mean(self, place: _Place, sums: _Sums) -> float:
-        """Return the mean over vectors, now that the bias correction is known."""
+        """Return the noise at the outputs, averaged over the random vectors, after the bias correction."""
         squares = sums.squares
         for _, by_row, channels in sums.means:
             assert sums.shift is not None

@@ -94,7 +94,7 @@ def _with_zeros(found: QuantizedRows, weight: torch.Tensor, axis: int, scheme: W
 
 
 def _inputs(rows: torch.Tensor, hessian: InputHessian) -> int:
-    """Return how many inputs an output has by the Hessian; -1 where outputs do not lie in as many groups."""
+    """Return the number of inputs of each output; -1 if the outputs cannot be split into the Hessian's groups."""
     groups = len(hessian.matrix) if hessian.matrix.ndim == 3 else 1
     return -1 if len(rows) == 0 or len(rows) % groups else hessian.matrix.shape[-1]
 

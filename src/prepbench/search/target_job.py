@@ -212,8 +212,18 @@ def _more(
     names: Sequence[str],
     left: Mapping[tuple[str, str], float],
 ) -> dict[tuple[str, str], float]:
-    """Return, for choices of makers and a reader, how much more of the reader remains than with its choice in all
-    layers.
+    """Return by which share a pruned reader is larger where the layers it reads from are pruned less than the others.
+
+    Args:
+        reader: a layer.
+        makers: the layers whose channels it reads.
+        cuts: what remains of each layer.
+        lost: the cuts of each choice, by the names of the choices that make them.
+        names: of all choices.
+        left: the share of each layer that remains where one choice holds for all layers.
+
+    Returns:
+        The shares by (choice of the makers, choice of the reader), where they differ from 0.
     """
     more = {}
     of = {name: [cut for known, cut in lost if name in known and set(cut.layers) == makers] for name in names}
