@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,7 @@ import prepbench as pb
 from prepbench.capture.aten import holds_where
 from prepbench.capture.aten.holds_where import HoldsWhere, Trial
 from prepbench.capture.sizes.conditions import SizeCondition
-from prepbench.errors import InputError
+from prepbench.errors import ConditionError, InputError
 
 EVEN = "Equality(Mod(Symbol('s0'), Integer(2)), Integer(0))"
 
@@ -201,7 +202,7 @@ def test_a_strict_question_stays_strict_where_no_trial_reaches_equality(shapes: 
         x = torch.randn(*shape)
         assert torch.equal(compiled(x), model(x))
     for shape in [(5, 5), (6, 5)]:
-        with pytest.raises(pb.errors.InputError):
+        with pytest.raises(InputError):
             compiled(torch.randn(*shape))
 
 
@@ -223,5 +224,25 @@ def test_sizes_beside_samples_that_disprove_a_guard_are_tried(lengths: tuple[int
         assert torch.equal(compiled(x), model(x))
     for length in range(18):
         x = torch.randn(3, length)
-        with contextlib.suppress(pb.errors.ConditionError):  # and fails in no other way
+        with contextlib.suppress(ConditionError):  # and fails in no other way
             assert torch.equal(compiled(x), model(x))
+
+
+class Clipped(torch.nn.Module):
+    """Where both have more than two rows, as many rows as the other has, and at least one."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] + y.shape[0] > 2:
+            return x[: max(y.shape[0], 1)]
+        return x * 3
+
+
+def test_a_small_size_is_tried_where_other_conditions_hold() -> None:
+    """A trial that breaks another condition, too, says nothing about the small size."""
+    model = Clipped()
+    samples = [(torch.randn(3, 9), torch.randn(3, 9)), (torch.randn(1, 3), torch.randn(9, 3))]
+    compiled = pb.compile_model(model, tracing_inputs=samples, deployment_settings=pb.EagerDeployment())
+    for rows, others in itertools.product((0, 1, 2, 3, 5), repeat=2):
+        x, y = torch.randn(rows, 4), torch.randn(others, 4)
+        with contextlib.suppress(ConditionError):
+            torch.testing.assert_close(compiled(x, y), model(x, y))

@@ -12,6 +12,7 @@ from torch.utils._sympy.functions import FloorDiv
 
 import prepbench as pb
 from prepbench.capture.sizes.conditions import condition_in_words
+from prepbench.errors import InputError
 
 _S = sympy.Symbol("s", integer=True, positive=True)
 
@@ -65,5 +66,5 @@ def _answer(compiled: pb.CompiledModel, x: torch.Tensor) -> torch.Tensor | str:
     """What the model gives, or why it refuses the call."""
     try:
         return compiled(x)
-    except pb.errors.InputError as error:
+    except InputError as error:
         return str(error)

@@ -41,6 +41,8 @@ Sizes = Mapping[Place, int]
 
 LONGEST = 5.0
 """Seconds for a made call of the model: a loop until a sum is large enough never ends for an empty tensor."""
+_LONGER = (1, 2, 4, 8, 16, 64)
+"""By how much the other sizes of a call with a small size may grow."""
 _TRIALS = 12
 """The most trial calls that break torch's guards."""
 
@@ -233,7 +235,7 @@ def holds_where(
     judged = _Judge(program, model, noted).judged
     calls = _MadeCalls(model, samples, axes, firm, of, places)
     # edges first: their trials decide about firm conditions, and the number of trials is limited
-    trials = judged(calls.small())
+    trials = judged(calls.small((*doubtful, *edges)))
     trials += judged(calls.breaking(edges))
     trials += judged(calls.beside(disproved))
     tried: list[SizeCondition] = []
@@ -502,8 +504,13 @@ class _MadeCalls:
         self._done: set[tuple[tuple[Place, int], ...]] = set()
         self._left = _TRIALS
 
-    def small(self) -> Iterator[Trial]:
-        """Yield calls with sizes of 0 and 1, and with the smallest sizes allowed."""
+    def small(self, others: Sequence[SizeCondition]) -> Iterator[Trial]:
+        """Yield calls with sizes of 0 and 1, and with the smallest sizes allowed.
+
+        Args:
+            others: conditions that one call of each size meets, if there is one: what is wrong where they are broken
+                says nothing about the small size.
+        """
         for symbol, group in self._groups.items():
             where = {
                 (axis.path, axis.dim): self._places.get(size_key(f"{axis.path}.shape[{axis.dim}]")) for axis in group
@@ -518,13 +525,31 @@ class _MadeCalls:
                 if size in sizes or not axis.allows(size):
                     continue
                 small = (place, f"{axis.path}.shape[{axis.dim}]", size) if size < 2 else None
-                # With the other sizes as in the sample alone, a wrong result may have the right shape by chance, e.g.
-                # by broadcasting; so the small size is also tried with all others one larger.
-                longer = dict.fromkeys((other for other in self._groups if other != symbol), 1) if small else {}
                 step = {symbol: size - self._now[place]}
-                for change in (step, {**longer, **step}):
-                    if (call := self._made(change)) is not None and call[1][place] == size:
+                changes = ({**longer, **step} for longer in (self._longer(symbol) if small else [{}]))
+                calls = (call for change in changes if (call := self._made(change)) and call[1][place] == size)
+                further = [other for other in others if other.places != (place,)]
+                is_met, count = False, 0
+                for call in calls:
+                    meets = not any(breaks(call[1], other) for other in further)
+                    if count < 2 or meets:
                         yield Trial(*call, equal=False, made=small)
+                    is_met, count = is_met or meets, count + 1
+                    if is_met and count >= 2:
+                        break
+
+    def _longer(self, symbol: str) -> Iterator[dict[str, int]]:
+        """Yield changes of the other sizes: none, all by the same, and each alone.
+
+        With the other sizes as in the sample alone, a wrong result may have the right shape by chance, e.g. by
+        broadcasting. And a small size may meet the firm conditions beside larger others only.
+        """
+        others = [other for other in self._groups if other != symbol]
+        yield {}
+        for more in _LONGER:
+            yield dict.fromkeys(others, more)
+        for more in _LONGER if len(others) > 1 else ():
+            yield from ({other: more} for other in others)
 
     def breaking(self, conditions: Iterable[SizeCondition], others: Sequence[SizeCondition] = ()) -> Iterator[Trial]:
         """Yield calls that break conditions, as long as there are some left of the number that may be made.
