@@ -75,6 +75,7 @@ function card(model: BenchModel, failure: FailureSummary, editDraft: EditDraft):
     make("strong", {}, title),
   );
   const select = (): void => act(model, "select", { fqn });
+  const said = state === "several" ? `${graphs} graphs` : state;
   const alike = state === "several" ? "alike" : "fail alike";
   const where = make(
     "div",
@@ -88,7 +89,7 @@ function card(model: BenchModel, failure: FailureSummary, editDraft: EditDraft):
   parts.push(...fixOf(failure), actions(model, failure, name, editDraft));
   return make(
     "article",
-    { class: "pbb-card", "data-state": state, "aria-label": `${name}: ${title}, ${state}` },
+    { class: "pbb-card", "data-state": state, "aria-label": `${name}: ${title}, ${said}` },
     ...parts,
   );
 }
