@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
+from prepbench.bench import captures
 from prepbench.bench.summary import BenchSummary
 
 
@@ -89,6 +90,21 @@ def test_it_is_tried_once_and_known_in_the_background() -> None:
     shown = bench.collection
     bench.find_fixes()
     assert bench.collection is shown  # the diagram is not drawn again
+
+
+def test_a_cancelled_trial_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = pb.Bench(_model(), tracing_inputs=_samples(5, 9))
+
+    def cancelled(*given: object, **more: object) -> None:
+        raise pb.Cancelled
+
+    with monkeypatch.context() as patched:
+        patched.setattr(captures, "capture", cancelled)
+        with pytest.raises(pb.Cancelled):
+            bench.find_fixes()
+    assert not bench.summary().fixes_known
+    bench.find_fixes()
+    assert _said(bench.summary()) == ("captured as 2 graphs", "2 graphs", "good")
 
 
 def test_more_ways_than_graphs_stay_a_failure_with_the_reason() -> None:

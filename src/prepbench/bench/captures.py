@@ -102,6 +102,8 @@ class Captures:
             return
         try:
             self.know_several(state.fixes, _ways(self._captured(state)))
+        except Cancelled:
+            raise  # which says nothing about the model: it is tried again
         except PrepbenchError as error:
             why = error.__cause__  # of a FullGraphError: why several graphs cannot be made
             self._several[state.fixes] = Several(reason=str(why if isinstance(why, CaptureError) else error))
