@@ -190,11 +190,18 @@ def breaks(sizes: Sizes, condition: SizeCondition) -> bool:
 
 
 def _beyond(place: Place, name: str, size: int, seen: Sequence[int]) -> SizeCondition:
-    """Return the condition that refuses a size which no sample has, and what lies further beyond those of samples."""
+    """Return the condition that refuses a size which no sample has, and all others on that side or between samples."""
     n = sympy.Symbol("s", integer=True, positive=True)
-    asked = n >= size + 1 if size < seen[0] else n <= size - 1 if size > seen[-1] else sympy.Ne(n, size, evaluate=False)
-    told = Asked(asked, {n: name}, None, is_own=False)
-    return replace(told.condition({size_key(name): place}), text=_asking(told.words))
+    low = max((one for one in seen if one < size), default=None)
+    high = min((one for one in seen if one > size), default=None)
+    if low is not None and high is not None:
+        asked, text = sympy.Or(n <= low, n >= high), f"at most {low} or at least {high}"
+    elif high is not None:
+        asked, text = n >= size + 1, f"at least {size + 1}"
+    else:
+        asked, text = n <= size - 1, f"at most {size - 1}"
+    condition = Asked(asked, {n: name}, None, is_own=False).condition({size_key(name): place})
+    return replace(condition, text=f"{name} must be {text}")
 
 
 def _unequal_size(place: Place, name: str, size: int) -> SizeCondition:
