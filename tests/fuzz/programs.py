@@ -110,19 +110,22 @@ class Program:
         seed: that it was drawn with.
         steps: statements, each of one or more lines.
         result: an expression.
-        shapes: of its samples.
+        shapes: of its samples: rows and columns of ``x``, and the rows of ``y`` where the program takes that, too.
     """
 
     seed: int
     steps: tuple[str, ...]
     result: str
-    shapes: tuple[tuple[int, int], ...]
+    shapes: tuple[tuple[int, ...], ...]
 
     @property
     def source(self) -> str:
         """The text of a module with the class ``Program``."""
         lines = [f"        {line}" for step in self.steps for line in step.split("\n")]
-        return "\n".join([HEAD.format(seed=self.seed) + "\n".join(lines), f"        return {self.result}", ""])
+        head = HEAD.format(seed=self.seed)
+        if len(self.shapes[0]) > 2:
+            head = head.replace("(self, x)", "(self, x, y)") + "        c = y.shape[0]\n"
+        return "\n".join([head + "\n".join(lines), f"        return {self.result}", ""])
 
     def without(self, number: int) -> Program:
         """The program less one step."""

@@ -29,28 +29,44 @@ STEPS = (
     "x[: max(b // 2, 1)]", "x.amax(1, keepdim=True) + x", "F.pad(x, (1, 1))", "x.reshape(-1, 1) if n == 1 else x",
     "x.unsqueeze(0).expand(2, -1, -1).sum(0)", "x[:, : n // {m}]",
 )  # fmt: skip
+# of two inputs, x of b x n and y of c x n
+QUESTIONS_OF_TWO = (
+    "b > {k}", "n > {k}", "c == {k}", "b > c", "b + c > {k}", "b == c", "n % {m} == c % {m}", "c - b >= {k}",
+    "min(b, c) > 1", "len(y.split({m}, 0)) > 2", "c * n > 3 * {k}", "c // {m} >= b", "x.shape == y.shape",
+    "x.numel() > y.numel()",
+)  # fmt: skip
+STEPS_OF_TWO = (
+    "torch.cat([x, y], 0)", "torch.cat([y, x], 0)", "x + y[:1]", "x * y[:1] + y.sum(0, keepdim=True)", "x[: max(c, 1)]",
+    "x @ y.t() @ y", "torch.cat([x, y[: b // 2]], 0)", "x + y if b == c else x - y[:1]", "F.pad(x, (0, 0, 0, c))",
+    "x.roll(c, 0)", "x * c", "x.cumsum(0)", "x[:, :: max(c % 3, 1)]", "(x.unsqueeze(1) + y.unsqueeze(0)).sum(1)",
+    "torch.where(x > 0, x, y[:1])", "x.index_select(0, torch.arange(c) % max(b, 1))",
+)  # fmt: skip
 SIZES = (1, 1, 2, 3, 4, 5, 6, 8, 9, 12, 13)
 GRID = tuple((b, n) for b in (0, 1, 2, 3, 4, 5, 7, 9) for n in (*range(10), 11, 12, 13, 16, 17))
 CALLS = 50
 
 
-def drawn(seed: int) -> Program:
-    """The program of a seed, with the shapes of two to four samples."""
+def drawn(seed: int, inputs: int = 1) -> Program:
+    """The program of a seed with one or two inputs, with the shapes of two to four samples."""
     draw = random.Random(seed)
+    all_questions, all_steps = (QUESTIONS, STEPS) if inputs == 1 else (QUESTIONS_OF_TWO, STEPS_OF_TWO)
 
     def filled(text: str) -> str:
         return text.format(k=draw.choice([0, 1, 1, 2, 3, 4, 6, 9]), m=draw.choice([2, 2, 3, 4]))
 
     steps = []
-    for _ in range(draw.randint(1, 3)):
-        step = f"x = {filled(draw.choice(STEPS))}"
+    for _ in range(draw.randint(1, 4 - inputs)):
+        step = f"x = {filled(draw.choice(all_steps))}"
         if draw.random() < 0.75:
-            other = f"x = {filled(draw.choice(STEPS))}"
-            step = f"if {filled(draw.choice(QUESTIONS))}:\n    {step}\nelse:\n    {other}"
+            other = f"x = {filled(draw.choice(all_steps))}"
+            step = f"if {filled(draw.choice(all_questions))}:\n    {step}\nelse:\n    {other}"
         steps.append(step)
-    shapes = [(draw.choice(SIZES), draw.choice(SIZES)) for _ in range(draw.randint(2, 4))]
+    shapes = [tuple(draw.choice(SIZES) for _ in range(inputs + 1)) for _ in range(draw.randint(2, 4))]
+    if inputs == 2 and draw.random() < 0.3:  # sizes that change together in all samples
+        more = draw.randint(0, 2)
+        shapes = [(b, n, b + more) for b, n, _ in shapes]
     if draw.random() < 0.1:
-        shapes[0] = (0, shapes[0][1])
+        shapes[0] = (0, *shapes[0][1:])
     return Program(seed, tuple(steps), "x", tuple(shapes))
 
 
@@ -66,8 +82,12 @@ def judged(program: Program, folder: Path) -> tuple[str, str]:
     def whole(shape: tuple[int, ...]) -> torch.Tensor:
         return torch.randint(-8, 9, shape, generator=numbers).float()
 
-    samples = [whole(shape) for shape in program.shapes]
-    if any(_given(model, x) is None for x in samples):
+    def inputs(shape: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+        b, n, *others = shape
+        return (whole((b, n)), *(whole((c, n)) for c in others))
+
+    samples = [inputs(shape) for shape in program.shapes]
+    if any(_given(model, each) is None for each in samples):
         return "invalid", ""
     try:
         compiled = pb.compile_model(
@@ -75,14 +95,17 @@ def judged(program: Program, folder: Path) -> tuple[str, str]:
         )
     except pb.PrepbenchError as error:
         return "refused", str(error)
-    calls = random.Random(program.seed).sample(GRID, CALLS)
+    draw = random.Random(program.seed)
+    calls = draw.sample(GRID, CALLS)
+    if len(program.shapes[0]) > 2:
+        calls = [(*shape, draw.choice((*SIZES, 0, 7))) for shape in calls]
     for shape in (*program.shapes, *calls):
-        x = whole(shape)
-        expected = _given(model, x)
+        given = inputs(shape)
+        expected = _given(model, given)
         if expected is None:
             continue
         try:
-            found = compiled(x)
+            found = compiled(*given)
         except InputError as error:
             if shape in program.shapes:
                 return "wrong", f"refuses its own sample {shape}: {error}"
@@ -92,21 +115,22 @@ def judged(program: Program, folder: Path) -> tuple[str, str]:
     return "right", ""
 
 
-def _given(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor | None:
+def _given(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor | None:
     try:
-        found: torch.Tensor = model(x)
+        found: torch.Tensor = model(*inputs)
     except Exception:  # sizes that the program does not take
         return None
     return found
 
 
 def main() -> int:
-    """Judge the programs named on the command line; returns 1 if one is wrong."""
+    """Judge the programs named on the command line, every other one of two inputs; returns 1 if one is wrong."""
     first, count = map(int, sys.argv[1:3])
     ends: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
-        for seed in range(first, first + count):
-            program = drawn(seed)
+        for number in range(count):
+            seed = first + number
+            program = drawn(seed, inputs=1 + number % 2)
             end, text = judged(program, Path(folder))
             ends[end] += 1
             if end == "wrong":

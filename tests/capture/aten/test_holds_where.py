@@ -246,3 +246,20 @@ def test_a_small_size_is_tried_where_other_conditions_hold() -> None:
         x, y = torch.randn(rows, 4), torch.randn(others, 4)
         with contextlib.suppress(ConditionError):
             torch.testing.assert_close(compiled(x, y), model(x, y))
+
+
+class Accumulated(torch.nn.Module):
+    """One row is summed up, several are turned around; without any, both are empty."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.flip(0) if x.shape[0] > 1 else x.cumsum(1)
+
+
+def test_an_empty_sample_is_none_to_make_trials_from() -> None:
+    """It is the smallest one, but what is made from it is empty, and has no size of 1 on its empty axis."""
+    model = Accumulated()
+    samples = [torch.randn(0, 4), torch.randn(6, 5)]
+    compiled = pb.compile_model(model, tracing_inputs=samples, deployment_settings=pb.EagerDeployment())
+    for x in (*samples, torch.randn(1, 4), torch.randn(3, 7)):
+        with contextlib.suppress(ConditionError):
+            assert torch.equal(compiled(x), model(x))

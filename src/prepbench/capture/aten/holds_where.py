@@ -504,8 +504,9 @@ class _MadeCalls:
         places: Mapping[tuple[str, ...], Place],
     ) -> None:
         self._seen = [of(sample) for sample in samples]
-        # the smallest sample, because every trial is made from it, and runs the model and the program
-        base = min(samples, key=lambda sample: sum(of(sample).values()))
+        # the smallest sample, because every trial is made from it, and runs the model and the program; one with a size
+        # of 0 has no entries to repeat, and what it makes is empty, and equal whatever the graph does
+        base = min(samples, key=lambda sample: (0 in of(sample).values(), sum(of(sample).values())))
         self._model, self._base, self._firm, self._of, self._places = model, base, firm, of, places
         self._groups, self._now = linked_axes(axes), of(base)
         self._done: set[tuple[tuple[Place, int], ...]] = set()
