@@ -14,7 +14,7 @@ from torch import nn
 import prepbench as pb
 from docs.tools import error_examples, errors, failing, gallery, notebooks, reference
 from docs.tools.build import glossary
-from prepbench.capture.failures import reasons
+from prepbench.capture.failures import describe
 from prepbench.errors import page_of
 
 ROOT = Path(__file__).parents[1]
@@ -33,7 +33,7 @@ def test_settings_tell_what_they_take() -> None:
 
 
 def test_every_kind_of_failure_is_explained() -> None:
-    public = {name: value for name, value in vars(reasons).items() if name.isupper() and not name.startswith("_")}
+    public = {name: value for name, value in vars(describe).items() if name.isupper() and not name.startswith("_")}
     kinds = {value for value in public.values() if isinstance(value, str) and not value.endswith(".")}
     assert set(errors.kinds()) == set(failing.KINDS) == kinds
     assert all(errors.kinds().values())
@@ -75,7 +75,7 @@ def test_a_traceback_ends_with_the_page_that_explains_it() -> None:
     assert "errors.html" not in str(caught.value)
     with pytest.raises(pb.PrepbenchError) as caught:
         pb.capture(failing.Branch(), failing.SAMPLES)
-    assert caught.value.__notes__ == [f"Documentation: {page_of(reasons.BRANCH)}"]
+    assert caught.value.__notes__ == [f"Documentation: {page_of(describe.BRANCH)}"]
 
 
 def test_every_word_of_the_glossary_has_a_place() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from prepbench import _transformers_compat
 from prepbench._transformers_compat import missing_parts, replaceable_parts
-from prepbench.capture.sizes.library_caches import one_answer_for_all_sizes
+from prepbench.capture.sizes.size_forms import one_answer_for_all_sizes
 
 cache_utils = pytest.importorskip("transformers.cache_utils")
 masking_utils = pytest.importorskip("transformers.masking_utils")

@@ -250,7 +250,7 @@ raise OtherVersionError("The journal was written by a newer prepbench.")""",
     ),
     "UnknownInputError": (
         """
-from prepbench.capture.aten.leaf_signature import UnknownInputError
+from prepbench.capture.aten.leaf_operators import UnknownInputError
 
 raise UnknownInputError("gate got a float where the captured graph was made for a tensor.")""",
         "A leaf was called with another kind of value than on the samples: add a sample that calls it so.",

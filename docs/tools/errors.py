@@ -11,7 +11,7 @@ import textwrap
 import prepbench
 from docs.tools.error_examples import ERRORS
 from docs.tools.failing import KINDS, Example
-from prepbench.capture.failures.reasons import REASONS, TIME_LIMIT, without_leaf_hint
+from prepbench.capture.failures.describe import REASONS, TIME_LIMIT, without_leaf_hint
 from prepbench.errors import PrepbenchError
 
 _HEAD = """Errors and failures

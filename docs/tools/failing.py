@@ -16,7 +16,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.capture.aten.capture import FullGraphError
-from prepbench.capture.failures import reasons
+from prepbench.capture.failures import describe
 
 
 @dataclass(frozen=True)
@@ -241,66 +241,66 @@ class Unlike(nn.Module):
 
 
 KINDS = {
-    reasons.BRANCH: Example(
+    describe.BRANCH: Example(
         "The values of a tensor decide which way Python goes. A graph has one way for all values.",
         Branch, by_capture, NoBranch,
     ),
-    reasons.NUMBER: Example(
+    describe.NUMBER: Example(
         "A tensor became a number of Python's, which the graph would hold as a constant.", Number, by_capture, NoNumber
     ),
-    reasons.NUMPY: Example(
+    describe.NUMPY: Example(
         "The computation leaves torch for NumPy, which no tracer follows.", Numpy, by_tracing, NoNumpy
     ),
-    reasons.SHAPE: Example(
+    describe.SHAPE: Example(
         "The graph holds for the sizes of a sample only: a size became a number, a number of steps or a choice.",
         Rows, by_tracing_samples, NoRows,
     ),
-    reasons.DATA_SHAPE: Example(
+    describe.DATA_SHAPE: Example(
         "The size of a result depends on the values of a tensor, so that what follows has no size.",
         Solves, by_capture, NoSolution,
     ),
-    reasons.SIDE_EFFECT: Example(
+    describe.SIDE_EFFECT: Example(
         "The line does something besides computing: it prints, logs, reads a file or the clock. A graph computes only.",
         Prints, by_checking, NoPrint,
     ),
-    reasons.UNSUPPORTED: Example(
+    describe.UNSUPPORTED: Example(
         "The tracer, or the target, has no such operator, or loses where a tensor comes from.",
         Copies, by_capture, NoCopy,
     ),
-    reasons.MUTATION: Example(
+    describe.MUTATION: Example(
         "A tensor or an attribute is changed in place where the way of tracing cannot follow it.",
         Assigns, by_checking, NoAssignment,
     ),
-    reasons.ITERATION: Example(
+    describe.ITERATION: Example(
         "Python iterates over a tensor whose length is not known while it is traced.", Iterates, by_tracing, NoIteration
     ),
-    reasons.NO_FAKE: Example(
+    describe.NO_FAKE: Example(
         "An operator does not say which size its result has, so that nothing after it can be traced.",
         Histogram, by_capture,
     ),
-    reasons.SIGNATURE: Example(
+    describe.SIGNATURE: Example(
         "The arguments of forward cannot be told from its signature. With samples they are known.",
         Keywords, by_tracing, NoKeywords,
     ),
-    reasons.OUTPUT: Example(
+    describe.OUTPUT: Example(
         "The module returns something that a graph cannot return.", Generator, by_capture, NoGenerator
     ),
-    reasons.PYTHON_CALL: Example(
+    describe.PYTHON_CALL: Example(
         "A stand-in for a tensor or a size reached a function that needs the value itself.",
         Formats, by_tracing,
     ),
-    reasons.GRAPH_BREAK: Example(
+    describe.GRAPH_BREAK: Example(
         "A construct of Python that dynamo cannot follow splits the graph in two.", Collects, by_checking, NoCollecting
     ),
-    reasons.ERROR: Example(
+    describe.ERROR: Example(
         "The forward raised an error while it was traced, without samples or with these.",
         Refuses, by_tracing, NoRefusal,
     ),
-    reasons.TIME_LIMIT: Example(
+    describe.TIME_LIMIT: Example(
         "A way of tracing took longer than it may.", Sleeps, in_short_time,
         remedy="Give ``check_traceability`` a larger ``time_limit=``, or samples of smaller sizes.",
     ),
-    reasons.DIFFERS: Example(
+    describe.DIFFERS: Example(
         "A graph was made, but gives other values than the model on a sample.", Unlike, by_checking, NoBranch
     ),
 }  # fmt: skip

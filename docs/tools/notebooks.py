@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from prepbench.capture.failures.reasons import REASONS
+from prepbench.capture.failures.describe import REASONS
 from prepbench.document.bench import BENCH_MIME_TYPE
 from prepbench.document.model import MIME_TYPE
 from prepbench.errors import page_of

@@ -16,8 +16,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from prepbench.adapt.recover import Recovery as Recovery
     from prepbench.adapt.recover import recover as recover
-    from prepbench.adapt.recovery import Recovery as Recovery
     from prepbench.adapt.trainable_model import TrainableModel as TrainableModel
     from prepbench.bench import Bench as Bench
     from prepbench.capture.aten.capture import capture as capture
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from prepbench.measure import metrics as metrics
     from prepbench.measure.comparison import Comparison as Comparison
     from prepbench.measure.generation import Generation as Generation
+    from prepbench.measure.profile import Profile as Profile
     from prepbench.measure.profile import profile as profile
-    from prepbench.measure.profile_result import Profile as Profile
     from prepbench.measure.run import compare as compare
     from prepbench.prepare import PreparationReport as PreparationReport
     from prepbench.prepare import prepare_model as prepare_model
@@ -53,14 +53,14 @@ if TYPE_CHECKING:
     from prepbench.progress_bar import show_progress as show_progress
     from prepbench.results.results import Results as Results
     from prepbench.results.results import load_results as load_results
-    from prepbench.running.record_inputs import record_inputs as record_inputs
-    from prepbench.search.budget import Budget as Budget
+    from prepbench.running.recorded_calls import record_inputs as record_inputs
+    from prepbench.search.objective import Budget as Budget
     from prepbench.search.search import search as search
     from prepbench.search.search_result import SearchResult as SearchResult
+    from prepbench.search.sensitivity import Sensitivity as Sensitivity
     from prepbench.search.sensitivity import sensitivity as sensitivity
-    from prepbench.search.sensitivity_result import Sensitivity as Sensitivity
+    from prepbench.search.sweep import SweepResult as SweepResult
     from prepbench.search.sweep import sweep as sweep
-    from prepbench.search.sweep_result import SweepResult as SweepResult
     from prepbench.settings import CompileOptions as CompileOptions
     from prepbench.settings import DeploymentSettings as DeploymentSettings
     from prepbench.settings import EagerDeployment as EagerDeployment
@@ -75,12 +75,12 @@ if TYPE_CHECKING:
     from prepbench.settings import QuantizationSettings as QuantizationSettings
     from prepbench.settings import TensorRtDeployment as TensorRtDeployment
     from prepbench.settings import explain_settings as explain_settings
-    from prepbench.views.diagrams import diagram as diagram
+    from prepbench.views.display import diagram as diagram
 
 _HOME = {
     "Axis": "prepbench.capture.sizes.axis",
     "Bench": "prepbench.bench",
-    "Budget": "prepbench.search.budget",
+    "Budget": "prepbench.search.objective",
     "Cancelled": "prepbench.jobs",
     "Captured": "prepbench.capture.aten.captured",
     "Comparison": "prepbench.measure.comparison",
@@ -103,24 +103,24 @@ _HOME = {
     "PreparationReport": "prepbench.prepare",
     "PrepbenchError": "prepbench.errors",
     "PrepbenchWarning": "prepbench.errors",
-    "Profile": "prepbench.measure.profile_result",
+    "Profile": "prepbench.measure.profile",
     "Progress": "prepbench.jobs",
     "PruningSettings": "prepbench.settings",
     "QuantizationSettings": "prepbench.settings",
-    "Recovery": "prepbench.adapt.recovery",
+    "Recovery": "prepbench.adapt.recover",
     "Results": "prepbench.results.results",
     "RobustTracer": "prepbench.capture.modules.tracer",
     "Sample": "prepbench.inputs",
     "SearchResult": "prepbench.search.search_result",
-    "Sensitivity": "prepbench.search.sensitivity_result",
-    "SweepResult": "prepbench.search.sweep_result",
+    "Sensitivity": "prepbench.search.sensitivity",
+    "SweepResult": "prepbench.search.sweep",
     "TensorRtDeployment": "prepbench.settings",
     "TrainableModel": "prepbench.adapt.trainable_model",
     "capture": "prepbench.capture.aten.capture",
     "check_traceability": "prepbench.compile",
     "compare": "prepbench.measure.run",
     "compile_model": "prepbench.compile",
-    "diagram": "prepbench.views.diagrams",
+    "diagram": "prepbench.views.display",
     "explain_settings": "prepbench.settings",
     "fix": "prepbench.fixes",
     "load_compiled": "prepbench.compile",
@@ -128,7 +128,7 @@ _HOME = {
     "metrics": "prepbench.measure",
     "prepare_model": "prepbench.prepare",
     "profile": "prepbench.measure.profile",
-    "record_inputs": "prepbench.running.record_inputs",
+    "record_inputs": "prepbench.running.recorded_calls",
     "prune": "prepbench.compile",
     "recover": "prepbench.adapt.recover",
     "recursive_trace": "prepbench.capture.modules.collection",

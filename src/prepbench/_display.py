@@ -36,7 +36,7 @@ class HasDiagram:
         Returns:
             The widget.
         """
-        return view("views.diagrams", "diagram", self, *others)
+        return view("views.display", "diagram", self, *others)
 
     def to_text(self, expanded: Iterable[str] | None = None) -> str:
         """Return the diagram as plain text: an indented tree.
@@ -49,7 +49,7 @@ class HasDiagram:
         """
         check_texts("expanded", expanded, "encoder", optional=True)
         opened = None if expanded is None else frozenset(expanded)
-        text: str = view("views.text", "to_text", self.document(), opened)
+        text: str = view("views.page", "to_text", self.document(), opened)
         return text
 
     def to_html(self, path: str | os.PathLike[str]) -> Path:
@@ -62,7 +62,7 @@ class HasDiagram:
             Its path.
         """
         check_path("path", path)
-        written: Path = view("views.page", "write_page", view("views.diagrams", "combined", self), path)
+        written: Path = view("views.page", "write_page", view("views.display", "combined", self), path)
         return written
 
     def to_graphviz(self, expanded: Iterable[str] | None = None) -> Any:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from prepbench import interrupts
-from prepbench._torch_compat.fx_threads import thread_local_fx_traces
+from prepbench._torch_compat.symbolic_fx import thread_local_fx_traces
 from prepbench.checks import check_function, check_progress, check_seconds, check_switch
 from prepbench.errors import PrepbenchError
 from prepbench.internal_errors import internal_error

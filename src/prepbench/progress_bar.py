@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, ParamSpec, TypeVar
 
-from prepbench._torch_compat.fx_threads import thread_local_fx_traces
+from prepbench._torch_compat.symbolic_fx import thread_local_fx_traces
 from prepbench.checks import check_switch
 from prepbench.internal_errors import internal_errors_told
 from prepbench.jobs import Progress, ProgressCallback, report_nothing

@@ -14,7 +14,7 @@ import torch
 from torch import fx, nn
 
 import prepbench as pb
-from prepbench._torch_compat.fx_threads import thread_local_fx_traces
+from prepbench._torch_compat.symbolic_fx import thread_local_fx_traces
 from prepbench.progress_bar import shows_progress
 
 

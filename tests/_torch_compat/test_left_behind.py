@@ -18,7 +18,7 @@ from torch import nn
 from torch.fx import graph_module
 
 import prepbench as pb
-from prepbench._torch_compat import exporting, left_behind
+from prepbench._torch_compat import exporting
 from prepbench.errors import TorchVersionError
 from prepbench.running.tracing import tracing
 
@@ -95,7 +95,7 @@ def _managers() -> int:
 
 def test_sizes_that_others_made_are_left_alone() -> None:
     mine = symbolic_shapes.ShapeEnv(tracked_fakes=[object()])
-    with left_behind.graphs_let_go():
+    with exporting.graphs_let_go():
         ours = symbolic_shapes.ShapeEnv(tracked_fakes=[object()])
         for each in (mine, ours):
             each.fake_tensor_cache["a call"] = object()  # type: ignore[index, assignment]
@@ -136,11 +136,11 @@ def test_the_source_of_a_graph_lives_as_long_as_the_graph() -> None:
 
 def test_a_torch_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(symbolic_shapes, "ShapeEnv")
-    with pytest.raises(TorchVersionError, match="letting go of symbolic sizes"), left_behind.graphs_let_go():
+    with pytest.raises(TorchVersionError, match="letting go of symbolic sizes"), exporting.graphs_let_go():
         pass
     monkeypatch.delattr(graph_module, "_method_from_src")
-    with pytest.raises(TorchVersionError, match="letting go of the sources"), left_behind.sources_let_go():
+    with pytest.raises(TorchVersionError, match="letting go of the sources"), exporting.sources_let_go():
         pass
     monkeypatch.delattr(guards, "CheckFunctionManager")
-    with pytest.raises(TorchVersionError, match="letting go of strict exports"), left_behind.strict_export_let_go():
+    with pytest.raises(TorchVersionError, match="letting go of strict exports"), exporting.strict_export_let_go():
         pass

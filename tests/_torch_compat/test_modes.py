@@ -13,9 +13,9 @@ from torch._functorch import apis
 
 import prepbench as pb
 from prepbench._torch_compat import modes
-from prepbench._torch_compat.draws import Draws
+from prepbench._torch_compat.generators import Draws
 from prepbench.errors import TorchVersionError
-from prepbench.running.written_parameters import writes_watched
+from prepbench.running.module_state import writes_watched
 
 
 def test_function_transforms_are_noticed() -> None:

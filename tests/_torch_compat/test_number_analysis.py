@@ -13,14 +13,14 @@ import torch
 from torch.utils._sympy import functions
 from torch.utils._sympy.numbers import int_oo
 
-from prepbench._torch_compat import number_analysis
+from prepbench._torch_compat import sizes
 from prepbench.errors import TorchVersionError
 
 N = sympy.Symbol("n", integer=True, positive=True)
 
 
 def _value(expression: Any, n: int) -> Any:
-    return number_analysis.symbolic_value(expression, {N: n}, lambda function, *args: function(*args))
+    return sizes.symbolic_value(expression, {N: n}, lambda function, *args: function(*args))
 
 
 @pytest.mark.parametrize(
@@ -47,15 +47,15 @@ def test_functions_that_take_no_proxies_are_called_through() -> None:
         called.append(function)
         return function(*args)
 
-    number_analysis.symbolic_value(functions.CeilToInt(functions.IntTrueDiv(N, 2)), {N: 7}, call)
+    sizes.symbolic_value(functions.CeilToInt(functions.IntTrueDiv(N, 2)), {N: 7}, call)
     assert called == [math.ceil]
-    assert number_analysis.SQRT(4) == 2
+    assert sizes.SQRT(4) == 2
     assert operator.add(1, 1) == 2
 
 
 def test_unbounded_sizes() -> None:
-    assert number_analysis.is_unbounded(int_oo)
-    assert not number_analysis.is_unbounded(sympy.Integer(8))
+    assert sizes.is_unbounded(int_oo)
+    assert not sizes.is_unbounded(sympy.Integer(8))
 
 
 def test_a_torch_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,4 +64,4 @@ def test_a_torch_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
         _value(N, 1)
     monkeypatch.setitem(sys.modules, "torch.utils._sympy.numbers", None)
     with pytest.raises(TorchVersionError, match="the largest values of sizes"):
-        number_analysis.is_unbounded(torch.ones(1))
+        sizes.is_unbounded(torch.ones(1))

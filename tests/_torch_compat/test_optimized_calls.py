@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from prepbench._torch_compat import optimized_calls as calls
+from prepbench._torch_compat import dynamo as calls
 
 
 class Doubled(nn.Module):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import prepbench as pb
-from prepbench.bench.cards import LEAF_LABEL, error_card, size_words, slower_because
+from prepbench.bench.captures import LEAF_LABEL, error_card, size_words, slower_because
 from prepbench.errors import SettingsError, TargetError
 
 

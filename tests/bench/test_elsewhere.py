@@ -13,7 +13,7 @@ from torch import nn
 import prepbench as pb
 from prepbench.errors import InputError, UnknownNameError
 from prepbench.results.journal import Journal
-from prepbench.views.run_chart import runs_bundle
+from prepbench.views.charts import runs_bundle
 from prepbench.widgets.bench import BenchControls
 
 

@@ -16,8 +16,7 @@ from prepbench.errors import InputError
 from prepbench.jobs import Cancelled, Progress
 from prepbench.measure.artifacts import Artifact
 from prepbench.measure.run import compare
-from prepbench.results.run import Run
-from prepbench.results.written_text import WrittenText
+from prepbench.results.measurement import Run, WrittenText
 from tests.compile.generating import PROMPTS, make_model, make_samples
 
 HARM = "<img src=x onerror=alert(1)>"

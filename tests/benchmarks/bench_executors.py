@@ -26,12 +26,12 @@ import torch
 
 import prepbench as pb
 from prepbench.compile.simulation import Simulation
-from prepbench.measure.other_programs import OtherPrograms
+from prepbench.measure.process import OtherPrograms
 from prepbench.search.executors import run_tasks
 from prepbench.search.parallel_scores import save_simulation, score_payload, score_task
 from prepbench.search.tasks import Folder, name_of
 
-LOADED = ("prepbench.search.parallel_scores", "prepbench.quantize.activation_observer")
+LOADED = ("prepbench.search.parallel_scores", "prepbench.quantize.observers")
 CANDIDATES = {
     "int8": pb.QuantizationSettings(),
     "4 bits": pb.QuantizationSettings(weights_num_bits=4, prefer_weights_only_quantization=True),

@@ -11,7 +11,7 @@ from playwright.sync_api import Locator, Page, expect
 
 import prepbench as pb
 from prepbench.document.model import DiagramDocument
-from prepbench.views.diagrams import combined
+from prepbench.views.display import combined
 from prepbench.views.overlays import make_overlay
 from tests.browser.lab import Lab
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from prepbench.bench.searching import Found, Stop, chart_of, id_of, stops_of, texts_of
-from prepbench.search.budget import Budget
+from prepbench.search.objective import Budget
 from prepbench.search.search_result import SearchCandidate
 
 BUDGET = Budget(max_drop=0.01)

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
-from prepbench.views.bench_page import bench_html
-from prepbench.views.bench_report import report_page
+from prepbench.views.bench_page import bench_html, report_page
 from prepbench.views.page import page as diagram_page
 from tests.browser.axe import violations
 from tests.browser.bench_states import STATES

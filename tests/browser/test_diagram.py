@@ -14,7 +14,7 @@ from playwright.sync_api import Page, expect
 import prepbench as pb
 from prepbench.document.codec import to_json
 from prepbench.document.model import DiagramDocument
-from prepbench.views.diagrams import combined
+from prepbench.views.display import combined
 from tests.browser.diagrams import Net, View, luminance, net_document, opened
 from tests.browser.lab import watch
 

@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from prepbench.document.codec import to_json
 from prepbench.document.model import Graph, GraphCollectionDocument, Module, Node
-from prepbench.views.diagrams import combined
+from prepbench.views.display import combined
 from prepbench.views.page import write_page
 from tests.browser.diagrams import View, opened
 from tests.browser.lab import READY, watch

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from prepbench.document.bench import BENCH_MIME_TYPE, BenchDocument
-from prepbench.document.bench_codec import bench_to_json
+from prepbench.document.bench import BENCH_MIME_TYPE, BenchDocument, bench_to_json
 from prepbench.views.bench_page import NO_KERNEL, bench_bundle
 from tests.browser.axe import violations
 from tests.browser.lab import READY, is_local

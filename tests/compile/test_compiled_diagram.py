@@ -9,7 +9,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import DocumentError
-from prepbench.views.diagrams import combined
+from prepbench.views.display import combined
 from prepbench.views.scene import scene
 from tests.compile.models import images, int8
 

@@ -19,7 +19,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import SettingsError
-from prepbench.quantize.algorithms import channel_statistics
+from prepbench.quantize.algorithms import channel_groups
 from tests.compile.models import SmallNet, images, int8
 
 Layers = dict[str, pb.LayerQuantizationSettings]
@@ -181,13 +181,13 @@ def test_each_argument_counts(once: tuple[nn.Module, pb.KeptStages], changes: di
 
 
 def test_channels_are_measured_once_for_all_choices(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured, measure = list[int](), channel_statistics._measured
+    measured, measure = list[int](), channel_groups._measured
 
     def noted(graph: Any, axes: Any, *more: Any) -> Any:
         measured.append(len(axes))
         return measure(graph, axes, *more)
 
-    monkeypatch.setattr(channel_statistics, "_measured", noted)
+    monkeypatch.setattr(channel_groups, "_measured", noted)
     model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3)).eval()
     kept, target = pb.KeptStages(), pb.EagerDeployment()
     scaled = {"quantization_settings": pb.QuantizationSettings(cross_layer_equalization=True)}

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.compile import memory
+from prepbench.compile import dry_run
 
 FOUR_BITS = pb.QuantizationSettings(
     weights_num_bits=4, prefer_weights_only_quantization=True, weights_only_quantization_block_size=32
@@ -43,9 +43,9 @@ def compiled(**keywords: Any) -> Any:
 def needed(monkeypatch: pytest.MonkeyPatch, **keywords: Any) -> int:
     """What is estimated, as the error says that nothing is available."""
     found: list[int] = []
-    real = memory.memory_needed
-    monkeypatch.setattr(memory, "memory_needed", lambda task: found.append(real(task)) or found[-1])
-    monkeypatch.setattr(memory, "available_memory", lambda: 0)
+    real = dry_run.memory_needed
+    monkeypatch.setattr(dry_run, "memory_needed", lambda task: found.append(real(task)) or found[-1])
+    monkeypatch.setattr(dry_run, "available_memory", lambda: 0)
     with pytest.raises(pb.errors.SettingsError, match="takes at least"):
         compiled(**keywords)
     monkeypatch.undo()
@@ -63,7 +63,7 @@ def test_weights_that_become_float32_as_a_whole_count(monkeypatch: pytest.Monkey
 
 def test_too_little_memory_is_an_error_that_says_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     free = needed(monkeypatch) + 1
-    monkeypatch.setattr(memory, "available_memory", lambda: free)
+    monkeypatch.setattr(dry_run, "available_memory", lambda: free)
     assert compiled().report.layers[0].quantized
     with pytest.raises(pb.errors.SettingsError, match=r"without smooth_quant and .* it takes .* % of the weights"):
         compiled(compile_options=pb.CompileOptions(smooth_quant=True))
@@ -74,11 +74,11 @@ def test_a_plan_says_how_much_memory_compiling_takes() -> None:
 
 
 def test_the_limit_of_a_container_counts(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_GROUP", tmp_path)
-    free = memory.available_memory()
+    monkeypatch.setattr(dry_run, "_GROUP", tmp_path)
+    free = dry_run.available_memory()
     (tmp_path / "memory.current").write_text("1400\n")
     (tmp_path / "memory.stat").write_text("anon 850\nfile 550\nshmem 50\n")  # of files 500 can be given up
     (tmp_path / "memory.max").write_text("1000\n")
-    assert memory.available_memory() == 100
+    assert dry_run.available_memory() == 100
     (tmp_path / "memory.max").write_text("max\n")
-    assert memory.available_memory() == pytest.approx(free, rel=0.5)
+    assert dry_run.available_memory() == pytest.approx(free, rel=0.5)

@@ -287,7 +287,7 @@ def counted(leaves: dict[str, Any]) -> dict[str, Any]:
 
 def secret(leaves: dict[str, Any]) -> None:
     """Name a method that no forward leads to, with digests that fit."""
-    from prepbench.capture.statements.cut_functions import line_digests
+    from prepbench.capture.statements.outline import line_digests
     from prepbench.capture.statements.ranges import source_file
 
     code = Several.load_secret.__code__

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.compile.scored_samples import scored_on, spread_samples
-from prepbench.compile.simulation import Simulation
+from prepbench.compile.simulation import Simulation, scored_on, spread_samples
 from prepbench.errors import InputError
 from prepbench.inputs import Sample
 from prepbench.running.sqnr import Powers, powers

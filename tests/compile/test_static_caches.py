@@ -10,7 +10,7 @@ import torch
 import prepbench as pb
 from prepbench.compile.greedy import CompiledSteps
 from prepbench.errors import InputError
-from prepbench.running.alike_samples import alike_samples
+from prepbench.running.check_inputs import alike_samples
 from tests.compile.generating import PROMPTS, TARGETS, make_model
 
 STATIC: dict[str, Any] = {

@@ -422,7 +422,7 @@ def test_formulas_are_the_same_in_onnx(formula: str) -> None:
     from onnx import TensorProto, helper
 
     from prepbench.capture.sizes.size_formulas import size_function
-    from prepbench.targets.onnx.size_predicates import SizePredicates
+    from prepbench.targets.onnx.branches import SizePredicates
 
     writer = SizePredicates()
     result = writer.all_of([(formula, [("x", 0), ("x", 1)])])
@@ -440,7 +440,7 @@ def test_formulas_are_the_same_in_onnx(formula: str) -> None:
     "formula", [f"StrictGreaterThan(FloorDiv({S0}, {S1}), Integer(1))", f"Equality(IntTrueDiv({S0}, Integer(2)), {S1})"]
 )
 def test_formulas_that_onnx_would_compute_otherwise_are_refused(formula: str) -> None:
-    from prepbench.targets.onnx.size_predicates import SizePredicates
+    from prepbench.targets.onnx.branches import SizePredicates
 
     with pytest.raises(TargetError, match="A condition on sizes"):
         SizePredicates().all_of([(formula, [("x", 0), ("x", 1)])])

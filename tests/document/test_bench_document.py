@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from prepbench.document.bench import BenchDocument, SavedModule, SavedTensor
-from prepbench.document.bench_codec import bench_from_json, bench_to_json
+from prepbench.document.bench import BenchDocument, SavedModule, SavedTensor, bench_from_json, bench_to_json
 from prepbench.document.schema import BENCH_FILE, bench_schema
 from prepbench.errors import DocumentError
 from tests.views.benches import GRAPH, shown

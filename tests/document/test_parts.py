@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from prepbench.document.hierarchy import MANY, MANY_INPUTS, PART, grouped
 from prepbench.document.model import Graph, GraphCollectionDocument, Module, Node
-from prepbench.views.boxes import View, all_boxes
-from prepbench.views.scene import Index, scene
+from prepbench.views.scene import Index, View, all_boxes, scene
 from tests.views.documents import long
 
 

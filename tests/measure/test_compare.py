@@ -11,7 +11,7 @@ import prepbench as pb
 from prepbench.errors import InputError, MetricError, StorageError
 from prepbench.inputs import Sample
 from prepbench.measure.batches import batch_size, read_batches
-from prepbench.measure.rates import percentile, speedup
+from prepbench.measure.latency import percentile, speedup
 from prepbench.measure.run import Comparison, compare
 
 

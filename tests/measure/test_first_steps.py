@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import prepbench as pb
-from prepbench.compile.later_steps import LONGER, NEXT, SAME, TOKENS, LaterSteps
+from prepbench.compile.greedy import LONGER, NEXT, SAME, TOKENS, LaterSteps
 from prepbench.errors import InputError
-from prepbench.measure.first_steps import NOTE
+from prepbench.measure.generation import NOTE
 from tests.benchmarks.generation_families import Family
 
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import prepbench as pb
-from prepbench.measure import forked
+from prepbench.measure import process
 from prepbench.measure.process import LatencyError, WorkerProcess, environment, worker_command
 from prepbench.measure.transfer import save_sample
 
@@ -46,7 +46,7 @@ def worker(saved: tuple[Path, Path], tmp_path: Path) -> Iterator[WorkerProcess]:
 
 def current() -> psutil.Process:
     """The process that is copied."""
-    _, kept = forked._KEPT[os.getpid()]
+    _, kept = process._KEPT[os.getpid()]
     return psutil.Process(kept._process.pid)
 
 
@@ -79,10 +79,10 @@ def test_what_cannot_be_loaded_is_told_with_its_traceback(tmp_path: Path) -> Non
 def test_without_one_to_copy_processes_are_started(
     saved: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(self: forked.Template, *_: object) -> None:
-        raise forked.TemplateError("gone")
+    def refused(self: process.Template, *_: object) -> None:
+        raise process.TemplateError("gone")
 
-    monkeypatch.setattr(forked.Template, "copy", refused)
+    monkeypatch.setattr(process.Template, "copy", refused)
     worker = WorkerProcess("m", worker_command(*saved, 1), tmp_path / "log", threads=1, timeout=120, heartbeat=nothing)
     try:
         worker.wait_until_ready()
@@ -129,10 +129,10 @@ def test_threads_start_copies_side_by_side(saved: tuple[Path, Path], tmp_path: P
 
 
 def test_another_environment_gets_another_one(worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = forked._template(environment(1))
-    assert forked._template(environment(1)) is first
+    first = process._template(environment(1))
+    assert process._template(environment(1)) is first
     monkeypatch.setenv("PREPBENCH_OF_A_TEST", "1")
-    second = forked._template(environment(1))
+    second = process._template(environment(1))
     assert second is not first
     assert second.ended() is False
     worker.wait_until_ready()
@@ -154,8 +154,8 @@ def test_cancelling_while_it_loads_ends_the_wait(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("ending", ["pass", "os.kill(os.getpid(), 9)"])
 def test_it_ends_with_the_process_that_started_it(ending: str) -> None:
     program = (
-        "import os; from prepbench.measure import forked\n"
-        "one = forked._template(dict(os.environ)); one.wait_until_ready(lambda: None)\n"
+        "import os; from prepbench.measure import process\n"
+        "one = process._template(dict(os.environ)); one.wait_until_ready(lambda: None)\n"
         f"print(one._process.pid, flush=True)\n{ending}"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)

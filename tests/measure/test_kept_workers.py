@@ -15,11 +15,10 @@ from torch import nn
 
 from prepbench.inputs import Sample
 from prepbench.jobs import Cancelled, report_nothing
-from prepbench.measure import kept_workers
+from prepbench.measure import process
 from prepbench.measure.artifacts import SAVED, Artifact
-from prepbench.measure.kept_workers import KeptWorkers
 from prepbench.measure.latency import interleaved, measure_latency
-from prepbench.measure.process import LatencyError, WorkerProcess
+from prepbench.measure.process import KeptWorkers, LatencyError, WorkerProcess
 
 WORKER = """
 import json, os, sys
@@ -40,7 +39,7 @@ for line in sys.stdin:
 def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file in which processes note the models that they load."""
     log = tmp_path / "log"
-    monkeypatch.setattr(kept_workers, "worker_command", lambda *_: [sys.executable, "-c", WORKER, str(log)])
+    monkeypatch.setattr(process, "worker_command", lambda *_: [sys.executable, "-c", WORKER, str(log)])
     return log
 
 
@@ -81,7 +80,7 @@ def test_a_process_loads_one_model_after_the_other_and_the_first_stays(loaded: P
 
 def test_who_cancels_does_not_wait_for_a_process_that_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = [sys.executable, "-c", "import time; time.sleep(60)"]
-    monkeypatch.setattr(kept_workers, "worker_command", lambda *_: command)
+    monkeypatch.setattr(process, "worker_command", lambda *_: command)
     started: list[WorkerProcess] = []
 
     def noted(*given: Any, **more: Any) -> WorkerProcess:
@@ -89,7 +88,7 @@ def test_who_cancels_does_not_wait_for_a_process_that_starts(tmp_path: Path, mon
         monkeypatch.setattr(started[-1]._process, "terminate", lambda: pytest.fail("it was waited for"))
         return started[-1]
 
-    monkeypatch.setattr(kept_workers, "WorkerProcess", noted)
+    monkeypatch.setattr(process, "WorkerProcess", noted)
 
     def cancelled() -> None:
         with KeptWorkers(tmp_path, 60.0) as kept:

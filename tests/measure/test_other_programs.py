@@ -9,9 +9,9 @@ import time
 import pytest
 
 import prepbench as pb
-from prepbench.measure import other_programs
+from prepbench.measure import process
 from prepbench.measure.comparison import CandidateResult
-from prepbench.measure.other_programs import OtherPrograms, load_warning
+from prepbench.measure.process import OtherPrograms, load_warning
 
 BURN = "import time\nend = time.time() + 2\nwhile time.time() < end: pass"
 
@@ -27,8 +27,8 @@ def test_a_busy_program_is_noted() -> None:
 
 def test_own_work_and_short_blocks_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([100.0, 50.0, 101.0, 51.0])  # busy and own before, busy and own after
-    monkeypatch.setattr(other_programs, "_busy_seconds", lambda: next(times))
-    monkeypatch.setattr(other_programs, "_own_seconds", lambda: next(times))
+    monkeypatch.setattr(process, "_busy_seconds", lambda: next(times))
+    monkeypatch.setattr(process, "_own_seconds", lambda: next(times))
     with OtherPrograms() as others:
         time.sleep(0.15)
     assert others.cores == 0
@@ -40,7 +40,7 @@ def test_own_work_and_short_blocks_do_not_count(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(other_programs.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(process.os, "cpu_count", lambda: 4)
 
 
 @pytest.mark.usefixtures("four_cores")

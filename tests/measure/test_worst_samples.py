@@ -19,8 +19,7 @@ import prepbench as pb
 from prepbench.errors import InputError, SettingsError, UnknownNameError
 from prepbench.measure.confusion import Confusion
 from prepbench.measure.generation import Generation
-from prepbench.measure.kept_samples import KEPT, kept_prompts
-from prepbench.measure.worst_samples import WorstSamples
+from prepbench.measure.kept_samples import KEPT, WorstSamples, kept_prompts
 from prepbench.views.samples import is_image, picture
 
 

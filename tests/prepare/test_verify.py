@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from prepbench.errors import PreparationError
 from prepbench.prepare import prepare_model
-from prepbench.prepare.compare_calls import prepared_difference
-from prepbench.running.outcomes import Outcome
+from prepbench.prepare.sizes import prepared_difference
+from prepbench.running.unchanged import Outcome
 from tests.prepare.models import x
 
 

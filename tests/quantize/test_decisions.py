@@ -182,7 +182,7 @@ def test_the_percentile_survives_an_outlier_in_the_activations() -> None:
 
 
 def test_the_range_of_least_error_clips_what_few_bits_cannot_hold() -> None:
-    from prepbench.quantize.activation_observer import ActivationObserver  # loads torchao
+    from prepbench.quantize.observers import ActivationObserver  # loads torchao
 
     x, errors = noise(100, 100), {}
     for method in ("minmax", "mse"):

@@ -13,10 +13,10 @@ from torch import nn
 from prepbench.inputs import normalize_samples
 from prepbench.quantize import Observed, Placement, Statistics, WeightScheme, calibrate, insert_observers
 from prepbench.quantize.decide import FloorSearch
-from prepbench.quantize.fitting import fitting_schemes
 from prepbench.quantize.floors import Floors
+from prepbench.quantize.input_hessians import fitting_schemes
 from prepbench.quantize.layer_noise import measure_layers
-from prepbench.quantize.observed_graph import set_mode
+from prepbench.quantize.observed import set_mode
 from prepbench.quantize.output_noise import OutputNoise, estimate_output_noise
 from prepbench.settings import QuantizationSettings, explain_settings
 from tests.quantize.conftest import export

@@ -12,14 +12,12 @@ from torch import nn
 import prepbench as pb
 from prepbench.inputs import Sample
 from prepbench.jobs import Cancelled, Job
-from prepbench.quantize import Placement, calibrate, gptq, input_hessians, insert_observers, parts, rounding
+from prepbench.quantize import Placement, calibrate, input_hessians, insert_observers, rounding
 from prepbench.quantize import hessian as hessian_module
-from prepbench.quantize.hessian import InputHessian
-from prepbench.quantize.im2col import Im2col
+from prepbench.quantize.hessian import Im2col, InputHessian
 from prepbench.quantize.layer_nodes import layer_nodes
-from prepbench.quantize.nearest import nearest
-from prepbench.quantize.observed_graph import all_observers
-from prepbench.quantize.rounding import quantized_rows
+from prepbench.quantize.observed import all_observers
+from prepbench.quantize.rounding import nearest, quantized_rows
 from prepbench.quantize.rows import PackedRows, QuantizedRows
 from prepbench.quantize.weights import WeightScheme, weight_qparams
 from prepbench.settings import QuantizationSettings, explain_settings
@@ -180,7 +178,7 @@ def test_scales_fitted_one_after_the_other_are_nearly_those_of_least_squares(blo
     scheme = WeightScheme(4, block_size=block, least_error=True)
     start = nearest(weight, 0, scheme)
     steps, scale = start.integers.reshape(4, 64).float(), start.scale.reshape(4, -1)
-    fitted = gptq.fitted_scales(weight, steps, scale, known.damped)
+    fitted = rounding.fitted_scales(weight, steps, scale, known.damped)
 
     def lost_with(scales: torch.Tensor) -> float:
         return float(((steps * scales.repeat_interleave(block, 1) - weight) @ x.t()).square().sum())
@@ -263,8 +261,8 @@ def test_a_weight_in_parts_gets_the_integers_that_it_gets_as_a_whole(
     scheme = WeightScheme(4, symmetric=False, block_size=block, least_error=True, algorithm=algorithm)
     known = None if algorithm == "hqq" else hessian(inputs(1024))
     whole = quantized_rows(weight.bfloat16(), axis, scheme, known)
-    monkeypatch.setattr(parts, "_SIZE", 7 * 64)
-    monkeypatch.setattr(gptq, "_VALUES", 7 * 64)
+    monkeypatch.setattr(rounding, "_SIZE", 7 * 64)
+    monkeypatch.setattr(rounding, "_VALUES", 7 * 64)
     monkeypatch.setattr(rounding, "_VALUES", 7 * 64)
     cut = quantized_rows(weight.bfloat16(), axis, scheme, known)
     assert torch.equal(cut.integers, whole.integers)

@@ -10,14 +10,13 @@ import pytest
 import torch
 from torch import nn
 
-from prepbench.document.failures import with_lines
-from prepbench.document.model import Failure
+from prepbench.document.model import Failure, with_lines
 from prepbench.errors import CalibrationError, SettingsError
 from prepbench.inputs import normalize_samples
 from prepbench.jobs import Cancelled, Progress
 from prepbench.quantize import Observed, Placement, calibrate, check_calibration, convert, insert_observers
 from prepbench.settings import LayerQuantizationSettings, QuantizationSettings, explain_settings
-from prepbench.targets.capabilities import NO_TRANSPOSED
+from prepbench.targets.base import NO_TRANSPOSED
 
 
 class Tail(nn.Module):

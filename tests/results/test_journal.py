@@ -18,7 +18,7 @@ import pytest
 from prepbench.errors import ArtifactError, InputError, StorageError, UnknownNameError
 from prepbench.results import journal_file
 from prepbench.results.journal import Journal
-from prepbench.results.run import Run
+from prepbench.results.measurement import Run
 from tests.results.test_run import RUN
 
 WRITER = """

@@ -16,8 +16,7 @@ from torch import nn
 import prepbench as pb
 from prepbench.errors import ArtifactError, InputError, SettingsError, UnknownNameError
 from prepbench.objects.digest import model_digest
-from prepbench.results.aside import journal_at
-from prepbench.results.journal import Journal
+from prepbench.results.journal import Journal, journal_at
 from tests.results.test_run import RUN
 
 RESULT = replace(

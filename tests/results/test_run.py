@@ -13,8 +13,7 @@ import pytest
 from prepbench.document.codec import read_object
 from prepbench.errors import DocumentError, SettingsError
 from prepbench.quantize import LayerReport
-from prepbench.results.measurement import _CHECKS, from_columns, to_columns
-from prepbench.results.run import Run
+from prepbench.results.measurement import _CHECKS, Run, from_columns, to_columns
 from prepbench.settings import OnnxRuntimeDeployment
 
 RUN = Run(

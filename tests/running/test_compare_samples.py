@@ -11,7 +11,7 @@ import torch
 
 from prepbench.errors import InputError
 from prepbench.inputs import Sample
-from prepbench.running.compare_samples import is_same, tensor_shapes
+from prepbench.running.check_inputs import is_same, tensor_shapes
 from prepbench.running.object_nodes import register_nodes
 
 

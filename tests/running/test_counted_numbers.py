@@ -11,7 +11,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import InputError
-from prepbench.running.alike_samples import alike_samples
+from prepbench.running.check_inputs import alike_samples
 from prepbench.running.counted_numbers import CountedNumber, count_from_sizes, counted_numbers
 
 

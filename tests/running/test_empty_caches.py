@@ -11,7 +11,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import CaptureError, InputError
-from prepbench.running.alike_samples import alike_samples
+from prepbench.running.check_inputs import alike_samples
 from prepbench.running.empty_caches import with_empty_caches_filled
 
 

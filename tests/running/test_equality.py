@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from prepbench.running.equal_tensors import Closeness
-from prepbench.running.equality import EXACT, ROUNDED, difference
-from prepbench.running.outcomes import Outcome
+from prepbench.running.equality import EXACT, ROUNDED, Closeness, difference
+from prepbench.running.unchanged import Outcome
 
 INF, NAN = math.inf, math.nan
 LOWERED = Closeness(sqnr=20.0, integers=0.05)

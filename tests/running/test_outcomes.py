@@ -11,7 +11,7 @@ from torch import nn
 
 from prepbench.inputs import Sample
 from prepbench.running.equality import difference
-from prepbench.running.outcomes import outcome, run, without_output
+from prepbench.running.unchanged import outcome, run, without_output
 
 
 class Writes(nn.Module):

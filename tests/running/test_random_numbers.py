@@ -11,8 +11,8 @@ import torch
 
 import prepbench as pb
 from prepbench.measure import scores
-from prepbench.running.random_numbers import numbers_kept
 from prepbench.running.tracing import tracing
+from prepbench.running.unchanged import numbers_kept
 
 
 def draw() -> list[float]:

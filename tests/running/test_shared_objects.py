@@ -12,8 +12,8 @@ from torch import nn
 import prepbench as pb
 from prepbench.capture.aten.capture import FullGraphError
 from prepbench.capture.failures.findings import SHARED
+from prepbench.running.first_calls import filled_for_all
 from prepbench.running.object_nodes import register_nodes
-from prepbench.running.shared_objects import filled_for_all
 from prepbench.running.unchanged import own_copy
 
 SENTENCE = (
@@ -103,7 +103,7 @@ def test_the_model_runs_once_for_an_object_that_many_share(monkeypatch: pytest.M
         runs.append(sample)
         return own_copy(sample)
 
-    monkeypatch.setattr("prepbench.running.shared_objects.own_copy", copied)
+    monkeypatch.setattr("prepbench.running.first_calls.own_copy", copied)
     past = Held(torch.zeros(2, 3, 4))
     samples = [pb.Sample((), {"x": torch.randn(2, 1, 4), "past": past}, index) for index in range(8)]
     register_nodes([(sample.args, sample.kwargs) for sample in samples])

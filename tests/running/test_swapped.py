@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from prepbench.running.swapped import swapped_twin
+from prepbench.running.twin import swapped_twin
 
 MODEL = """
 import torch

@@ -8,9 +8,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from prepbench._torch_compat import pytree
 from prepbench.inputs import Sample
-from prepbench.running.compare_samples import tensor_shapes
+from prepbench.running.check_inputs import tensor_shapes
+from prepbench.running.nested_values import tensor_numbers
 from prepbench.running.object_nodes import register_nodes
-from prepbench.running.tensor_numbers import tensor_numbers
 
 cache_utils = pytest.importorskip("transformers.cache_utils")
 COUNT = "cumulative_length_int"

@@ -13,9 +13,9 @@ import prepbench as pb
 from prepbench.inputs import normalize_samples
 from prepbench.objects.digest import state_digest
 from prepbench.running.check_inputs import twin_with_own_writes
+from prepbench.running.module_state import is_written
 from prepbench.running.twin import Twin
 from prepbench.running.unchanged import unchanged
-from prepbench.running.written_parameters import is_written
 
 IDS = [torch.arange(6).view(2, 3), torch.arange(8).view(2, 4)]
 

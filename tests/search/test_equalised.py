@@ -12,9 +12,8 @@ import prepbench as pb
 from prepbench.bench.layer_summaries import settings_label
 from prepbench.bench.searching import search_candidates
 from prepbench.compile.simulation import Simulation
-from prepbench.search.candidates import name_of_settings
-from prepbench.search.equalised import EqualizableCandidates, with_equalised
-from prepbench.search.layer_choice import LayerChoice
+from prepbench.search.candidates import LayerChoice, name_of_settings
+from prepbench.search.noise import EqualizableCandidates, with_equalised
 from tests.search.test_search import clocked
 
 INT8 = pb.QuantizationSettings()
@@ -76,7 +75,7 @@ def test_nothing_is_tried_where_no_channels_can_be_scaled(between: nn.Module) ->
 
 
 def test_what_gains_little_is_said_and_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prepbench.search.equalised._QUIETER", 1e9)
+    monkeypatch.setattr("prepbench.search.noise._QUIETER", 1e9)
     result = find(uneven(nn.ReLU()))
     assert "int8 equalised" not in [each.name for each in result.candidates]
     assert "'int8' is not tried with channels equalised, which gains less than 1 dB" in str(result.notes)

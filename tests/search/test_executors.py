@@ -21,9 +21,8 @@ import pytest
 import prepbench as pb
 from prepbench.errors import InputError, SettingsError
 from prepbench.jobs import Progress
-from prepbench.search.exclusive_timing import computing_lock, timing_lock
 from prepbench.search.executors import run_tasks
-from prepbench.search.tasks import ExecutorError, TaskError, name_of
+from prepbench.search.tasks import ExecutorError, TaskError, computing_lock, name_of, timing_lock
 from tests.search import worker_tasks
 
 WORK, TIMED = name_of(worker_tasks.work), name_of(worker_tasks.timed)
@@ -125,7 +124,7 @@ def test_a_task_that_ends_every_worker_fails_with_its_name() -> None:
         while client.nthreads():
             time.sleep(0.05)
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("prepbench.search.dask_client._WORKERS_S", 0.1)
+            patched.setattr("prepbench.search.executors._WORKERS_S", 0.1)
             with pytest.raises(ExecutorError, match=r"no workers\. Start one on each machine with `dask worker tcp"):
                 run_tasks(client, WORK, [{"number": 1}], {})
 
@@ -177,7 +176,7 @@ def test_what_travels_is_text_and_bytes(folder: Path) -> None:
 
 
 def test_workers_of_other_versions_are_told(monkeypatch: pytest.MonkeyPatch, pool: ProcessPoolExecutor) -> None:
-    monkeypatch.setattr("prepbench.search.work.packages_here", lambda: "prepbench 99")
+    monkeypatch.setattr("prepbench.search.tasks.packages_here", lambda: "prepbench 99")
     with pytest.raises(ExecutorError, match=r"prepbench 99.*Install the same versions"):
         run_tasks(pool, WORK, [{"number": 1}], {})
 
@@ -190,7 +189,7 @@ def test_timing_never_overlaps(pool: ProcessPoolExecutor, client: Any) -> None:
 
 HOLDS = """
 import sys, time
-from prepbench.search.exclusive_timing import computing_lock, timing_lock
+from prepbench.search.tasks import computing_lock, timing_lock
 with (timing_lock if sys.argv[1] == "alone" else computing_lock)():
     print("in", flush=True)
     time.sleep(60)

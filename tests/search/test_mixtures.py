@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.search.layer_choice import LayerChoice
+from prepbench.search.candidates import LayerChoice
 from prepbench.search.mixtures import FLOAT, code_of, compile_arguments, uniform_mixture
 from prepbench.settings import prunable_layers
 

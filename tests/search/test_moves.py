@@ -7,13 +7,13 @@ import itertools
 
 import pytest
 
-from prepbench.search.budget import Budget
-from prepbench.search.corrected import Corrected, Estimate, Measured
 from prepbench.search.loop import gain, moves, near
 from prepbench.search.mixtures import FLOAT, Mixture
+from prepbench.search.objective import Budget
 from prepbench.search.scoring import Scale
 from prepbench.search.search_result import SearchCandidate
 from prepbench.search.states import TargetState, excess
+from prepbench.search.tables import Corrected, Estimate, Measured
 from tests.search.test_search_tables import LAYERS, pruned_tables, tables
 
 SCALE = Scale("SQNR", is_sqnr=True, higher_is_better=True, base=float("inf"))

@@ -8,9 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from prepbench.search.corrected import Corrected, Estimate, Measured
-from prepbench.search.curve import DropCurve
 from prepbench.search.states import expected_gain
+from prepbench.search.tables import Corrected, DropCurve, Estimate, Measured
 
 
 def test_sums_correct_what_is_doubtful_and_leave_what_is_known() -> None:

@@ -15,7 +15,7 @@ import prepbench as pb
 from prepbench.errors import SettingsError
 from prepbench.measure.latency import Latency
 from prepbench.search import measuring
-from prepbench.search.layer_choice import LayerChoice
+from prepbench.search.candidates import LayerChoice
 from prepbench.search.mixtures import FLOAT, compile_arguments
 from prepbench.search.target_job import TargetJob, empty_tables
 from tests.search.test_search import clocked, noted

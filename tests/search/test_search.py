@@ -19,9 +19,9 @@ import prepbench as pb
 from prepbench.errors import InputError, MetricError, SettingsError, TargetError, UnknownNameError
 from prepbench.measure.latency import Latency
 from prepbench.search import measuring
-from prepbench.search.corrected import Corrected, Estimate
 from prepbench.search.mixtures import FLOAT
 from prepbench.search.objective import OBJECTIVES, Objective
+from prepbench.search.tables import Corrected, Estimate
 
 LAYERS = ("first", "odd", "wide", "head")
 

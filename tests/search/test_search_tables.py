@@ -10,18 +10,20 @@ import random
 import pytest
 
 import prepbench as pb
-from prepbench.measure.profile_result import Profile, ProfileRow
-from prepbench.search.corrected import Corrected, Estimate
+from prepbench.measure.profile import Profile, ProfileRow
 from prepbench.search.costs import UniformModel, is_conversion, profiled_times, times_of
-from prepbench.search.curve import DropCurve
 from prepbench.search.mixtures import FLOAT, Mixture
-from prepbench.search.shrinking import Reading, Shrinking
 from prepbench.search.states import front, solve
 from prepbench.search.tables import (
     CONVERSION,
     CONVERTED_BYTE,
     REST,
+    Corrected,
+    DropCurve,
+    Estimate,
     Neighbours,
+    Reading,
+    Shrinking,
     Tables,
 )
 from prepbench.targets.kernel_times import CONVERSIONS

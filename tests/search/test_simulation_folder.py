@@ -13,8 +13,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.compile.scored_samples import scored_on
-from prepbench.compile.simulation import Simulation
+from prepbench.compile.simulation import Simulation, scored_on
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, report_nothing
 from prepbench.search.executors import run_tasks

@@ -13,7 +13,7 @@ from torch import nn
 import prepbench as pb
 from prepbench.compile.artifact import MANIFEST
 from prepbench.document.codec import to_json
-from prepbench.views.diagrams import combined
+from prepbench.views.display import combined
 from tests.stress.models import Small, samples
 
 

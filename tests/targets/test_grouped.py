@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.targets.grouped import grouped_product
+from prepbench.targets.decompose import grouped_product
 
 pytest.importorskip("transformers.integrations.moe")
 TARGETS = {

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.targets.onnx import export, saved
+from prepbench.targets.onnx import export, target
 
 FOUR_BITS = pb.QuantizationSettings(
     weights_num_bits=4, prefer_weights_only_quantization=True, weights_only_quantization_block_size=32
@@ -59,7 +59,7 @@ def test_an_exported_file_holds_them(compiled: pb.CompiledModel, tmp_path: Path)
 def test_weights_that_no_single_file_can_hold_stay_beside_it(
     compiled: pb.CompiledModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saved, "_LIMIT", 1000)
+    monkeypatch.setattr(target, "_LIMIT", 1000)
     compiled.save(tmp_path / "saved")
     with pytest.raises(pb.errors.ArtifactError, match=r"do not fit into one ONNX file \(2 GB\); use save"):
         pb.load_compiled(tmp_path / "saved").export(tmp_path / "model.onnx")

@@ -14,8 +14,7 @@ from torch import nn
 import prepbench as pb
 from prepbench.targets import Lowering, Runtime
 from prepbench.targets.eager import EagerTarget
-from prepbench.targets.partition import lower_partitioned
-from prepbench.targets.partitioned_runtime import is_partitioned, load_partitioned
+from prepbench.targets.partition import is_partitioned, load_partitioned, lower_partitioned
 
 SETTINGS = pb.EagerDeployment()
 

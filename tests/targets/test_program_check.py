@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from prepbench.capture.sizes.size_grammar import parsed_size
+from prepbench.capture.sizes.size_formulas import parsed_size
 from prepbench.errors import ArtifactError
 from prepbench.targets.program_check import check_program
 from prepbench.targets.programs import GRAPH, WEIGHTS, load_program, save_program

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 import prepbench as pb
 from prepbench.errors import MissingPackageError, SettingsError, TargetError
-from prepbench.targets.tensorrt.engine import check_explicit
+from prepbench.targets.tensorrt import check_explicit
 from tests.targets.test_onnxruntime import CONV1D, CONV_STACK, DEPTHWISE, MLP, POOLED, RESIDUAL, TOKENS, noise
 
 QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")

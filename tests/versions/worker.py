@@ -286,7 +286,7 @@ def _assert_equal(model: Any, graph: Any, samples: list[Any]) -> None:
 
     from prepbench.inputs import normalize_samples
     from prepbench.running.equality import ROUNDED, difference
-    from prepbench.running.outcomes import outcome
+    from prepbench.running.unchanged import outcome
 
     for sample in normalize_samples(model, samples):
         torch.manual_seed(0)

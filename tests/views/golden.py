@@ -14,9 +14,8 @@ from typing import Any
 from prepbench.document.codec import to_json
 from prepbench.document.hierarchy import grouped
 from prepbench.document.model import GraphCollectionDocument
-from prepbench.views.boxes import View
 from prepbench.views.dot import to_dot
-from prepbench.views.scene import scene
+from prepbench.views.scene import View, scene
 from tests.views import documents
 
 FOLDER = Path(__file__).parents[1] / "golden"

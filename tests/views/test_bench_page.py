@@ -16,8 +16,7 @@ import pytest
 
 from prepbench.document.bench import BENCH_MIME_TYPE, Chart
 from prepbench.views.bench_chart import ChartRun, bench_chart, chart_svg
-from prepbench.views.bench_page import NO_KERNEL, bench_bundle, bench_html
-from prepbench.views.bench_report import report_page, write_report
+from prepbench.views.bench_page import NO_KERNEL, bench_bundle, bench_html, report_page, write_report
 from prepbench.views.display import LIMIT
 from tests.views.benches import GRAPH, HOSTILE, RUNS, shown
 

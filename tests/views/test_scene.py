@@ -13,13 +13,11 @@ from xml.etree import ElementTree
 import pytest
 
 from prepbench.document.model import Graph, GraphCollectionDocument, Module, Node
-from prepbench.views.boxes import Box, Cluster, View, all_boxes
 from prepbench.views.display import LIMIT, collection_bundle
-from prepbench.views.dot import document_to_graphviz, to_dot
-from prepbench.views.scene import BOXES, scene
-from prepbench.views.svg import render
+from prepbench.views.dot import document_to_graphviz, render, to_dot
+from prepbench.views.page import to_text
+from prepbench.views.scene import BOXES, Box, Cluster, View, all_boxes, scene
 from prepbench.views.tables import failures_table
-from prepbench.views.text import to_text
 from tests.views import golden
 from tests.views.documents import failing, language_model, reused, skips, troubled
 

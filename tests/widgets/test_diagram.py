@@ -18,7 +18,7 @@ import prepbench as pb
 from prepbench.document.codec import from_json
 from prepbench.document.model import DiagramDocument
 from prepbench.errors import InputError, StorageError
-from prepbench.views.diagrams import combined
+from prepbench.views.display import combined
 from prepbench.views.page import STATIC, page
 from prepbench.widgets.diagram import DiagramWidget, diagram
 from tests.views.documents import failing, language_model, reused

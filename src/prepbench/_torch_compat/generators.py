@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from prepbench._torch_compat.twisters import BLOCKS, WORDS, is_drawn_from
+from prepbench._torch_compat.modes import OperatorMode
 from prepbench.patching import only_here, patched_here, patched_item, undoing
 
 
@@ -126,3 +127,52 @@ def _setting_pythons(original: Callable[[Any], None]) -> Callable[[Any], None]:
             original(state)
 
     return setstate
+
+
+# The generator of Python and NumPy (Mersenne Twister), whose table shows whether it drew or was seeded.
+
+
+WORDS = 624  # of a Mersenne Twister, drawn one after the other and then made anew all at once
+BLOCKS = 1600
+"""How far a generator is followed: a million numbers, which takes some milliseconds."""
+
+
+def is_drawn_from(then: Any, now: Any) -> bool:
+    """Return whether a Mersenne Twister came from one state to another by drawing, not by a seed.
+
+    Args:
+        then: its table, and how many of its numbers were drawn before the table is made anew.
+        now: the same, later.
+    """
+    table, wanted = (np.asarray(each[:WORDS], dtype=np.uint32) for each in (then, now))
+    if np.array_equal(table, wanted):
+        return bool(now[WORDS] >= then[WORDS])
+    follower = np.random.RandomState()
+    follower.set_state(("MT19937", table, WORDS, 0, 0.0))
+    for _ in range(BLOCKS):
+        follower.bytes(4 * WORDS)
+        state: Any = follower.get_state()
+        if np.array_equal(state[1], wanted):
+            return True
+    return False
+
+
+# Detect whether code draws random numbers.
+
+
+class Draws(OperatorMode):
+    """Detects whether this thread draws from torch's generators in the block.
+
+    Attributes:
+        seen: whether it did.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: bool = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        tags = getattr(func, "tags", None)
+        if tags is None or torch.Tag.nondeterministic_seeded in tags:  # draws inside of torch.cond are not seen here
+            self.seen = True
+        return func(*args, **(kwargs or {}))

@@ -6,7 +6,8 @@ import importlib
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -125,3 +126,25 @@ def autocast_state() -> tuple[tuple[str, bool, torch.dtype], ...]:
     return tuple(
         (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in ("cpu", "cuda")
     )
+
+
+# The levels of ``torch.vmap`` and similar transforms that operators of a graph open.
+
+
+@contextmanager
+def functorch_levels_kept() -> Iterator[None]:
+    """Restore the number of open levels after the block.
+
+    In a captured graph one operator opens a level and another closes it. An exception between them leaves it open,
+    and every later call of torch in this thread would run under the transform.
+    """
+    before = _depth()
+    try:
+        yield
+    finally:
+        while _depth() > before:
+            torch._C._functorch.pop_dynamic_layer_stack()
+
+
+def _depth() -> int:
+    return len(torch._C._functorch.get_interpreter_stack() or ())

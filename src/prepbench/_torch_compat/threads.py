@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat.checks import needed_for
-from prepbench._torch_compat.fx_threads import thread_local_fx_traces
 from prepbench._torch_compat.generators import generators_preserved_here
 from prepbench._torch_compat.operators import cached_operators
+from prepbench._torch_compat.symbolic_fx import thread_local_fx_traces
 from prepbench.patching import flag_only_in_this_thread, only_here, patched, patched_item
 
 _OURS = threading.RLock()

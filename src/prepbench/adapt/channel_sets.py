@@ -11,10 +11,9 @@ import torch
 from prepbench.adapt.channels.removal import Removal
 from prepbench.adapt.channels.values import Value, only, varying
 from prepbench.adapt.channels.walk import ChannelMap
-from prepbench.adapt.layer_uses import Use, uses_of
-from prepbench.adapt.watch import input_powers, noises
+from prepbench.adapt.layer_uses import Use, input_powers, noises, uses_of
 from prepbench.inputs import Sample
-from prepbench.settings.pruned_layers import PrunableLayer
+from prepbench.settings.explain import PrunableLayer
 from prepbench.settings.pruning import CHANNELS, PruningSettings
 
 STEPS = 8

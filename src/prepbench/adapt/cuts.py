@@ -17,7 +17,7 @@ from prepbench.adapt.layer_uses import uses_of
 from prepbench.adapt.masks import masked_layers
 from prepbench.adapt.prune import with_weights
 from prepbench.inputs import Sample
-from prepbench.settings.pruned_layers import PrunableLayer
+from prepbench.settings.explain import PrunableLayer
 from prepbench.settings.pruning import CHANNELS, PruningSettings
 
 Program = torch.export.ExportedProgram

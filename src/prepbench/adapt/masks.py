@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch.nn.utils import prune
 
-from prepbench.adapt.layer_uses import Use, uses_of
-from prepbench.adapt.watch import input_powers, noises
+from prepbench.adapt.layer_uses import Use, input_powers, noises, uses_of
 from prepbench.inputs import Sample
-from prepbench.settings.pruned_layers import PrunableLayer
+from prepbench.settings.explain import PrunableLayer
 from prepbench.settings.pruning import CHANNELS, PruningSettings
 
 STEPS = 8

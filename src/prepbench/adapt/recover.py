@@ -7,23 +7,28 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from prepbench._display import view
 from prepbench._torch_compat import pytree
-from prepbench.adapt.changed_models import Unchanged
 from prepbench.adapt.fake_quantizers import ActivationQuantizer, WeightQuantizer
-from prepbench.adapt.recovery import Recovery
 from prepbench.adapt.trainable_model import TrainableModel
 from prepbench.checks import check_count, check_function, check_progress, check_switch, check_type, described
 from prepbench.errors import InputError, MetricError, SettingsError, TrainingError
 from prepbench.inputs import Sample, normalize_samples
 from prepbench.jobs import Progress, ProgressCallback, check_cancelled, report_nothing
+from prepbench.objects.digest import state_digest
 from prepbench.progress_bar import shows_progress
 from prepbench.running.object_nodes import register_nodes
 from prepbench.running.twin import Twin
+
+if TYPE_CHECKING:
+    import pandas
+    import plotly.graph_objects
+
 
 Loss = Callable[[Any, Any], torch.Tensor]
 
@@ -448,3 +453,109 @@ class Batches:
         yield from self._source
         while not self._is_once:
             yield from self._new()
+
+
+# Detect whether a model's weights have changed.
+
+
+def weights_of(model: nn.Module) -> bytes:
+    """Return a digest of the values of a model's parameters and buffers."""
+    return state_digest(dict(model.state_dict()), by_value=True).digest
+
+
+class Unchanged:
+    """The models that a training starts from, which must not be trained meanwhile.
+
+    Args:
+        prepared: the model that is trained.
+        teacher: whose outputs are learned; None for nobody's.
+    """
+
+    def __init__(self, prepared: TrainableModel, teacher: nn.Module | None) -> None:
+        self._original, self._prepared_from = prepared.parts.original, prepared.parts.prepared_from
+        self._teacher = None if teacher is self._original else teacher
+        self._learned = None if self._teacher is None else weights_of(self._teacher)
+        self._learns_original = teacher is not None and teacher is self._original
+
+    def notes(self) -> list[str]:
+        """Return a warning for each model that has changed."""
+        found = []
+        if self._original is not None and self._prepared_from and weights_of(self._original) != self._prepared_from:
+            learned = ", and learned the outputs of the new ones" if self._learns_original else ""
+            found.append(
+                f"The weights of the model have changed since pb.trainable: this started from the old ones{learned}. "
+                "To start from the new ones, call pb.trainable again"
+            )
+        if self._teacher is not None and weights_of(self._teacher) != self._learned:
+            found.append(
+                "The weights of the teacher have changed during the training, so it learned the outputs of two models"
+            )
+        return found
+
+
+# ``Recovery``: the result of a recovery training.
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """The result of :func:`prepbench.recover`.
+
+    Attributes:
+        losses: the loss of each step.
+        scores: the score in evaluation mode after so many steps; of 0 steps, before any.
+        metric: the name of the score.
+        higher_is_better: whether larger scores are better.
+        best_step: the step after which the model had its final weights.
+        stopped: why it ended.
+        seconds: how long it took.
+        trained: how many numbers were trained.
+        notes: remarks on the scores, such as the data that they are of; empty if there are none.
+
+    Example:
+        >>> recovery = Recovery((0.5, 0.2), {0: 0.5, 2: 0.2}, "loss", False, 2, "all steps are done", 1.0, 10)
+        >>> recovery.before, recovery.after
+        (0.5, 0.2)
+    """
+
+    losses: tuple[float, ...]
+    scores: Mapping[int, float]
+    metric: str
+    higher_is_better: bool
+    best_step: int
+    stopped: str
+    seconds: float
+    trained: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def before(self) -> float:
+        """The score before training."""
+        return self.scores[0]
+
+    @property
+    def after(self) -> float:
+        """The score of the model's current weights."""
+        return self.scores[self.best_step]
+
+    @property
+    def summary(self) -> str:
+        """Describe the gain in a sentence, with any warning."""
+        gained = (
+            f"{self.metric} {self.before:.4g} before, {self.after:.4g} after {self.best_step} of {len(self.losses)} "
+            f"steps ({self.seconds:.1f} s, {self.trained:,} numbers trained; {self.stopped})"
+        )
+        return ". ".join([gained, *self.notes])
+
+    def table(self) -> pandas.DataFrame:
+        """Return one row for each step: its loss, and the score where it was measured."""
+        return view("views.recoveries", "recovery_table", self)  # type: ignore[no-any-return]
+
+    def figure(self) -> plotly.graph_objects.Figure:
+        """Draw loss and score over steps."""
+        return view("views.recoveries", "recovery_figure", self)
+
+    def __repr__(self) -> str:
+        return self.summary
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        return view("views.recoveries", "bundle", self)  # type: ignore[no-any-return]

@@ -14,7 +14,7 @@ from prepbench.capture.sizes.recurrent import WITH_GRADIENTS
 from prepbench.quantize.algorithms.batch_norms import NORMS, scaled_weight
 from prepbench.quantize.dynamic_lstm import OPERATOR
 from prepbench.quantize.layer_nodes import WEIGHTED, parameter_of
-from prepbench.quantize.observed_graph import observer_of
+from prepbench.quantize.observed import observer_of
 
 Quantizers = Mapping[str, nn.Module]
 """By the name of the observer in the observed graph."""

@@ -17,15 +17,15 @@ from prepbench.bench.code import code_for
 from prepbench.bench.compiling import Compiling
 from prepbench.bench.inputs import Inputs
 from prepbench.bench.layer_costs import Costs
-from prepbench.bench.names import names_of
-from prepbench.bench.parts import attribute_of, method_of, value_of
 from prepbench.bench.queue import Jobs
 from prepbench.bench.recovering import Trained, Training
 from prepbench.bench.runs import Runs
 from prepbench.bench.saved import load_bench, report_bench, save_bench
 from prepbench.bench.searching import Search
+from prepbench.bench.shown import attribute_of, method_of, value_of
 from prepbench.bench.summarize import summarize, text_of
 from prepbench.bench.summary import BenchSummary
+from prepbench.bench.variables import names_of
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import check_table
 from prepbench.compile import KeptStages

@@ -7,9 +7,9 @@ from dataclasses import fields
 from textwrap import indent
 from typing import Any
 
-from prepbench.bench.names import Named, input_groups
 from prepbench.bench.recovering import TrainingData
 from prepbench.bench.state import BenchState, label_of
+from prepbench.bench.variables import Named, input_groups
 from prepbench.capture.sizes.axis import Axis
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.settings import CompileOptions, ExplainedLayer

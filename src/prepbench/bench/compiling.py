@@ -32,7 +32,7 @@ from prepbench.measure.comparison import Comparison
 from prepbench.measure.generation import Generation
 from prepbench.measure.run import compare
 from prepbench.measure.scores import takes_targets
-from prepbench.results.run import Run
+from prepbench.results.measurement import Run
 from prepbench.running.empty_caches import is_nothing
 from prepbench.settings import ExplainedLayer
 

@@ -14,18 +14,15 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from prepbench.bench.cards import slower_because
+from prepbench.bench.captures import slower_because
 from prepbench.bench.state import DISPLAY_NAMES, BenchState, display_name
 from prepbench.compile import CompiledModel
 from prepbench.measure.comparison import CandidateResult, Comparison
 from prepbench.measure.generation import GenerationResult
 from prepbench.objects.digest import model_digest, modules_of, structure_of
 from prepbench.results.journal import Changes
-from prepbench.results.machine import this_machine, this_notebook
-from prepbench.results.measurement import Measurement, Result
+from prepbench.results.measurement import Measurement, Result, Run, RunGeneration, this_machine, this_notebook
 from prepbench.results.results import load_results
-from prepbench.results.run import Run
-from prepbench.results.written_text import RunGeneration
 from prepbench.targets import target_for
 
 

@@ -15,7 +15,7 @@ from prepbench.errors import InputError
 from prepbench.inputs import Sample
 from prepbench.measure.generation import Generation
 from prepbench.measure.metrics import token_agreement
-from prepbench.running.alike_samples import alike_samples
+from prepbench.running.check_inputs import alike_samples
 
 
 @dataclass(frozen=True)

@@ -20,15 +20,13 @@ from prepbench.compile import KeptStages
 from prepbench.document.model import Combine
 from prepbench.errors import PrepbenchError
 from prepbench.jobs import Cancelled, Job, Progress, ProgressCallback, report_nothing
-from prepbench.measure.profile import profile
-from prepbench.measure.profile_result import Profile
-from prepbench.results.run import Run
+from prepbench.measure.profile import Profile, profile
+from prepbench.results.measurement import Run
 from prepbench.search.candidates import name_of_settings
-from prepbench.search.sensitivity import sensitivity
-from prepbench.search.sensitivity_result import Sensitivity
+from prepbench.search.sensitivity import Sensitivity, sensitivity
 from prepbench.settings import ExplainedLayer, QuantizationSettings
 from prepbench.targets import target_for
-from prepbench.targets.capabilities import unsupported
+from prepbench.targets.base import unsupported
 
 SENSITIVITY, TIME = "sensitivity", "time"
 """The keys of the two columns, and the names of the overlays."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from prepbench.bench.cards import Card, error_card
+from prepbench.bench.captures import Card, error_card
 from prepbench.bench.choices import Choices
 from prepbench.bench.runs import Runs
 from prepbench.bench.state import BenchState, axes_words, display_name, plan_label, precision_words

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 
-from prepbench.bench.cards import size_words
+from prepbench.bench.captures import size_words
 from prepbench.bench.history import is_far, where
 from prepbench.bench.summary import DifferenceRow, RunDifference, RunSummary, Staleness
 from prepbench.bench.written import WrittenBy
 from prepbench.measure.comparison import megabytes, milliseconds, number
 from prepbench.quantize.report import LayerReport
-from prepbench.results.run import Run
-from prepbench.results.written_text import RunGeneration, WrittenText
+from prepbench.results.measurement import Run, RunGeneration, WrittenText
 
 _LAYERS = 500  # rows of a comparison of layers
 _WRITTEN = 5  # runs whose texts are shown

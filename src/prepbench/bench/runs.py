@@ -15,17 +15,17 @@ import torch
 from prepbench.bench.choices import Changes, Choices
 from prepbench.bench.history import KeptJournal, comparison_of, runs_of_file, where
 from prepbench.bench.layer_summaries import base_label, default_pruning, pruning_rule_summaries, settings_label
-from prepbench.bench.names import float_name
 from prepbench.bench.run_summaries import difference_of, outcome_of
 from prepbench.bench.state import EVERYTHING, BenchState
 from prepbench.bench.summary import DifferenceRow, RunDifference
+from prepbench.bench.variables import float_name
 from prepbench.capture.sizes.axis import Axis
 from prepbench.checks import check_path, check_switch, described
 from prepbench.compile import CompiledModel
 from prepbench.errors import PrepbenchError, SettingsError, UnknownNameError
 from prepbench.measure.comparison import Comparison
 from prepbench.objects.digest import value_mark
-from prepbench.results.run import Run
+from prepbench.results.measurement import Run
 from prepbench.settings import DeploymentSettings, ExplainedLayer, QuantizationSettings
 
 OTHER_VALUES = "the model had other values"

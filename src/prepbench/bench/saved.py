@@ -16,20 +16,18 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from prepbench.bench.parts import Parts
-from prepbench.bench.shown import graph_of, shown
+from prepbench.bench.shown import Parts, graph_of, shown
 from prepbench.bench.state import BenchState
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import check_path
-from prepbench.document.bench import BenchDocument, SavedModule
-from prepbench.document.bench_codec import BENCH_LIMIT, bench_from_json, bench_to_json
+from prepbench.document.bench import BENCH_LIMIT, BenchDocument, SavedModule, bench_from_json, bench_to_json
 from prepbench.errors import DocumentError, InputError, PrepbenchError, SettingsError, UnknownNameError, sentence
 from prepbench.objects.digest import model_digest, modules_of, structure_of
 from prepbench.results.journal import Changes, Journal
 from prepbench.results.journal_file import files_of_journal
-from prepbench.results.run import Run
+from prepbench.results.measurement import Run
 from prepbench.storage import remove_new_files_on_error, write_file
-from prepbench.views.bench_report import write_report
+from prepbench.views.bench_page import write_report
 
 SUFFIX = ".bench.json"
 _STEPS = 100  # of undo that are saved

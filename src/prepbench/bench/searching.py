@@ -28,17 +28,16 @@ from prepbench.measure.comparison import megabytes, milliseconds, number
 from prepbench.measure.generation import Generation
 from prepbench.measure.metrics import Metric
 from prepbench.measure.scores import metric_name
-from prepbench.search.budget import Budget
 from prepbench.search.candidates import name_of_settings
-from prepbench.search.equalised import EqualizableCandidates
 from prepbench.search.mixtures import FLOAT as IN_FLOAT
-from prepbench.search.objective import OBJECTIVES, costs_besides_drop
+from prepbench.search.noise import EqualizableCandidates
+from prepbench.search.objective import OBJECTIVES, Budget, costs_besides_drop
 from prepbench.search.scoring import is_higher_better
 from prepbench.search.search import search
 from prepbench.search.search_result import SearchCandidate, SearchResult
 from prepbench.settings import ExplainedLayer
 from prepbench.targets import target_for
-from prepbench.targets.capabilities import unsupported
+from prepbench.targets.base import unsupported
 from prepbench.views.bench_chart import ChartRun, bench_chart
 
 STOPS = 12

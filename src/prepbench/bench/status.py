@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from prepbench.bench.cards import Card
-from prepbench.bench.training_curve import NO_CURVE, TrainingCurve
+from prepbench.bench.captures import Card
+from prepbench.bench.recovering import NO_CURVE, TrainingCurve
 from prepbench.bench.written import WrittenBy
 from prepbench.jobs import CANCELLING, Progress
 

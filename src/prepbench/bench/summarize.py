@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import PurePath
 
-from prepbench.bench.captures import Captures, Several
-from prepbench.bench.cards import LEAF_LABEL, remedy_words
+from prepbench.bench.captures import LEAF_LABEL, Captures, Several, remedy_words
 from prepbench.bench.layer_summaries import (
     base_label,
     columns,
@@ -19,29 +20,35 @@ from prepbench.bench.layer_summaries import (
     rule_summaries,
     setting_fields,
 )
-from prepbench.bench.names import InputGroup, input_groups
-from prepbench.bench.parts import Parts
 from prepbench.bench.queue import QueuedRun
 from prepbench.bench.run_summaries import in_order, result_texts, run_summaries, staleness_of, written_by
-from prepbench.bench.state import PRECISIONS, axes_words, display_name, precision_words
+from prepbench.bench.shown import Parts
+from prepbench.bench.state import PRECISIONS, TARGETS, axes_words, display_name, precision_words
 from prepbench.bench.summary import (
     AxisSummary,
     BenchSummary,
+    Control,
     ElsewhereSummary,
     FailureSummary,
+    OptionField,
     QueuedSummary,
     StepSummary,
     TargetSummary,
 )
-from prepbench.bench.target_summaries import target_summaries
+from prepbench.bench.variables import InputGroup, input_groups
 from prepbench.bench.written import workload_words
 from prepbench.capture.aten.variants import sizes_may_decide
 from prepbench.capture.aten.verification import AxesReport, AxisResult
 from prepbench.capture.sizes.axis import Axis
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.checks import described
 from prepbench.document.model import Failure
+from prepbench.errors import PrepbenchError, SettingsError
 from prepbench.fixes import Draft, Fix
 from prepbench.measure.generation import Generation
+from prepbench.settings import DeploymentSettings, ExplainedLayer
+from prepbench.targets import target_for
+from prepbench.targets.base import check_settings
 
 
 def summarize(bench: Parts, code: str) -> BenchSummary:
@@ -365,3 +372,83 @@ def _verified(results: Sequence[AxisResult]) -> str:
         return "not tried: the model itself takes no other size"
     line = next((str(condition) for condition in result.conditions), result.reason)
     return f"{result.status}: {line}" if line else result.status
+
+
+# The available targets with their options, read from the classes of their settings.
+
+
+def target_summaries(
+    chosen: Sequence[DeploymentSettings], explained: Sequence[ExplainedLayer]
+) -> tuple[TargetSummary, ...]:
+    """Return all targets; for the chosen ones also the unsupported settings."""
+    by_name = {display_name(settings): settings for settings in chosen}
+    return tuple(_target_summary(name, by_name.get(name), kind, explained) for name, kind in TARGETS.items())
+
+
+def _target_summary(
+    name: str, chosen: DeploymentSettings | None, kind: type[DeploymentSettings], explained: Sequence[ExplainedLayer]
+) -> TargetSummary:
+    settings = chosen or kind()
+    problem = problem_of(settings, explained) if chosen else ""
+    return TargetSummary(name, chosen is not None, _unavailable(settings), problem, option_fields(settings))
+
+
+def problem_of(settings: DeploymentSettings, explained: Sequence[ExplainedLayer]) -> str:
+    """Return the settings of layers that the target does not support; "" if it supports all."""
+    try:
+        check_settings(target_for(settings), settings, explained)
+    except PrepbenchError as error:
+        return str(error)
+    return ""
+
+
+def _unavailable(settings: DeploymentSettings) -> str:
+    try:
+        target_for(settings).check_available(by_import=False)
+    except PrepbenchError as error:
+        return str(error)
+    return ""
+
+
+def option_fields(settings: DeploymentSettings) -> tuple[OptionField, ...]:
+    """The options of a target with their help, from the docstring of its settings."""
+    helps = _helps(type(settings))
+    found = []
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        listed = type(settings).CHOICES.get(field.name, ())
+        shown = tuple("" if choice is None else str(choice) for choice in listed)
+        kind: Control = "choice" if listed else "number"
+        text = "" if value is None else str(value)
+        title = field.name.replace("_", " ").capitalize()
+        found.append(OptionField(field.name, title, helps.get(field.name, ""), kind, shown, text))
+    return tuple(found)
+
+
+def with_option(settings: DeploymentSettings, name: str, value: str) -> DeploymentSettings:
+    """Return the settings with one option as the page sends it; "" is the target's default.
+
+    Raises:
+        SettingsError: no such option, or a value that is not allowed.
+    """
+    known = [field.name for field in fields(settings)]
+    if name not in known:
+        raise SettingsError(f"{type(settings).__name__} has no option {name!r}; it has: {', '.join(known) or 'none'}.")
+    given: object = value
+    if value == "":
+        given = None
+    elif not type(settings).CHOICES.get(name):
+        if not re.fullmatch(r"\d{1,9}", value):
+            raise SettingsError(f"{type(settings).__name__}.{name} must be a whole number, got {described(value)}.")
+        given = int(value)
+    return type(settings).from_dict({**settings.to_dict(), name: given})
+
+
+def _helps(kind: type) -> dict[str, str]:
+    """Return the description of each attribute in the docstring of a class."""
+    text = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")[2]
+    helps: dict[str, str] = {}
+    for entry in re.split(r"\n(?=    \w+:)", text.partition("\n\n")[0]):
+        name, _, words = entry.strip().partition(":")
+        helps[name] = re.sub(r"``(.*?)``", r"\1", " ".join(words.split()))
+    return helps

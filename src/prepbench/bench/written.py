@@ -18,7 +18,7 @@ from prepbench.jobs import Progress, ProgressCallback
 from prepbench.measure.comparison import CandidateResult
 from prepbench.measure.generation import Generation, Prompt
 from prepbench.measure.scores import eval_mode
-from prepbench.results.written_text import RunGeneration, WrittenText
+from prepbench.results.measurement import RunGeneration, WrittenText
 from prepbench.running.twin import Twin
 
 Decode = Callable[[list[int]], str]

@@ -82,7 +82,7 @@ def _abilities() -> dict[str, Callable[[], object]]:
 
 def _tried(check: Callable[[], object]) -> str:
     try:
-        from prepbench.running.outcomes import without_output
+        from prepbench.running.unchanged import without_output
 
         with warnings.catch_warnings(), without_output():
             warnings.simplefilter("ignore")
@@ -130,8 +130,8 @@ def _quantize() -> None:
     from prepbench._torchao_compat import pt2e
 
     pt2e()
-    importlib.import_module("prepbench.quantize.activation_observer")
-    importlib.import_module("prepbench.quantize.weight_observer")
+    importlib.import_module("prepbench.quantize.observers")
+    importlib.import_module("prepbench.quantize.observers")
 
 
 def _convert_quickly() -> None:
@@ -158,7 +158,7 @@ def _caches() -> None:
 
 
 def _adapters() -> None:
-    from prepbench.adapt.adapters import peft_package
+    from prepbench.adapt.trainable_model import peft_package
 
     peft_package()
 

@@ -26,8 +26,7 @@ def run(options: argparse.Namespace) -> Report:
     """Run the command."""
     from prepbench.document.codec import parsed, read_document
     from prepbench.document.model import DiagramDocument
-    from prepbench.views.page import write_page
-    from prepbench.views.text import to_text
+    from prepbench.views.page import to_text, write_page
 
     content = parsed(read_bounded(options.file, LIMIT, "a saved graph"))
     if "documents" not in content and "graphs" not in content:

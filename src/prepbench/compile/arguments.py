@@ -30,10 +30,10 @@ from prepbench.settings import (
     QuantizationSettings,
     explain_settings,
 )
-from prepbench.settings.pruned_layers import check_pruning_settings
+from prepbench.settings.explain import check_pruning_settings
 from prepbench.settings.rules import check_layer_rules
 from prepbench.targets import Target, target_for
-from prepbench.targets.capabilities import check_settings
+from prepbench.targets.base import check_settings
 
 _EXAMPLES: dict[type, type] = {DeploymentSettings: OnnxRuntimeDeployment}
 

@@ -1,4 +1,4 @@
-"""The first stage of a compile: capture the model, or reuse an earlier capture."""
+"""The first stages of a compile: capture the model or reuse an earlier capture, and prune it."""
 
 from __future__ import annotations
 
@@ -10,24 +10,32 @@ from functools import partial
 
 from torch import nn
 
+from prepbench.adapt.prune import Pruned, prune, resized
 from prepbench.capture.aten.attempts import NoGraphError
 from prepbench.capture.aten.capture import FullGraphError, captured_on
 from prepbench.capture.aten.captured import Captured
 from prepbench.capture.aten.variants import sizes_may_decide
+from prepbench.capture.sizes.resizing import varied
 from prepbench.compile.arguments import CompileRequest
-from prepbench.compile.configuration import configuration_of
+from prepbench.compile.compile_log import StageTimer
 from prepbench.compile.kept_stages import KeptCapture, capture_key
-from prepbench.compile.samples import with_static_sizes_of_first
+from prepbench.compile.samples import flat_samples, with_static_sizes_of_first
 from prepbench.compile.task import CompileTask
+from prepbench.compile.transformers_style import configuration_of
 from prepbench.document.model import Failure
+from prepbench.errors import SettingsError
 from prepbench.fixes.results import assumptions_of
 from prepbench.inputs import Sample
+from prepbench.internal_errors import raise_if_internal
 from prepbench.jobs import ProgressCallback
 from prepbench.objects.digest import state_digest
+from prepbench.quantize import LayerReport
 from prepbench.running.callable_module import as_module
 from prepbench.running.check_inputs import on_device_of
 from prepbench.running.tracing import tracing
 from prepbench.running.twin import Twin
+from prepbench.running.unchanged import run
+from prepbench.settings import PrunableLayer
 
 
 @dataclass(frozen=True)
@@ -143,3 +151,76 @@ def _captured(
         return error.failure
     whole = next((leaf for leaf in captured.leaves if not leaf.fqn and leaf.lines is None), None)
     return captured if whole is None or request.fullgraph or request.is_dry_run else whole
+
+
+# The pruning stage of a compile, between capture and quantization.
+
+
+def pruned_task(task: CompileTask, layers: Sequence[PrunableLayer], timer: StageTimer, *, is_plan: bool) -> CompileTask:
+    """Return the task with a pruned program; arguments and errors as for :func:`pruned_program`."""
+    return with_pruned(task, pruned_program(task, layers, timer, is_plan=is_plan))
+
+
+def pruned_program(task: CompileTask, layers: Sequence[PrunableLayer], timer: StageTimer, *, is_plan: bool) -> Pruned:
+    """Return the program of a task, pruned.
+
+    Args:
+        task: what was captured.
+        layers: what is decided for each layer.
+        timer: of the stages.
+        is_plan: whether nothing will run, so that nothing needs to be proven.
+
+    Raises:
+        SettingsError: nothing would be pruned, or a part of the model is no graph.
+        PreparationError: the smaller program does not compute what it should.
+    """
+    captured = task.captured
+    if captured.leaves:
+        names = ", ".join(leaf.part for leaf in captured.leaves[:3])
+        raise SettingsError(
+            f"pruning_settings need the whole model as one graph, because what runs in Python ({names}) keeps its own "
+            "weights. Rewrite these lines (pb.fix), or leave pruning_settings out."
+        )
+    with timer("prune"), tracing(timer.progress):
+        checked = [] if is_plan else _checked(task)
+        return prune(task.program, layers, flat_samples(task.calibration, task.call_spec), checked)
+
+
+def with_pruned(task: CompileTask, pruned: Pruned) -> CompileTask:
+    """Return the task with another program, and a model that counts the remaining parameters."""
+    return replace(
+        task,
+        program=pruned.program,
+        captured=replace(task.captured, model=resized(task.captured.model, pruned.program)),
+        pruned=pruned.layers,
+        dense_bytes=task.float_bytes,
+    )
+
+
+def _checked(task: CompileTask) -> list[Sample]:
+    """Return samples, and calls of sizes that no sample has, as far as the model takes them."""
+    captured = task.captured
+    found = list(captured.samples[:2])
+    for sample in varied(captured.model, captured.samples, captured.axes):
+        try:
+            run(captured.model, sample, captured.model)
+        except Exception as error:  # of the user's model: a size that it rejects proves nothing
+            raise_if_internal(error)
+            continue
+        found.append(sample)
+    return flat_samples(found, task.call_spec)
+
+
+def size_remarks(task: CompileTask, rows: Sequence[LayerReport]) -> tuple[str, ...]:
+    """Return remarks on the size that masks allow once zeros are left out."""
+    masked = [row for row in task.pruned if row.zeros]
+    if not masked:
+        return ()
+    bits = {row.fqn: row.weights_bits for row in rows}
+    stored = sum(row.left * bits.get(row.fqn, 32) / 8 for row in masked)
+    # a bit for each weight says whether it is there
+    packed = sum((row.left - row.zeros) * bits.get(row.fqn, 32) / 8 + row.left / 8 for row in masked)
+    return (
+        f"masks gain size only, because {task.target.display_name} multiplies by zeros like by other weights: the "
+        f"masked layers take {stored / 1e6:.2f} MB, and {packed / 1e6:.2f} MB once zeros are left out",
+    )

@@ -21,18 +21,22 @@ from prepbench.compile.arguments import CompileRequest
 from prepbench.compile.artifact import write_folder
 from prepbench.compile.attached import Notices, attached_forward, model_to_attach
 from prepbench.compile.call_spec import CallSpec
-from prepbench.compile.configuration import NO_CONFIGURATION, Configuration
-from prepbench.compile.configuration import SECTION as CONFIGURATION
+from prepbench.compile.checked_conditions import ValueCondition
 from prepbench.compile.generation_call import GenerationCalls
 from prepbench.compile.leaves.model_leaves import SECTION, ModelLeaves
 from prepbench.compile.onnx_file import ExportNames, export_onnx_file
 from prepbench.compile.report import CompileReport
 from prepbench.compile.tensor_specs import failed_call
-from prepbench.compile.transformers_style import TRANSFORMERS, check_style, export_for_transformers
-from prepbench.compile.value_conditions import ValueCondition
+from prepbench.compile.transformers_style import (
+    NO_CONFIGURATION,
+    TRANSFORMERS,
+    Configuration,
+    check_style,
+    export_for_transformers,
+)
+from prepbench.compile.transformers_style import SECTION as CONFIGURATION
 from prepbench.compile.variants import SECTION as VARIANTS
-from prepbench.compile.variants import Variant
-from prepbench.compile.variants_file import export_variants
+from prepbench.compile.variants import Variant, export_variants
 from prepbench.document.model import GraphCollectionDocument
 from prepbench.errors import ArtifactError, DocumentError, PrepbenchError, SettingsError, TargetError
 from prepbench.inputs import Sample
@@ -198,7 +202,7 @@ class CompiledModel(nn.Module):
         Returns:
             The widget.
         """
-        return view("views.diagrams", "diagram", self, *others)
+        return view("views.display", "diagram", self, *others)
 
     def attached(self, model: nn.Module, *, strict: bool = False) -> AbstractContextManager[None]:
         """Run calls of ``model`` on the compiled model during the block, and so its methods, such as

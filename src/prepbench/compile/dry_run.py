@@ -1,23 +1,24 @@
-"""A dry run: the plan of a compile."""
+"""A dry run: the plan of a compile, and the memory that it would need."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
+import psutil
 import torch
 
-from prepbench.adapt.adapters import short_name
+from prepbench.adapt.trainable_model import short_name
 from prepbench.capture.aten.computed_in_float32 import HALF_TYPES
-from prepbench.compile.joined_variants import joined_report
+from prepbench.compile.compile_log import StageTimer
 from prepbench.compile.lowering import operator_places
-from prepbench.compile.memory import memory_needed
 from prepbench.compile.quantize_program import accounted
 from prepbench.compile.report import CompileReport, names_of
-from prepbench.compile.stage_timer import StageTimer
 from prepbench.compile.task import CompileTask
-from prepbench.compile.variants import variant_text
+from prepbench.compile.variants import joined_report, variant_text
 from prepbench.errors import SettingsError
-from prepbench.quantize import LayerReport, insert_observers
+from prepbench.quantize import NEEDS_MOMENTS, LayerReport, WeightScheme, insert_observers, products_bytes
 from prepbench.running.module_state import state_bytes
 from prepbench.running.tracing import tracing
 
@@ -94,3 +95,111 @@ def _bytes(program: torch.export.ExportedProgram, *, in_float32: bool = False) -
 def _saved(row: LayerReport) -> int:
     """Return the bytes saved by quantizing a float32 layer, without its scales."""
     return row.parameters * (32 - row.weights_bits) // 8 if row.quantized else 0
+
+
+# Estimate the memory of a compile before any weight is touched.
+
+
+_GROUP = Path("/sys/fs/cgroup")
+# bytes of a scale in float32
+_SCALE = 4
+
+
+def memory_needed(task: CompileTask) -> int:
+    """Return a lower bound on the bytes that a compile holds at a time, beyond the model and loaded libraries.
+
+    Activations and the memory of the target's own compiler come on top.
+
+    Args:
+        task: the program in the types of the model, with the settings of its layers.
+    """
+    schemes = _schemes(task)
+    names: dict[int, list[str]] = {}
+    for name, tensor in task.program.state_dict.items():
+        names.setdefault(id(tensor), []).append(name)
+    weights = [task.program.state_dict[same[0]] for same in names.values()]
+    found = [next((schemes[name] for name in same if name in schemes), None) for same in names.values()]
+    parameters = task.program.graph_signature.inputs_to_parameters
+    cast_later = {parameters[name] for name in task.weights_cast_later}
+    types = task.target.types_to_replace(task.program) if task.layer_settings is None else HALF_TYPES
+    converted = left = integers = packed = 0
+    for weight, scheme, same in zip(weights, found, names.values(), strict=True):
+        is_later = cast_later.issuperset(same)
+        if weight.dtype in types and not is_later:
+            converted += 4 * weight.numel()
+        if scheme is not None and weight.ndim > 1:
+            scales = weight.numel() // (scheme.block_size or weight.shape[1]) * _SCALE
+            integers += weight.numel() + scales
+            packed += weight.numel() * scheme.bits // 8 + scales
+        elif is_later:
+            left += 4 * weight.numel()
+    largest = 4 * max((weight.numel() for weight in weights), default=0)
+    products = products_bytes(weight for weight, scheme in zip(weights, found, strict=True) if _looks(scheme))
+    measuring = packed + max(products, 2 * largest) if integers else 0
+    # the program with its integers, while the target's file is written
+    return converted + max(measuring, packed + integers + left)
+
+
+def check_memory(task: CompileTask) -> None:
+    """Raise for a compile that cannot fit.
+
+    Raises:
+        SettingsError: it holds more at the same time than there is; says how much, and what would fit.
+    """
+    needed, free = memory_needed(task), available_memory()
+    if needed <= free:
+        return
+    remedies = [f"{text} takes {_gb(less)}" for text, less in _other_ways(task).items() if less <= free]
+    remedies += [f"a model of this kind with {100 * free // needed} % of the weights would fit"]
+    raise SettingsError(
+        f"Compiling {task.name} for {task.target.display_name} takes at least {_gb(needed)} of memory beyond the "
+        f"model, and {_gb(free)} are available: {'; '.join(remedies)}. Or end other programs."
+    )
+
+
+def _other_ways(task: CompileTask) -> Mapping[str, int]:
+    """Return changes of the arguments that take less memory, with their need."""
+    if task.layer_settings is None:
+        return {}
+    options = replace(task.options, smooth_quant=False, cross_layer_equalization=False)
+    rows = [
+        row if row.settings is None else replace(row, settings=replace(row.settings, weights_algorithm="nearest"))
+        for row in task.layer_settings
+    ]
+    plain = replace(task, options=options)
+    return {
+        "without smooth_quant and cross_layer_equalization it": memory_needed(plain),
+        'with weights_algorithm="nearest" too it': memory_needed(replace(plain, layer_settings=tuple(rows))),
+    }
+
+
+def available_memory() -> int:
+    """Return the bytes available to this process, in the machine and in its container."""
+    free = int(psutil.virtual_memory().available)
+    try:
+        limit, used = ((_GROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        lines = (line.split() for line in (_GROUP / "memory.stat").read_text().splitlines())
+        told = {name: int(count) for name, count in lines}
+        # the page cache is reclaimable
+        kept = int(used) - (told["file"] - told["shmem"])
+        return free if limit == "max" else min(free, int(limit) - kept)
+    except (OSError, ValueError, KeyError):
+        return free
+
+
+def _schemes(task: CompileTask) -> dict[str, WeightScheme]:
+    """Return the first scheme of each quantized layer, by the name of its weight."""
+    rows = [row for row in task.layer_settings or () if row.settings is not None]
+    return {
+        f"{row.fqn}.weight": WeightScheme.of(next(row.settings.candidates()))
+        for row in rows
+        if row.settings is not None
+    }
+
+
+def _looks(scheme: WeightScheme | None) -> bool:
+    return scheme is not None and scheme.algorithm in NEEDS_MOMENTS
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.2g} GB"

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from prepbench.compile.call_spec import CallSpec
-from prepbench.compile.output_tree import Tree
-from prepbench.compile.result_classes import class_named, filled
+from prepbench.compile.output_tree import Tree, class_named, filled
 from prepbench.errors import InputError
 from prepbench.objects.parts import attributes
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from prepbench.compile.attached import Notices, own_forward
-from prepbench.compile.call_spec import CallSpec
+from prepbench.compile.call_spec import CallSpec, adapter_layers, adapters_in_use
 from prepbench.compile.generation_caches import (
     caches_of,
     classes_of_caches,
@@ -24,7 +24,6 @@ from prepbench.compile.generation_caches import (
     windows_of,
     write_back,
 )
-from prepbench.compile.model_identity import adapter_layers, adapters_in_use
 from prepbench.errors import InputError
 from prepbench.running.nested_values import collect
 from prepbench.running.object_nodes import fixed_numbers, is_mark

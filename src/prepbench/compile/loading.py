@@ -11,12 +11,12 @@ from prepbench.checks import check_function, check_path, check_switch
 from prepbench.compile.artifact import read_manifest
 from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.compiled import CompiledModel
-from prepbench.compile.configuration import SECTION as CONFIGURATION
-from prepbench.compile.configuration import check_configuration
 from prepbench.compile.leaves.loaded import check_model_given, check_section, load_leaves
 from prepbench.compile.leaves.model_leaves import SECTION
 from prepbench.compile.manifest_check import check_calls, check_report, check_variants
 from prepbench.compile.report import CompileReport
+from prepbench.compile.transformers_style import SECTION as CONFIGURATION
+from prepbench.compile.transformers_style import check_configuration
 from prepbench.compile.variants import SECTION as VARIANTS
 from prepbench.compile.variants import joined_runtime, loaded_variants, variant_folder
 from prepbench.errors import ArtifactError, PrepbenchError, sentence
@@ -25,7 +25,7 @@ from prepbench.running.tracing import tracing
 from prepbench.storage import nothing_left, temporary_space
 from prepbench.targets import target_named
 from prepbench.targets.base import NO_LEAVES
-from prepbench.targets.partitioned_runtime import is_partitioned, load_partitioned
+from prepbench.targets.partition import is_partitioned, load_partitioned
 
 
 @tells_internal_errors

@@ -14,14 +14,13 @@ import torch
 from prepbench._torch_compat.programs import with_outputs
 from prepbench.checks import check_table, described
 from prepbench.compile.call_spec import CallSpec
-from prepbench.compile.condition_files import FileConditions, write_beside, write_conditions
+from prepbench.compile.checked_conditions import FileConditions, write_beside, write_conditions
 from prepbench.compile.report import CompileReport
 from prepbench.errors import ArtifactError, SettingsError, TargetError
 from prepbench.running.tracing import tracing
 from prepbench.storage import folder_beside, move_file, temporary_space, typed_errors
 from prepbench.targets import Lowering, Runtime, target_named
-from prepbench.targets.onnx.saved import put_weights_inside
-from prepbench.targets.onnx.target import write_onnx
+from prepbench.targets.onnx.target import put_weights_inside, write_onnx
 
 
 @dataclass(frozen=True)

@@ -15,18 +15,16 @@ from torch import nn
 from prepbench._torch_compat.programs import with_contents
 from prepbench.adapt.recover import recover
 from prepbench.adapt.trainable_model import TrainableModel, without
-from prepbench.capture.aten.chosen_leaves import chosen_leaves
+from prepbench.capture.aten.leaf_operators import chosen_leaves
 from prepbench.capture.aten.variants import DEFAULT_VARIANTS
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import check_path, check_progress, check_switch, described
 from prepbench.compile.arguments import CompileRequest, check_weights
-from prepbench.compile.capture_stage import captured_task
-from prepbench.compile.compile_log import CompileLog
+from prepbench.compile.capture_stage import captured_task, pruned_task
+from prepbench.compile.compile_log import CompileLog, StageTimer
 from prepbench.compile.dry_run import planned
 from prepbench.compile.kept_stages import KeptStages
 from prepbench.compile.prepare_training import check_trainable, prepare_training
-from prepbench.compile.prune_stage import pruned_task
-from prepbench.compile.stage_timer import StageTimer
 from prepbench.compile.stages import compile_task, compile_trained, uncompiled
 from prepbench.compile.task import CompileTask
 from prepbench.document.model import Failure
@@ -35,7 +33,7 @@ from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.progress_bar import shows_progress
 from prepbench.running.callable_module import as_module
 from prepbench.running.check_inputs import check_traced
-from prepbench.running.random_numbers import numbers_kept
+from prepbench.running.unchanged import numbers_kept
 from prepbench.settings import (
     CompileOptions,
     DeploymentSettings,
@@ -46,7 +44,7 @@ from prepbench.settings import (
     QuantizationSettings,
     prunable_layers,
 )
-from prepbench.settings.lora_layers import layers_with_adapters
+from prepbench.settings.lora import layers_with_adapters
 
 
 @shows_progress("compile")

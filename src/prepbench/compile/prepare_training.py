@@ -11,21 +11,27 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from prepbench.adapt.adapters import adapted_name, add_adapters, short_name, train_adapters_alone
-from prepbench.adapt.changed_models import weights_of
 from prepbench.adapt.fake_quantizers import ActivationQuantizer, WeightQuantizer
-from prepbench.adapt.trainable_model import ModeGraph, State, TrainableModel, TrainableParts
+from prepbench.adapt.recover import weights_of
+from prepbench.adapt.trainable_model import (
+    ModeGraph,
+    State,
+    TrainableModel,
+    TrainableParts,
+    adapted_name,
+    add_adapters,
+    short_name,
+    train_adapters_alone,
+)
 from prepbench.adapt.trained_graph import FoldedNorms, counterparts, insert_quantizers, take_states, use_gradients
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import check_progress, check_type, described
 from prepbench.compile.arguments import CompileRequest, check_weights
 from prepbench.compile.call_spec import CallSpec
-from prepbench.compile.capture_stage import captured_task
-from prepbench.compile.compile_log import CompileLog
-from prepbench.compile.prune_stage import pruned_program, with_pruned
+from prepbench.compile.capture_stage import captured_task, pruned_program, with_pruned
+from prepbench.compile.compile_log import CompileLog, StageTimer
 from prepbench.compile.pruned_model import PrunedGraph, PrunedModel, pruned_model
 from prepbench.compile.samples import flat_samples
-from prepbench.compile.stage_timer import StageTimer
 from prepbench.compile.task import CompileTask
 from prepbench.errors import CaptureError, InputError, SettingsError, sentence
 from prepbench.inputs import Sample
@@ -38,14 +44,14 @@ from prepbench.quantize import (
     calibrate,
     choose_weight_schemes,
 )
-from prepbench.quantize.fitting import fitting_schemes
+from prepbench.quantize.input_hessians import fitting_schemes
 from prepbench.quantize.insert import float_graph, insert_observers
-from prepbench.quantize.observed_graph import observed_value, observer_of
+from prepbench.quantize.observed import observed_value, observer_of
 from prepbench.quantize.plan import Plan
 from prepbench.running.callable_module import as_module
 from prepbench.running.module_state import state_bytes
-from prepbench.running.random_numbers import numbers_kept
 from prepbench.running.tracing import tracing
+from prepbench.running.unchanged import numbers_kept
 from prepbench.settings import (
     CompileOptions,
     DeploymentSettings,

@@ -11,15 +11,12 @@ import torch
 from torch import nn
 
 from prepbench._torch_compat import pytree
-from prepbench.adapt.module_form import in_own_classes
-from prepbench.adapt.report import PrunedLayer
+from prepbench.adapt.prune import PrunedLayer, in_own_classes
 from prepbench.checks import check_progress, check_type
 from prepbench.compile.arguments import CompileRequest, check_pruning, check_weights
 from prepbench.compile.call_spec import CallSpec
-from prepbench.compile.capture_stage import captured_task
-from prepbench.compile.compile_log import CompileLog
-from prepbench.compile.prune_stage import pruned_program, with_pruned
-from prepbench.compile.stage_timer import StageTimer
+from prepbench.compile.capture_stage import captured_task, pruned_program, with_pruned
+from prepbench.compile.compile_log import CompileLog, StageTimer
 from prepbench.compile.task import CompileTask
 from prepbench.errors import sentence
 from prepbench.inputs import Sample
@@ -27,7 +24,7 @@ from prepbench.internal_errors import raise_if_internal
 from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.progress_bar import shows_progress
 from prepbench.running.equality import ROUNDED, difference
-from prepbench.running.outcomes import run
+from prepbench.running.unchanged import run
 from prepbench.settings import (
     CompileOptions,
     EagerDeployment,

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from prepbench.adapt.adapters import short_name
-from prepbench.adapt.trainable_model import TrainableModel, teach
-from prepbench.capture.aten.export_again import dynamic_sizes, export_again
+from prepbench.adapt.trainable_model import TrainableModel, short_name, teach
+from prepbench.capture.aten.export_program import dynamic_sizes, export_again
+from prepbench.compile.compile_log import StageTimer
 from prepbench.compile.kept_stages import KeptCapture
 from prepbench.compile.samples import flat_samples
-from prepbench.compile.stage_timer import StageTimer
 from prepbench.compile.task import CompileTask
 from prepbench.errors import CaptureError
 from prepbench.freed_memory import give_back
@@ -28,11 +27,11 @@ from prepbench.quantize import (
     convert,
     insert_observers,
 )
-from prepbench.quantize.biases import fit_biases
 from prepbench.quantize.calibration import read_weights
 from prepbench.quantize.conversion import Stored, name_weights
 from prepbench.quantize.decide import Decisions
 from prepbench.quantize.layer_reports import decided_report
+from prepbench.quantize.observed import fit_biases
 from prepbench.quantize.report import QUANTIZED
 from prepbench.running.tracing import tracing
 from prepbench.targets.kept_programs import tensors_of

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from prepbench._display import view
-from prepbench.adapt.report import PrunedLayer
+from prepbench.adapt.prune import PrunedLayer
 from prepbench.checks import described
 from prepbench.document.model import Failure
 from prepbench.errors import SettingsError

@@ -15,7 +15,7 @@ from prepbench.capture.sizes.resizing import linked_axes, resized, sizes_in, wit
 from prepbench.compile.call_spec import CallSpec
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, named_leaves
-from prepbench.running.alike_samples import alike_samples
+from prepbench.running.check_inputs import alike_samples
 
 
 def read_samples(

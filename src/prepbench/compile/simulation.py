@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from prepbench.adapt.cuts import Cut, Cuts
 from prepbench.checks import check_progress, check_type, described
 from prepbench.compile.arguments import CompileRequest, check_weights
 from prepbench.compile.float_program import FloatProgram, LayerFacts, captured_in_float
@@ -22,24 +23,25 @@ from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.quantize import Placement, Score, Statistics, calibrate
 from prepbench.quantize.algorithms import settings_of_scales
-from prepbench.quantize.changed_weights import EQUALISED, change_weights, smooths_unasked
-from prepbench.quantize.fitting import fitting_schemes
-from prepbench.quantize.insert import float_graph, observed_with
+from prepbench.quantize.input_hessians import fitting_schemes
+from prepbench.quantize.insert import EQUALISED, change_weights, float_graph, observed_with, smooths_unasked
 from prepbench.quantize.layer_nodes import LayerNode
-from prepbench.quantize.layer_structure import following_layers, tied_layers
+from prepbench.quantize.layer_noise import ROWS, chosen_samples, rows_of
 from prepbench.quantize.mixed_graph import MixedGraph, Mixture
 from prepbench.quantize.output_noise import OutputNoise, estimate_output_noise
-from prepbench.quantize.plan import Plan, make_plan
+from prepbench.quantize.plan import Plan, following_layers, make_plan, tied_layers
+from prepbench.quantize.predictions import ScoreSum
 from prepbench.quantize.weights import WeightScheme
 from prepbench.running.check_inputs import check_traced
-from prepbench.running.random_numbers import numbers_kept
 from prepbench.running.sqnr import Powers
 from prepbench.running.tracing import tracing
+from prepbench.running.unchanged import numbers_kept
 from prepbench.settings import (
+    PruningSettings,
     QuantizationSettings,
 )
 from prepbench.targets import target_for
-from prepbench.targets.capabilities import supported, unsupported
+from prepbench.targets.base import supported, unsupported
 
 Assignment = Mapping[str, QuantizationSettings | None]
 """The settings of layers by FQN; None, and layers that are not in it, are float."""
@@ -593,3 +595,155 @@ class WeightChanges:
         with tracing():
             graph, _ = float_graph(source.program, options)
             return frozenset(change_weights(graph, settings, source.layers, options, source.samples, report_nothing))
+
+
+# The samples on which mixed-precision settings are scored: spread over the data, within a budget.
+
+
+# the multiplications of a score, and the most rows
+_MULTIPLICATIONS, _MOST_ROWS = 2e9, 256
+
+
+def scored_on(simulation: Simulation, samples: Iterable[Sample]) -> Simulation:
+    """Return the simulation with scores measured on other samples than the calibration inputs.
+
+    They are spread over all samples, and the smaller the model, the more are used.
+
+    Args:
+        simulation: of a model.
+        samples: calls of the model, each read once.
+
+    Raises:
+        InputError: a sample has another form than those that the model was captured with.
+    """
+    source = simulation.source
+    calls, learned_from = source.call_spec, chosen_samples(source.samples)
+    rows = rows_to_score(sum(simulation.multiplications.values()) / rows_of(learned_from[0]))
+    flat = (Sample(tuple(calls.checked(calls.flatten(one.args, one.kwargs)))) for one in samples)
+    return Simulation(replace(source, scored=tuple(spread_samples(flat, rows))))
+
+
+def rows_to_score(multiplications: float) -> int:
+    """Return the number of rows that a score is measured on.
+
+    Args:
+        multiplications: of the model for one row.
+
+    Example:
+        >>> rows_to_score(3e8), rows_to_score(1e7), rows_to_score(0)
+        (8, 200, 256)
+    """
+    return min(max(ROWS, int(_MULTIPLICATIONS / max(multiplications, 1.0))), _MOST_ROWS)
+
+
+def spread_samples(samples: Iterable[Sample], rows: int) -> list[Sample]:
+    """Return samples spread over the iterable, which is read once, with the given number of rows in total.
+
+    Args:
+        samples: calls of a graph, in any number.
+        rows: the number of rows; a call has as many as the first dim of its inputs.
+    """
+    kept: list[Sample] = []
+    most, step = 1, 1
+    for place, sample in enumerate(samples):
+        if not kept:
+            most = max(1, rows // rows_of(sample))
+        if place % step == 0:
+            kept.append(sample)
+        if len(kept) > 2 * most:  # every second one is dropped, so that the rest is evenly spread
+            kept, step = kept[::2], 2 * step
+    count = min(most, len(kept))
+    return [kept[place * len(kept) // count] for place in range(count)]
+
+
+# Simulations of a model with pruned layers, compared with the whole float model.
+
+
+_KEPT = 4  # the number of pruned models whose ranges are cached
+
+
+class PrunedSimulation(Simulation):
+    """The model with zeros for pruned weights; scores measure its distance from the whole float model.
+
+    Args:
+        whole: of the whole model.
+        program: of the same calls, with other weights.
+    """
+
+    def __init__(self, whole: Simulation, program: torch.export.ExportedProgram) -> None:
+        super().__init__(replace(whole.source, program=program))
+        self._whole = whole
+
+    def score(
+        self, settings: Assignment, progress: ProgressCallback = report_nothing, *, even_alone: bool = False
+    ) -> Score:
+        """Return the distance of the pruned model with these settings from the whole float model."""
+        exact, mixture = self._whole._float, self._mixture(settings)
+        with numbers_kept():
+            graph = self._graph(mixture)
+            changes = graph.changes(mixture, progress, even_alone=even_alone)
+            total = ScoreSum(exact.logits)
+            for right, got in zip(exact.expected(), graph.outputs(changes, exact.scored), strict=True):
+                total.add(right, got)
+            return total.score
+
+
+class PrunedLayers:
+    """The effects of pruning layers, alone or together with quantization.
+
+    Args:
+        simulation: of the whole model.
+    """
+
+    def __init__(self, simulation: Simulation) -> None:
+        source = simulation.source
+        layers = [(fqn, facts.type) for fqn, facts in source.layers.items() if not facts.is_table]
+        self._simulation = simulation
+        self._names = {fqn for fqn, _ in layers}
+        self._simulations: OrderedDict[frozenset[Cut], PrunedSimulation] = OrderedDict()
+        self._lock = threading.RLock()
+        self.cuts = Cuts(source.program, layers, source.samples)
+
+    def refusal(self, fqn: str, settings: PruningSettings) -> str:
+        """Return why pruning would remove nothing of a layer; empty if it removes something."""
+        if fqn not in self._names:
+            return "an embedding is not pruned"
+        with self._lock, tracing():
+            return self.cuts.refusal(fqn, settings)
+
+    def alone(self, fqn: str, settings: PruningSettings) -> PrunedSimulation:
+        """Return the model with one layer pruned, and those that must lose the same channels.
+
+        Raises:
+            SettingsError: nothing would be pruned; says why.
+        """
+        if why := self.refusal(fqn, settings):
+            raise SettingsError(why)
+        return self.simulation(self.cuts.around(fqn, settings))
+
+    def simulation(self, cuts: Sequence[Cut]) -> PrunedSimulation:
+        """Return the model without some of its prunable parts."""
+        key = frozenset(cuts)
+        with self._lock, tracing():
+            if key not in self._simulations:
+                self._simulations[key] = PrunedSimulation(self._simulation, self.cuts.program(cuts))
+            self._simulations.move_to_end(key)
+            while len(self._simulations) > _KEPT:
+                self._simulations.popitem(last=False)
+            return self._simulations[key]
+
+    def weight_bytes(
+        self, pruned: PrunedSimulation, fqn: str, settings: PruningSettings, bits: QuantizationSettings | None
+    ) -> int:
+        """Return the bytes of a layer's remaining weights; unstructured sparsity adds one mask bit per weight."""
+        whole, left = _counted(self._simulation, fqn), _counted(pruned, fqn)
+        stored = self._simulation.weight_bytes(fqn, bits) * left // max(whole, 1)
+        return stored if settings.mask_type == "channels" else stored + whole // 8
+
+
+def _counted(simulation: Simulation, fqn: str) -> int:
+    """Return the number of non-zero weights of a layer."""
+    state: Mapping[str, Any] = simulation.source.program.state_dict
+    prefix = f"{fqn}." if fqn else ""
+    names = (name for name in state if name.startswith(prefix) and "." not in name[len(prefix) :])
+    return sum(int(state[name].count_nonzero()) for name in names if state[name].ndim > 1)

@@ -11,31 +11,28 @@ from typing import Any
 import torch
 from torch import nn
 
-from prepbench.capture.aten.axes_text import condition_lines
 from prepbench.capture.aten.documents import document_of_program
+from prepbench.capture.aten.verification import condition_lines
 from prepbench.capture.failures.describe import failure_line
 from prepbench.capture.sizes.conditions import SizeCondition
 from prepbench.compile.arguments import CompileRequest
 from prepbench.compile.call_spec import CallSpec
+from prepbench.compile.capture_stage import size_remarks
 from prepbench.compile.check_lowered import LoweredCheck
-from prepbench.compile.compile_log import CompileLog
+from prepbench.compile.checked_conditions import with_assertions_returned
+from prepbench.compile.compile_log import CompileLog, StageTimer
 from prepbench.compile.compiled import CompiledModel, Origin, lowering_of_compiled, measured_size, runtime_and_calls
-from prepbench.compile.dry_run import planned
-from prepbench.compile.joined_variants import joined_report, joined_spec
+from prepbench.compile.dry_run import check_memory, planned
 from prepbench.compile.kept_stages import KeptCapture
 from prepbench.compile.leaves.model_leaves import ModelLeaves
 from prepbench.compile.lowering import lower, lowering_of
-from prepbench.compile.memory import check_memory
-from prepbench.compile.prune_stage import size_remarks
 from prepbench.compile.quantize_program import Quantized, accounted, quantize
 from prepbench.compile.report import CompileReport, bits_per_weight, names_of, with_stored_bits
 from prepbench.compile.samples import flat_samples, of_different_sizes, with_other_sizes
-from prepbench.compile.stage_timer import StageTimer
 from prepbench.compile.task import CompileTask
 from prepbench.compile.uncompiled import NothingCompiledError, UncompiledModel
-from prepbench.compile.value_conditions import with_assertions_returned
 from prepbench.compile.variant_calls import VariantChoice
-from prepbench.compile.variants import Variant, joined_runtime
+from prepbench.compile.variants import Variant, joined_report, joined_runtime, joined_spec
 from prepbench.compile.wrong_operator import Blame
 from prepbench.document.model import Failure
 from prepbench.errors import TargetError
@@ -44,8 +41,8 @@ from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback
 from prepbench.quantize.insert import NothingQuantizedError
 from prepbench.running.module_state import state_bytes
-from prepbench.running.random_numbers import numbers_kept
 from prepbench.running.tracing import tracing
+from prepbench.running.unchanged import numbers_kept
 from prepbench.settings import DeploymentSettings, ExplainedLayer
 from prepbench.storage import nothing_left
 from prepbench.targets import Target, target_for

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat.programs import flat_program, with_outputs, with_own_weights
-from prepbench.adapt.report import PrunedLayer
+from prepbench.adapt.prune import PrunedLayer
 from prepbench.adapt.trainable_model import TrainableModel
 from prepbench.capture.aten.captured import Captured
 from prepbench.capture.aten.computed_in_float32 import HALF_TYPES, computed_in_float32
 from prepbench.compile.call_spec import CallSpec
-from prepbench.compile.configuration import Configuration
+from prepbench.compile.transformers_style import Configuration
 from prepbench.compile.variant_calls import VariantCall, VariantChoice
 from prepbench.errors import ConditionError
 from prepbench.inputs import Sample
@@ -22,8 +22,7 @@ from prepbench.quantize import weights_to_cast
 from prepbench.running.module_state import state_bytes
 from prepbench.settings import CompileOptions, DeploymentSettings, ExplainedLayer
 from prepbench.targets import Target
-from prepbench.targets.decompose import decompose
-from prepbench.targets.grouped import grouped_products
+from prepbench.targets.decompose import decompose, grouped_products
 
 
 @dataclass(frozen=True)

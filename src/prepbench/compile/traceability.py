@@ -15,7 +15,7 @@ from prepbench.capture.traceability import TraceabilityReport, check_ways
 from prepbench.checks import check_seconds
 from prepbench.document.model import Failure
 from prepbench.fixes import fix
-from prepbench.fixes.attached import attach_fixes
+from prepbench.fixes.search import attach_fixes
 from prepbench.inputs import Sample
 from prepbench.progress_bar import shows_progress
 from prepbench.running.check_inputs import check_traced, checked_samples

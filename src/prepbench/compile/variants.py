@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from prepbench.capture.aten.axes_text import condition_lines
+from prepbench.capture.aten.verification import condition_lines
 from prepbench.capture.sizes.conditions import SizeCondition
 from prepbench.compile.call_spec import CallSpec
+from prepbench.compile.checked_conditions import FileConditions, write_beside, write_conditions
+from prepbench.compile.onnx_file import ExportNames, axis_names, checked_names, copy_saved, renamed
+from prepbench.compile.output_tree import leaf_names
 from prepbench.compile.report import CompileReport
+from prepbench.compile.tensor_specs import joined_tensor_specs
 from prepbench.compile.variant_calls import VariantCall, VariantChoice
-from prepbench.targets import Lowering, Runtime
+from prepbench.errors import ArtifactError, SettingsError, TargetError, sentence
+from prepbench.quantize import LayerReport, TensorReport
+from prepbench.quantize.report import NOT_CALLED, NOT_REACHED, QUANTIZED
+from prepbench.running.check_inputs import is_same
+from prepbench.running.tracing import tracing
+from prepbench.storage import folder_beside, move_file, temporary_space, typed_errors
+from prepbench.targets import Lowering, Runtime, target_named
 from prepbench.targets.kernel_times import KernelTimes
+from prepbench.targets.onnx.branches import joined_models
+from prepbench.targets.onnx.target import write_onnx
 
 SECTION = "variants"
 """The manifest's entry for the tracing inputs and the report of each variant."""
@@ -130,3 +142,193 @@ def loaded_variants(spec: CallSpec, rows: Sequence[Mapping[str, Any]]) -> tuple[
 def joined_runtime(runtimes: Sequence[Runtime], spec: CallSpec) -> Runtime:
     """Return one runtime of a model: its only one, or those of all variants."""
     return VariantsRuntime(runtimes, spec.variants, spec.paths) if spec.variants else runtimes[0]
+
+
+# A compiled model of several variants as one ONNX file, in which an ``If`` chooses.
+
+
+def export_variants(
+    path: Path, names: ExportNames, variants: Sequence[Variant], runtime: Any, spec: CallSpec, target: str
+) -> Path:
+    """Write the file beside its place, then move it there; conditions on sizes lie in it and beside it.
+
+    Raises:
+        SettingsError: names or outputs are wrong, or cannot be chosen for a model that was loaded.
+        TargetError: a condition on sizes has no form in ONNX, or a result has another type in another variant.
+    """
+    import onnx
+
+    assert isinstance(runtime, VariantsRuntime)
+    if names.kept_outputs is not None:
+        raise SettingsError(
+            "keep_outputs_at_idx cannot be given for a model with variants, whose graphs have results of their own. "
+            "Return fewer values from forward, or leave it out."
+        )
+    if spec.assertions:
+        raise SettingsError(
+            f"One file has no place for what only one variant asserts: {spec.assertions[0]}. Use save(folder), which "
+            "keeps a file for each variant, or change the line that asserts."
+        )
+    outputs, inputs = list(spec.output_names), list(spec.input_names)
+    if names.outputs is not None:
+        outputs = checked_names(names.outputs, outputs, "output_names")
+    with tracing(), typed_errors(path), temporary_space(), folder_beside(path) as folder:
+        models = []
+        for index, (variant, call) in enumerate(zip(variants, spec.variants, strict=True)):
+            place = folder / str(index)
+            place.mkdir()
+            own = [name for at, name in enumerate(outputs) if at not in call.constants]
+            if variant.lowering is None:
+                copy_saved(place, names, runtime.runtimes[index], target)
+            else:
+                lowering = renamed(variant.lowering, replace(names, outputs=own, axes=None))
+                inputs = list(lowering.input_names)
+                write_onnx(target_named(target), lowering, place)
+            models.append(onnx.load(str(place / "model.onnx")))
+        asked = [
+            [(one.formula, [(inputs[leaf], dim) for leaf, dim in one.places]) for one in call.conditions if one.formula]
+            for call in spec.variants
+        ]
+        model = joined_models(models, asked, [call.constants for call in spec.variants], outputs)
+        _name_dims(model, names)
+        file = folder / "joined.onnx"
+        _save(model, file)
+        conditions = FileConditions(spec.conditions, inputs, {}, [call.conditions for call in spec.variants])
+        write_conditions(file, conditions)
+        move_file(file, path)
+        write_beside(path, conditions)
+    return path
+
+
+def _save(model: Any, file: Path) -> None:
+    import onnx
+
+    try:
+        onnx.save(model, str(file))
+        onnx.checker.check_model(str(file))
+    except Exception as error:  # its errors share no base class
+        raise ArtifactError(
+            f"The graphs of the variants do not make one ONNX file: {sentence(error)} Use save(folder), which keeps a "
+            "file for each."
+        ) from error
+
+
+def _name_dims(model: Any, names: ExportNames) -> None:
+    """Give dynamic dims the user's names."""
+    if names.axes is None:
+        return
+    tensors = {value.name: value.type.tensor_type.shape.dim for value in (*model.graph.input, *model.graph.output)}
+    sizes = {name: [d.dim_value if d.HasField("dim_value") else d for d in dims] for name, dims in tensors.items()}
+    for tensor, dim, name in axis_names(sizes, names.axes):
+        tensors[tensor][dim].dim_param = name
+
+
+# The call specification and the report of a compiled model with several variants.
+
+
+def joined_spec(specs: Sequence[CallSpec]) -> CallSpec:
+    """Return the joined specification of these variants' calls.
+
+    Raises:
+        TargetError: they return other structures.
+    """
+    first = specs[0]
+    for index, spec in enumerate(specs):
+        if spec.outputs != first.outputs:
+            raise TargetError(
+                f"Variant {index} returns another structure than variant 0, and a compiled model returns one. Let both "
+                "sides of the branch return as many values, nested alike, or compile the model once for each side."
+            )
+    constants = {
+        place: value
+        for place, value in first.output_constants.items()
+        if all(place in spec.output_constants and is_same(value, spec.output_constants[place]) for spec in specs)
+    }
+    numbers = sorted({place for spec in specs for place in spec.output_numbers} - set(constants))
+    return replace(
+        first,
+        tensors=joined_tensor_specs([spec.tensors for spec in specs]),
+        output_constants=constants,
+        output_numbers=tuple(numbers),
+        conditions=_in_all(specs),
+        assertions=tuple(one for spec in specs for one in spec.assertions),
+        variants=tuple(_variant_call(spec, constants) for spec in specs),
+    )
+
+
+def _in_all(specs: Sequence[CallSpec]) -> tuple[SizeCondition, ...]:
+    """Return the conditions that all variants share."""
+    formulas = [{(one.formula, one.places) for one in spec.conditions} for spec in specs]
+    return tuple(one for one in specs[0].conditions if all((one.formula, one.places) in known for known in formulas))
+
+
+def _variant_call(spec: CallSpec, constants: Mapping[int, Any]) -> VariantCall:
+    places = [place for place in range(len(leaf_names(spec.outputs))) if place not in constants]
+    own = {places.index(place): value for place, value in spec.output_constants.items() if place not in constants}
+    return VariantCall(spec.conditions, spec.tensors, own, len(spec.assertions))
+
+
+def joined_report(reports: Sequence[CompileReport], texts: Sequence[str], **changes: Any) -> CompileReport:
+    """Return the joined report of these variants.
+
+    Args:
+        reports: of the variants.
+        texts: the description of each.
+        changes: fields that are known of the whole.
+    """
+    sqnrs = [report.model_sqnr for report in reports if report.model_sqnr is not None]
+    divergences = [report.model_divergence for report in reports if report.model_divergence is not None]
+    bits = [report.bits_per_weight for report in reports]
+    outputs: dict[str, float] = {}
+    for report in reports:
+        for name, sqnr in report.output_sqnrs.items():
+            outputs[name] = min(sqnr, outputs.get(name, sqnr))
+    joined = replace(
+        reports[0],
+        layers=tuple(_joined_layers(reports)),
+        model_sqnr=min(sqnrs, default=None),
+        model_divergence=max(divergences, default=None),
+        output_sqnrs=outputs,
+        fallbacks=_each_once(report.fallbacks for report in reports),
+        unsupported=_each_once(report.unsupported for report in reports),
+        remarks=_each_once(report.remarks for report in reports),
+        tensors=tuple(_joined_tensors(reports)),
+        bits_per_weight=None if None in bits else round(sum(bits), 2),  # type: ignore[arg-type]
+        variants=tuple(texts),
+    )
+    return replace(joined, **changes)
+
+
+def _each_once(texts: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(text for some in texts for text in some))
+
+
+def _joined_layers(reports: Sequence[CompileReport]) -> Iterator[LayerReport]:
+    """Yield a row for each layer: that of the first variant that quantizes it, with a note where others differ."""
+    rows: dict[str, list[tuple[int, LayerReport]]] = {}
+    for index, report in enumerate(reports):
+        for row in report.layers:
+            rows.setdefault(row.fqn, []).append((index, row))
+    for some in rows.values():
+        called = [(index, row) for index, row in some if row.reason != NOT_CALLED] or some
+        place, row = next(((i, row) for i, row in called if row.quantized), called[0])
+        others = [f"variant {i}: {other.summary}" for i, other in called if other.summary != row.summary]
+        notes = [row.note] if row.note else []
+        if len(called) < len(some):
+            notes.append(f"called in variant {' and '.join(str(index) for index, _ in called)} only")
+        if others:
+            notes.append(f"as in variant {place}; {'; '.join(others)}")
+        yield replace(row, note="; ".join(notes))
+
+
+def _joined_tensors(reports: Sequence[CompileReport]) -> Iterator[TensorReport]:
+    """Yield a row for each tensor: quantized where it is so in one variant, and not reached where no variant reaches
+    it.
+    """
+    rows: dict[tuple[str, str], list[TensorReport]] = {}
+    for report in reports:
+        for row in report.tensors:
+            rows.setdefault((row.kind, row.fqn), []).append(row)
+    order = {QUANTIZED: 0, NOT_REACHED: 2}
+    for some in rows.values():
+        yield min(some, key=lambda row: order.get(row.outcome, 1))

@@ -5,9 +5,8 @@ source and the values of its expressions on samples, running a model with other 
 the same.
 """
 
-from prepbench.fixes.attached import fix_of
-from prepbench.fixes.cannot_fix import CannotFix
-from prepbench.fixes.fixing import fix
 from prepbench.fixes.results import Draft, Fix, Fixed, assumptions_of
+from prepbench.fixes.search import fix, fix_of
+from prepbench.fixes.source_text import CannotFix
 
 __all__ = ["CannotFix", "Draft", "Fix", "Fixed", "assumptions_of", "fix", "fix_of"]

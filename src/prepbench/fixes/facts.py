@@ -13,8 +13,7 @@ import numpy as np
 import torch
 
 from prepbench.fixes.source_text import SourceText
-from prepbench.running.code_objects import CodePath, file_codes
-from prepbench.running.source_lines import cell_flags
+from prepbench.running.source_lines import CodePath, cell_flags, file_codes
 
 Place = tuple[int, int, int, int]
 """First line and column, last line and column of an expression; columns count characters from 0."""

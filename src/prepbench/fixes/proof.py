@@ -28,7 +28,7 @@ from prepbench.fixes.trials import (
 from prepbench.inputs import Sample
 from prepbench.internal_errors import raise_if_internal
 from prepbench.running.equality import GRADIENTS, REWRITTEN, difference
-from prepbench.running.outcomes import run, without_output
+from prepbench.running.unchanged import run, without_output
 
 ASSUMED = "which pb.fix assumed to be enough"
 """Message of the assertion that a change adds for its assumption."""

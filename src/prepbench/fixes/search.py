@@ -9,6 +9,7 @@ import re
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from typing import Any
 
 import libcst as cst
@@ -17,22 +18,24 @@ import torch
 from prepbench.capture.aten.capture import FullGraphError, capture
 from prepbench.capture.failures.describe import describe_failure
 from prepbench.capture.failures.reproduce import received_inputs
+from prepbench.checks import check_progress, check_table, described
 from prepbench.document.model import Failure
-from prepbench.errors import CaptureError, sentence
-from prepbench.fixes.cannot_fix import CannotFix
+from prepbench.errors import CaptureError, InputError, sentence
 from prepbench.fixes.facts import PARAMETERS, PROBE, Facts, Place, instrumented_codes, outermost_function, place_of
 from prepbench.fixes.kinds import KINDS, Kind
 from prepbench.fixes.proof import Observed, Proof, observe, program_problem, prove, with_sides
-from prepbench.fixes.results import Draft, Fix
+from prepbench.fixes.results import Draft, Fix, Fixed, fixed_model
 from prepbench.fixes.site import Function, Part, Proposal, Site
-from prepbench.fixes.source_text import SourceText, equal_but_for_lines
+from prepbench.fixes.source_text import CannotFix, SourceText, equal_but_for_lines
 from prepbench.fixes.syntax import with_import
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback, check_cancelled, report_nothing
-from prepbench.running.outcomes import without_output
+from prepbench.progress_bar import shows_progress
+from prepbench.running.callable_module import as_module
+from prepbench.running.check_inputs import check_traced, checked_samples
 from prepbench.running.source_lines import code_frame, file_of, source_line
-from prepbench.running.swapped import CannotSwap, swapped_model
-from prepbench.running.twin import Twin
+from prepbench.running.twin import CannotSwap, Twin, swapped_model
+from prepbench.running.unchanged import without_output
 
 _MOST_FIXES = 60
 _MOST_STEPS = 8
@@ -486,3 +489,122 @@ class _Data:
             if fact is not None and fact.is_tensor:
                 return True
         return any(self.is_data(part) for part in ast.iter_child_nodes(node))
+
+
+# ``fix``: change a model's source so that it can be captured, and prove each change.
+
+
+@shows_progress("fix")
+def fix(
+    model: Any,
+    samples: Any,
+    *,
+    bounds: Mapping[str, int] | int | None = None,
+    progress: ProgressCallback = report_nothing,
+) -> Fixed:
+    """Change a copy of the model, failure by failure, until it can be captured as one graph.
+
+    Each change is made in the user's source, and counts only once it is proven: the failure is gone and there is no
+    new one, and values, shapes, dtypes, buffers, gradients and errors equal the original on all samples and on
+    derived calls that take the other sides of conditions. Unproven changes are drafts, with the reason, and so are
+    changes that rest on an assumption which neither the code nor the caller states, such as the most iterations of a
+    loop.
+
+    The model, its classes and its files are not changed.
+
+    Args:
+        model: a module, function or bound method.
+        samples: sample inputs, as for :func:`prepbench.capture`.
+        bounds: the most iterations of loops that end when values say so: one number for all, or by the name of the
+            variable that a loop counts or decides with. Left out, what the code proves (``and steps < 3``) is used,
+            and a loop whose code proves nothing is a draft with the most that were seen.
+        progress: hears of each failure that is looked into; raise :class:`prepbench.Cancelled` from it to stop.
+
+    Returns:
+        A :class:`Fixed`: ``.model`` is the changed copy, which shares the tensors, ``.applied`` the fixes,
+        ``.remaining`` the drafts; ``.code()`` prints a cell, ``.write()`` changes the files.
+
+    Raises:
+        InputError: the samples do not fit the model.
+        CaptureError: the model itself raises on one of them.
+
+    Example:
+        >>> fixed = fix(torch.nn.Linear(2, 2), [torch.ones(2, 2), torch.ones(3, 2)])
+        >>> fixed.passed, fixed.applied
+        (True, ())
+    """
+    check_traced("model", model)
+    _check_bounds(bounds)
+    check_progress(progress)
+    chosen = checked_samples(model, samples)
+    fixed = _searched(Search(as_module(model), chosen, bounds, progress))
+    if any(draft.fix is not None for draft in fixed.remaining):
+        assuming = _searched(Search(as_module(model), chosen, bounds, progress, assumes=True))
+        found = {fix.fqn for fix in assuming.applied}
+        # a refused program is no fix
+        left = [each if each.fqn in found else replace(each, fix=None) for each in fixed.remaining]
+        fixed = replace(fixed, remaining=tuple(left), _assuming=assuming)
+    return fixed
+
+
+def _searched(search: Search) -> Fixed:
+    search.run()
+    problem = search.program_problem()
+    if problem:
+        search.give_up(problem)
+    remaining = [search.drafts[search.key(failure)] for failure in _once(search)]
+    sources = tuple(source for source in search.sources.values() if source.text != source.original)
+    model = fixed_model(search.swapped(shares=True), search.applied)
+    return Fixed(model, tuple(search.applied), tuple(remaining), sources, search.model)
+
+
+def _check_bounds(bounds: Any) -> None:
+    if isinstance(bounds, Mapping):
+        check_table("bounds", bounds, '{"n": 16}')
+    values = list(bounds.values()) if isinstance(bounds, Mapping) else [] if bounds is None else [bounds]
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise InputError(
+                f"bounds must be a number of iterations, or a dict of such numbers by name, got {described(value)}. "
+                "Give the most iterations that a loop may need."
+            )
+
+
+def _once(search: Search) -> list[Any]:
+    found = {search.key(failure): failure for failure in reversed(search.failures)}
+    return list(reversed(found.values()))
+
+
+# Attach fixes to failures.
+
+
+def attach_fixes(failures: Iterable[Failure], fixed: Fixed) -> None:
+    """Attach the fix or draft of its line, or else of its module, to each failure."""
+    for failure in failures:
+        found = fix_of(failure, fixed)
+        if found is not None:
+            # no field: a failure is data, and documents hold only data
+            object.__setattr__(failure, "_fix", found)
+
+
+def fix_of(failure: Failure, fixed: Fixed) -> Fix | Draft | None:
+    """Return the fix of a failure's line, or else of its module, or else its draft; None if there is none.
+
+    If one fix of a module rests on an assumption, the module has only that draft: its other fixes are useless
+    without it.
+    """
+    source = failure.source
+    at_line = [
+        fix
+        for fix in fixed.applied
+        if source and fix.line == source.line and PurePath(fix.file).name == PurePath(source.file).name
+    ]
+    in_module = [fix for fix in fixed.applied if fix.fqn == failure.fqn]
+    drafts = [
+        draft
+        for draft in fixed.remaining
+        if draft.failure.source == source and (draft.failure.fqn == failure.fqn or (source and draft.fix is not None))
+    ]
+    assuming = [draft for draft in fixed.remaining if draft.fix is not None and draft.fqn == failure.fqn]
+    found: list[Fix | Draft] = [*assuming, *at_line, *drafts, *in_module]
+    return found[0] if found else None

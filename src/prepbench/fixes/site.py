@@ -12,9 +12,8 @@ import libcst as cst
 import torch
 from libcst.metadata import MetadataWrapper, PositionProvider
 
-from prepbench.fixes.cannot_fix import CannotFix
 from prepbench.fixes.facts import Fact, Facts, Place
-from prepbench.fixes.source_text import SourceText
+from prepbench.fixes.source_text import CannotFix, SourceText
 from prepbench.fixes.syntax import Expression, replaced, walk, walk_traced
 
 Function = cst.FunctionDef | cst.Lambda

@@ -11,9 +11,8 @@ import zlib
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from prepbench.fixes.cannot_fix import CannotFix
-from prepbench.running.code_objects import CodePath, file_codes
-from prepbench.running.source_lines import cell_flags, source_line
+from prepbench.errors import PrepbenchError
+from prepbench.running.source_lines import CodePath, cell_flags, file_codes, source_line
 
 
 @dataclass(frozen=True)
@@ -144,3 +143,10 @@ def equal_but_for_lines(one: types.CodeType, other: types.CodeType | None) -> bo
         else repr(a) == repr(b)
         for a, b in zip(one.co_consts, other.co_consts, strict=True)
     )
+
+
+# ``CannotFix``: a kind of change does not apply.
+
+
+class CannotFix(PrepbenchError, ValueError):
+    """The change does not apply or would be wrong; the message says why."""

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from prepbench.measure.comparison import Comparison as Comparison
     from prepbench.measure.confusion import Confusion as Confusion
     from prepbench.measure.generation import Generation as Generation
+    from prepbench.measure.kept_samples import WorstSamples as WorstSamples
     from prepbench.measure.run import compare as compare
-    from prepbench.measure.worst_samples import WorstSamples as WorstSamples
 
 _HOME = {
     "CandidateResult": "comparison",

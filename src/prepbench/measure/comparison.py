@@ -13,9 +13,8 @@ from prepbench.errors import InputError, UnknownNameError
 from prepbench.measure.artifacts import PARAMETERS
 from prepbench.measure.confusion import Confusion
 from prepbench.measure.generation import GenerationResult
-from prepbench.measure.kept_samples import KeptSamples
-from prepbench.measure.other_programs import load_warning
-from prepbench.measure.worst_samples import WorstSamples
+from prepbench.measure.kept_samples import KeptSamples, WorstSamples
+from prepbench.measure.process import load_warning
 
 _GENERATED = ("first token ms", "tokens per second", "peak MB")
 

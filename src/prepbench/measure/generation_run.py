@@ -20,14 +20,19 @@ from prepbench.jobs import Progress, ProgressCallback
 from prepbench.measure import metrics
 from prepbench.measure.artifacts import Artifact, save_candidate
 from prepbench.measure.comparison import CandidateResult, Comparison
-from prepbench.measure.first_steps import NOTE, PyTorchFirst, loops_with_first_step, needs_first_step
-from prepbench.measure.generation import Generation, GenerationResult, Prompt
+from prepbench.measure.generation import (
+    NOTE,
+    Generation,
+    GenerationResult,
+    Prompt,
+    PyTorchFirst,
+    loops_with_first_step,
+    needs_first_step,
+)
 from prepbench.measure.kept_samples import kept_prompts
-from prepbench.measure.latency import NOT_TIMED, OWN_PROCESS, THIS_PROCESS, started_workers
-from prepbench.measure.process import WorkerProcess
-from prepbench.measure.rates import percentile, speedup
+from prepbench.measure.latency import NOT_TIMED, OWN_PROCESS, THIS_PROCESS, percentile, speedup, started_workers
+from prepbench.measure.process import Steps, WorkerProcess
 from prepbench.measure.scores import Candidate, eval_mode
-from prepbench.measure.steps import Steps
 from prepbench.measure.transfer import inputs_of, save_sample
 from prepbench.running.twin import Twin
 from prepbench.storage import temporary_folder

@@ -23,10 +23,7 @@ from prepbench.errors import InputError
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback
 from prepbench.measure.artifacts import Artifact
-from prepbench.measure.kept_workers import KeptWorkers
-from prepbench.measure.other_programs import OtherPrograms
-from prepbench.measure.process import WorkerProcess, worker_command
-from prepbench.measure.steps import Steps
+from prepbench.measure.process import KeptWorkers, OtherPrograms, Steps, WorkerProcess, worker_command
 from prepbench.measure.transfer import inputs_of, save_leaves, save_sample
 from prepbench.measure.worker import timed_calls
 from prepbench.running.unchanged import own_copy
@@ -239,3 +236,40 @@ def _save_inputs(sample: Sample, artifacts: Mapping[str, Artifact], folder: Path
     except InputError as error:
         return str(error)
     return ""
+
+
+# Summary statistics of times.
+
+
+def speedup(base: Sequence[float], times: Sequence[float], rounds: int) -> float | None:
+    """Return the median over rounds of the ratio of both medians in each round; None without times.
+
+    In each round both are timed one after the other. So a temporary slowdown of the machine affects both, and
+    cancels out.
+
+    Args:
+        base: times of the first candidate, rounds in order, the same number of calls in each.
+        times: as many times of another candidate.
+        rounds: number of rounds.
+
+    Example:
+        >>> speedup([4.0, 40.0, 4.0], [2.0, 20.0, 2.0], rounds=3)
+        2.0
+    """
+    if not base or not times:
+        return None
+    calls = len(base) // rounds
+    turns = [slice(i * calls, (i + 1) * calls) for i in range(rounds)]
+    return statistics.median(statistics.median(base[t]) / max(statistics.median(times[t]), 1e-6) for t in turns)
+
+
+def percentile(values: tuple[float, ...], percent: int) -> float | None:
+    """Return the percentile with linear interpolation between the neighbours; None without values.
+
+    Example:
+        >>> percentile((1.0, 2.0, 3.0, 4.0, 5.0), 90)
+        4.6
+    """
+    if len(values) < 2:
+        return values[0] if values else None
+    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]

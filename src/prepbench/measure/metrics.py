@@ -14,11 +14,11 @@ import torch
 from prepbench._torch_compat import pytree
 from prepbench.checks import check_count
 from prepbench.errors import InputError
+from prepbench.measure.language_metrics import IGNORED_CLASS, named_logits, scores_and_classes
 from prepbench.measure.language_metrics import bits_per_byte as bits_per_byte
 from prepbench.measure.language_metrics import kl_divergence as kl_divergence
 from prepbench.measure.language_metrics import perplexity as perplexity
 from prepbench.measure.language_metrics import token_agreement as token_agreement
-from prepbench.measure.logits import IGNORED_CLASS, named_logits, scores_and_classes
 from prepbench.running.sqnr import Powers, powers
 
 Metric = Callable[[Any, Any], Any]

@@ -17,9 +17,8 @@ from prepbench.measure.comparison import CandidateResult as CandidateResult
 from prepbench.measure.comparison import Comparison as Comparison
 from prepbench.measure.generation import Generation
 from prepbench.measure.language_metrics import totals_of
-from prepbench.measure.latency import Latency, measure_latency
+from prepbench.measure.latency import Latency, measure_latency, percentile, speedup
 from prepbench.measure.metrics import Metric
-from prepbench.measure.rates import percentile, speedup
 from prepbench.measure.scores import Candidate, Scores, eval_mode, takes_targets
 from prepbench.progress_bar import shows_progress
 from prepbench.running.check_inputs import twin_with_own_writes

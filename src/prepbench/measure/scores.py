@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from prepbench._torch_compat import pytree
-from prepbench._torch_compat.draws import Draws
+from prepbench._torch_compat.generators import Draws
 from prepbench.errors import InputError, MetricError
 from prepbench.internal_errors import raise_if_internal
 from prepbench.measure import metrics
@@ -19,9 +19,8 @@ from prepbench.measure.batches import Batch
 from prepbench.measure.kept_samples import Keeper, KeptSamples
 from prepbench.measure.language_metrics import Totals, totals_of
 from prepbench.running.plain_state import kept
-from prepbench.running.random_numbers import numbers_kept
 from prepbench.running.sqnr import Powers
-from prepbench.running.unchanged import own_copy
+from prepbench.running.unchanged import numbers_kept, own_copy
 
 Candidate = Callable[..., Any]
 _BATCHES_FOR_SPREAD = 8  # fewer say too little about how batches differ

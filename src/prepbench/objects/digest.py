@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import fx, nn
 
 from prepbench._torch_compat import pytree
 from prepbench._torch_compat.tensors import version_of
@@ -357,3 +357,38 @@ _WAYS: tuple[tuple[Any, Callable[[_Reader, Any], None]], ...] = (
     ((dict, list, tuple, collections.deque), _Reader._container),
     ((set, frozenset), _Reader._set),
 )
+
+
+# The form of a program: a digest that is equal in every process and notebook.
+
+
+def program_form(program: torch.export.ExportedProgram) -> str:
+    """Digest a program's operators, their arguments, and the shapes and types of its inputs and tensors.
+
+    Two models with the same modules and weights may compute different functions, by their code or by a setting such
+    as a stride. Then their programs differ.
+    """
+    digest = hashlib.sha256()
+    for row in _rows(program.graph_module):
+        digest.update(row.encode(errors="surrogatepass"))
+    for spec in (*program.graph_signature.input_specs, *program.graph_signature.output_specs):
+        digest.update(repr((str(spec.kind), str(spec.target))).encode(errors="surrogatepass"))
+    return digest.hexdigest()[:16]
+
+
+def _rows(module: torch.nn.Module) -> Iterable[str]:
+    numbers: dict[fx.Node, int] = {}
+    graph = getattr(module, "graph", None)
+    for number, node in enumerate(graph.nodes if graph is not None else ()):
+        numbers[node] = number
+        args = fx.node.map_aggregate((node.args, dict(node.kwargs)), lambda value: _text(value, numbers))
+        value = node.meta.get("val")
+        shape = (tuple(map(str, value.shape)), str(value.dtype)) if isinstance(value, torch.Tensor) else ""
+        yield repr((node.op, str(node.target) if node.op != "placeholder" else "", args, shape))
+    for name, child in module.named_children():  # the sides of conditions
+        yield name
+        yield from _rows(child)
+
+
+def _text(value: Any, numbers: dict[fx.Node, int]) -> str:
+    return f"%{numbers.get(value)}" if isinstance(value, fx.Node) else f"{type(value).__name__} {value!r}"

@@ -1,7 +1,6 @@
 """Preparation: an equivalent model in which each operation is a module."""
 
-from prepbench.prepare.diagrams import BeforeAfter, before_and_after
-from prepbench.prepare.model import PreparedModel
+from prepbench.prepare.model import BeforeAfter, PreparedModel, before_and_after
 from prepbench.prepare.passes import (
     decompose_activations_,
     equalize_,

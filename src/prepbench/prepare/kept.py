@@ -10,8 +10,8 @@ import torch
 from torch import fx
 
 from prepbench._torch_compat.operators import HigherOrderOperator, OpOverload, OpOverloadPacket
-from prepbench.capture.modules.grad_mode import enter_grad_mode, exit_grad_mode
-from prepbench.capture.modules.node_text import target_text
+from prepbench.capture.modules.graph_builder import target_text
+from prepbench.capture.modules.regions import enter_grad_mode, exit_grad_mode
 from prepbench.prepare.model import PreparedModel
 from prepbench.prepare.operations import function_name, operation_of
 from prepbench.prepare.passes.graph_edits import owner_of

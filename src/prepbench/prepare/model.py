@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import copy
+import os
 import types
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx
 
+from prepbench._display import view
 from prepbench._torch_compat import pytree
 from prepbench._torch_compat.fake_tensors import is_fake
+from prepbench.capture.modules.collection import GraphCollection, recursive_trace
 from prepbench.capture.modules.trace_result import TraceResult
 from prepbench.prepare.operations import function_name
 from prepbench.prepare.report import PreparationReport
@@ -185,3 +190,46 @@ def _shell_of(module: torch.nn.Module) -> torch.nn.Module:
 def _ancestors(name: str) -> Iterator[str]:
     parts = name.split(".")
     return (".".join(parts[:index]) for index in range(1, len(parts)))
+
+
+# The graphs of a model before and after preparation, side by side.
+
+
+@dataclass(frozen=True)
+class BeforeAfter:
+    """Two collections that a notebook shows side by side.
+
+    Attributes:
+        before: the graphs of the original.
+        after: the graphs of the prepared model.
+    """
+
+    before: GraphCollection
+    after: GraphCollection
+
+    def __repr__(self) -> str:
+        return f"before: {self.before!r}\nafter: {self.after!r}"
+
+    def diagram(self) -> Any:
+        """Return the live diagram: both graphs side by side, with linked selection and changes marked."""
+        return view("views.display", "diagram", self.before, self.after, compare=True)
+
+    def to_html(self, path: str | os.PathLike[str]) -> Path:
+        """Write both graphs, side by side and interactive, to one HTML file that needs no network; return its path."""
+        both = view("views.display", "combined", self.before, self.after, compare=True)
+        written: Path = view("views.page", "write_page", both, path)
+        return written
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
+        return view("views.display", "before_after_bundle", self)
+
+
+def before_and_after(model: torch.nn.Module, prepared: PreparedModel, *, inputs: Any = None) -> BeforeAfter:
+    """Return the graphs of both models, to show the changes by preparation.
+
+    Args:
+        model: the original.
+        prepared: the result of :func:`prepbench.prepare_model`.
+        inputs: sample inputs, as for :func:`prepbench.recursive_trace`.
+    """
+    return BeforeAfter(recursive_trace(model, inputs=inputs), recursive_trace(prepared, inputs=inputs))

@@ -10,9 +10,9 @@ from typing import Any
 from torch import fx
 
 from prepbench.capture.modules.trace_result import TraceResult
-from prepbench.prepare.arguments import OtherStructure, mapped_together, parts
 from prepbench.prepare.modules import ByMode
 from prepbench.prepare.operations import function_name
+from prepbench.prepare.passes.graph_edits import OtherStructure, mapped_together, parts
 from prepbench.prepare.steps import Step, TensorSource
 from prepbench.running.nested_values import Applied, Rebuild
 

@@ -15,8 +15,8 @@ import torch
 from torch.nn import functional as F
 
 from prepbench._torch_compat.operators import NN_FUNCTIONS
-from prepbench.prepare.arguments import mapped
 from prepbench.prepare.operations import TABLE, Operation, is_in_place
+from prepbench.prepare.passes.graph_edits import mapped
 
 
 class _Input:

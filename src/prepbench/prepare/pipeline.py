@@ -16,7 +16,6 @@ from prepbench.capture.modules.assumptions import SizeCheck, granted, readable
 from prepbench.document.model import SourceLine
 from prepbench.errors import CaptureError, PreparationError
 from prepbench.inputs import Sample, normalize_samples
-from prepbench.prepare.check_arguments import check_arguments, check_run
 from prepbench.prepare.kept import kept_operations
 from prepbench.prepare.model import PreparedModel, names_taken
 from prepbench.prepare.modules import Operator
@@ -25,14 +24,14 @@ from prepbench.prepare.passes.operations_to_modules import operations_to_modules
 from prepbench.prepare.passes.unroll_reused import unroll_reused_
 from prepbench.prepare.report import Change, Compared, Kept, PreparationReport
 from prepbench.prepare.sizes import fixed_sizes, unequal_sizes, with_other_batch
-from prepbench.prepare.trace import Traced, trace
-from prepbench.prepare.training_flag import UNKNOWN_LINE, place_text
+from prepbench.prepare.trace import UNKNOWN_LINE, Traced, place_text, trace
+from prepbench.prepare.validate import check_arguments, check_run
 from prepbench.prepare.verify import compare_in_other_mode, compare_on, verify
 from prepbench.progress_bar import shows_progress
 from prepbench.running.check_inputs import checked_samples, known_names
-from prepbench.running.outcomes import without_output
 from prepbench.running.tracing import tracing
 from prepbench.running.twin import Twin
+from prepbench.running.unchanged import without_output
 
 Pass = Callable[[PreparedModel], Sequence[Change]]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,20 +11,18 @@ import torch
 from prepbench.capture.aten.holds_where import LONGEST
 from prepbench.capture.modules.trace_result import TraceResult
 from prepbench.capture.sizes.axis import Axis
-from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes, value_at
 from prepbench.capture.sizes.resizing import linked_axes, resized, sizes_in, with_sizes
-from prepbench.capture.sizes.sample_sizes import value_at
 from prepbench.document.model import SourceLine
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, named_leaves
 from prepbench.internal_errors import raise_if_internal
-from prepbench.prepare.compare_calls import prepared_difference
 from prepbench.prepare.model import PreparedModel
-from prepbench.running.equality import repeated_outcome
+from prepbench.running.equality import REWRITTEN, Difference, difference, repeated_outcome
+from prepbench.running.first_calls import built_buffers
 from prepbench.running.nested_values import collect
-from prepbench.running.outcomes import outcome, without_output
 from prepbench.running.time_limit import TimeLimit, TimeLimitReached
-from prepbench.running.unchanged import own_copy, unchanged
+from prepbench.running.unchanged import Outcome, outcome, own_copy, unchanged, without_output
 
 Place = tuple[str, int]
 
@@ -224,3 +222,29 @@ def _equal(model: torch.nn.Module, prepared: PreparedModel, sample: Sample) -> b
             raise_if_internal(error)
             return False
     return prepared_difference(model, expected, got).equal
+
+
+# Compare one call of a prepared model with one of the original, in results and in state.
+
+
+def prepared_difference(model: torch.nn.Module, expected: Outcome, got: Outcome) -> Difference:
+    """Return the first difference of a call of the prepared model from one of the original.
+
+    A prepared model may lack buffers, but none that a call changes. Buffers that a call builds, it builds at each call.
+
+    Args:
+        model: the original, as it is before a call.
+        expected: a call of the original.
+        got: the same call of the prepared model.
+    """
+    before = dict(model.named_buffers())
+    kept = {
+        name: value for name, value in expected.buffers.items() if name not in built_buffers(before, expected.buffers)
+    }
+    changed = {name for name, value in kept.items() if not difference(before[name], value).equal}
+    names = [name for name in kept if name in got.buffers or name in changed]
+    return difference(
+        replace(expected, buffers={name: expected.buffers[name] for name in names}),
+        replace(got, buffers={name: got.buffers[name] for name in names if name in got.buffers}),
+        REWRITTEN,
+    )

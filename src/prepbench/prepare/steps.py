@@ -12,7 +12,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from prepbench.capture.modules.operations import spell
+from prepbench.capture.modules.graph_builder import spell
 from prepbench.inputs import Sample
 from prepbench.patching import patched_here
 from prepbench.prepare.operations import function_name

@@ -5,8 +5,8 @@ from prepbench.quantize.calibration import calibrate as calibrate
 from prepbench.quantize.calibration import check_calibration as check_calibration
 from prepbench.quantize.choose import choose_weight_schemes as choose_weight_schemes
 from prepbench.quantize.conversion import convert as convert
+from prepbench.quantize.conversion import weights_to_cast as weights_to_cast
 from prepbench.quantize.floors import Score as Score
-from prepbench.quantize.half_weights import weights_to_cast as weights_to_cast
 from prepbench.quantize.input_hessians import products_bytes as products_bytes
 from prepbench.quantize.insert import insert_observers as insert_observers
 from prepbench.quantize.observed import Observed as Observed

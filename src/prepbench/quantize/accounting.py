@@ -14,7 +14,7 @@ from prepbench.document.model import Failure
 from prepbench.quantize.layer_nodes import parameter_of, sources_of
 from prepbench.quantize.plan import Plan
 from prepbench.quantize.report import BY_RULE, FLOAT, NOT_REACHED, QUANTIZED, LayerReport, TensorReport
-from prepbench.quantize.written_state import written_nodes
+from prepbench.quantize.statistics import written_nodes
 from prepbench.settings import ExplainedLayer, is_within
 
 aten = torch.ops.aten

@@ -16,11 +16,9 @@ from prepbench.errors import CalibrationError, sentence
 from prepbench.inputs import Sample, named_leaves
 from prepbench.internal_errors import raise_if_internal
 from prepbench.jobs import Progress, ProgressCallback, report_nothing
-from prepbench.quantize.biases import fit_biases
 from prepbench.quantize.input_hessians import round_by_inputs
 from prepbench.quantize.layer_nodes import parameter_of
-from prepbench.quantize.observed import Observed
-from prepbench.quantize.observed_graph import all_observers, observed_value, observer_of, set_mode
+from prepbench.quantize.observed import Observed, all_observers, fit_biases, observed_value, observer_of, set_mode
 from prepbench.quantize.statistics import Statistics, range_keys
 
 

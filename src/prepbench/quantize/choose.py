@@ -7,10 +7,9 @@ from dataclasses import replace
 
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
-from prepbench.quantize.biases import fit_biases
 from prepbench.quantize.decide import decide
 from prepbench.quantize.layer_reports import decided_report
-from prepbench.quantize.observed import Observed
+from prepbench.quantize.observed import Observed, fit_biases
 from prepbench.quantize.statistics import Statistics
 
 

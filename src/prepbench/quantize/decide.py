@@ -12,17 +12,22 @@ from torch import fx
 
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback
-from prepbench.quantize.biases import correct_biases, restore_biases
 from prepbench.quantize.dynamic_lstm import in_integers
-from prepbench.quantize.fitting import fitting_schemes
 from prepbench.quantize.floors import Floors, Score
+from prepbench.quantize.input_hessians import fitting_schemes
 from prepbench.quantize.integer_program import Limit, Shared, cheapest
 from prepbench.quantize.layer_noise import MeasuredLayers, bounded_decibels, chosen_samples, measure_layers
-from prepbench.quantize.observed_graph import observer_of, remove_observers, set_mode, simulate
+from prepbench.quantize.observed import (
+    correct_biases,
+    observer_of,
+    remove_observers,
+    restore_biases,
+    set_mode,
+    simulate,
+)
 from prepbench.quantize.output_noise import OutputNoise, estimate_output_noise
-from prepbench.quantize.output_scores import ScoreSum
 from prepbench.quantize.plan import Plan
-from prepbench.quantize.predictions import logits_of
+from prepbench.quantize.predictions import ScoreSum, logits_of
 from prepbench.quantize.statistics import Statistics
 from prepbench.quantize.weights import WeightScheme
 from prepbench.running.sqnr import Powers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,14 +13,13 @@ from torch import fx
 from prepbench._torch_compat.operators import schema_of
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback
-from prepbench.quantize.fitting import fitting_schemes
-from prepbench.quantize.hessian import InputHessian
-from prepbench.quantize.im2col import Im2col
+from prepbench.quantize.hessian import Im2col, InputHessian
 from prepbench.quantize.layer_nodes import LayerNode
-from prepbench.quantize.observed_graph import observer_of
+from prepbench.quantize.observed import observer_of
 from prepbench.quantize.plan import Plan
-from prepbench.quantize.rounding import NEEDS_MOMENTS
+from prepbench.quantize.rounding import FOR_IM2COL, NEEDS_MOMENTS
 from prepbench.quantize.weights import WeightScheme
+from prepbench.settings.quantization import BLOCK_SIZES
 
 # bytes of results, or of Hessians, that are kept at a time
 _MEMORY = 2**29
@@ -251,3 +251,49 @@ class _Runner(fx.Interpreter):
         results = [value for node, value in self.env.items() if node.op.startswith("call_")]
         tensors = {value.untyped_storage().data_ptr(): value for value in results if isinstance(value, torch.Tensor)}
         return sum(value.untyped_storage().nbytes() for value in tensors.values())
+
+
+# The weight schemes that fit a layer's shape: the settings' candidates, or the next best.
+
+
+def fitting_schemes(plan: Plan, fqn: str) -> tuple[list[WeightScheme], str]:
+    """Return the schemes that a layer's settings allow, the smallest in memory first, and a note on them or "".
+
+    Where no block size of the settings divides the inputs, the next smaller one that does is taken, and a scale for
+    each channel where none does.
+
+    Args:
+        plan: with the layer's nodes and settings.
+        fqn: the layer.
+    """
+    layer = plan.nodes[fqn][0]
+    weights = [node.meta["val"] for node in layer.weights]
+    wanted = [
+        WeightScheme.of(candidate, reduce_range=plan.reduce_range) for candidate in plan.settings[fqn].candidates()
+    ]
+    if layer.is_convolution or layer.is_recurrent or weights[0].ndim != 2:
+        kept = FOR_IM2COL if Im2col.of(layer) is not None else frozenset[str]()
+        wanted = [
+            one if one.algorithm in kept else replace(one, algorithm=_without_hessian(one.algorithm)) for one in wanted
+        ]
+    fitting = [scheme for scheme in wanted if _fit(scheme, weights, layer.axis)]
+    if fitting:
+        return list(dict.fromkeys(fitting)), ""
+    size, smaller = wanted[0].block_size, _dividing(wanted[0], weights, layer.axis)
+    scales = f"blocks of {smaller}" if smaller else "one scale for each channel"
+    shape = next(tuple(weight.shape) for weight in weights if not wanted[0].fits(weight, layer.axis))
+    note = f"{scales}, because its weight {shape} cannot be cut into blocks of {size}"
+    return list(dict.fromkeys(replace(scheme, block_size=smaller) for scheme in wanted)), note
+
+
+def _without_hessian(algorithm: str) -> str:
+    return "nearest" if algorithm in NEEDS_MOMENTS else algorithm
+
+
+def _fit(scheme: WeightScheme, weights: Sequence[torch.Tensor], axis: int) -> bool:
+    return all(scheme.fits(weight, axis) for weight in weights)
+
+
+def _dividing(scheme: WeightScheme, weights: Sequence[torch.Tensor], axis: int) -> int:
+    smaller = (size for size in sorted(BLOCK_SIZES, reverse=True) if 0 < size < scheme.block_size)
+    return next((size for size in smaller if _fit(replace(scheme, block_size=size), weights, axis)), 0)

@@ -13,7 +13,7 @@ from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback
 from prepbench.quantize.dynamic_lstm import OPERATOR
 from prepbench.quantize.layer_nodes import LayerNode
-from prepbench.quantize.observed_graph import observer_of
+from prepbench.quantize.observed import observer_of
 from prepbench.quantize.plan import Plan
 from prepbench.quantize.statistics import Statistics, noise_key
 from prepbench.quantize.weights import WeightScheme

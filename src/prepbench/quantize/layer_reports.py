@@ -20,8 +20,7 @@ from prepbench.quantize.layer_nodes import (
     sources_of,
 )
 from prepbench.quantize.layer_noise import bounded_decibels
-from prepbench.quantize.observed import Observed
-from prepbench.quantize.observed_graph import observer_of
+from prepbench.quantize.observed import Observed, observer_of
 from prepbench.quantize.plan import Plan
 from prepbench.quantize.report import NOT_CALLED, LayerReport
 from prepbench.settings import ExplainedLayer, is_within, tensors_of_layer

@@ -18,23 +18,19 @@ from torch import fx
 
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback, check_cancelled, report_nothing
-from prepbench.quantize.annotate import activation_spec
-from prepbench.quantize.biases import LARGEST_BIAS
-from prepbench.quantize.cached_rows import CachedRows
 from prepbench.quantize.calibration import learn
 from prepbench.quantize.dynamic_lstm import OPERATOR
-from prepbench.quantize.fitting import fitting_schemes
 from prepbench.quantize.floors import Score
-from prepbench.quantize.input_hessians import round_by_inputs
+from prepbench.quantize.input_hessians import fitting_schemes, round_by_inputs
 from prepbench.quantize.layer_nodes import LayerNode, parameter_of
 from prepbench.quantize.layer_noise import LayerNoise, as_tuple, chosen_samples, first_states
-from prepbench.quantize.output_scores import ScoreSum
+from prepbench.quantize.observed import LARGEST_BIAS
 from prepbench.quantize.placement import Placement
-from prepbench.quantize.plan import Edge, Plan, make_plan
-from prepbench.quantize.predictions import logits_of
-from prepbench.quantize.rounding import NEEDS_MOMENTS
+from prepbench.quantize.plan import Edge, Plan, activation_spec, make_plan
+from prepbench.quantize.predictions import ScoreSum, logits_of
+from prepbench.quantize.rounding import NEEDS_MOMENTS, CachedRows
+from prepbench.quantize.statistics import restore_buffers
 from prepbench.quantize.weights import WeightScheme
-from prepbench.quantize.written_state import restore_buffers
 from prepbench.running.sqnr import Powers
 from prepbench.settings import CompileOptions, QuantizationSettings
 
@@ -278,7 +274,7 @@ class MixedGraph:
     def _rounded_weight(
         self, layer: LayerNode, weight: fx.Node, scheme: WeightScheme, changes: Changes
     ) -> Callable[[torch.Tensor], torch.Tensor]:
-        from prepbench.quantize.weight_observer import WeightObserver  # loads torchao
+        from prepbench.quantize.observers import WeightObserver  # loads torchao
 
         parameter = parameter_of(weight)
         assert parameter is not None

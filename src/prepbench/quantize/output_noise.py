@@ -17,7 +17,7 @@ from prepbench.inputs import Sample
 from prepbench.jobs import check_cancelled
 from prepbench.quantize.layer_nodes import LayerNode
 from prepbench.quantize.layer_noise import as_tuple, first_states, rounded_outputs
-from prepbench.quantize.observed_graph import observed_value, observer_of, set_mode
+from prepbench.quantize.observed import observed_value, observer_of, set_mode
 from prepbench.quantize.plan import Plan
 from prepbench.quantize.statistics import Statistics
 from prepbench.quantize.weights import WeightScheme

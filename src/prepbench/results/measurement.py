@@ -1,10 +1,13 @@
-"""The measurements of one compile, as plain values that go to JSON and back."""
+"""The measurements of one compile with its texts and its machine, as plain values that go to JSON and back."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
+import os
+import platform
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, Self
@@ -13,9 +16,57 @@ from prepbench.document.checks import MAX_NUMBER
 from prepbench.document.codec import plain, read_object
 from prepbench.errors import UNPRINTABLE, DocumentError, SettingsError
 from prepbench.quantize.report import LayerReport
-from prepbench.results.written_text import RunGeneration
 from prepbench.settings import DeploymentSettings
 from prepbench.targets.registry import TARGETS
+
+# The stored generation of a candidate: its texts beside those of the float model, and their cost.
+
+
+@dataclass(frozen=True)
+class WrittenText:
+    """The text after one prompt, in three parts; all of it is untrusted.
+
+    Attributes:
+        same: the part that equals the float model's text.
+        other: the first token that differs; empty where none does.
+        rest: the part after it.
+        agree: how many tokens come before it.
+        tokens: how many tokens there are.
+    """
+
+    same: str
+    other: str = ""
+    rest: str = ""
+    agree: int = 0
+    tokens: int = 0
+
+
+@dataclass(frozen=True)
+class RunGeneration:
+    """The texts of a run, beside those of the float model from the same rounds.
+
+    Attributes:
+        first_token_ms: median time from a prompt to its first token; None where it was not measured.
+        tokens_per_second: of all prompts.
+        peak_bytes: most memory of the process.
+        float_first_token_ms: of the float model.
+        float_tokens_per_second: of the float model.
+        float_peak_bytes: of the float model.
+        prompts: the prompts as text, as many as are kept.
+        texts: the run's text after each.
+        float_texts: the float model's text.
+    """
+
+    first_token_ms: float | None = None
+    tokens_per_second: float | None = None
+    peak_bytes: int | None = None
+    float_first_token_ms: float | None = None
+    float_tokens_per_second: float | None = None
+    float_peak_bytes: int | None = None
+    prompts: tuple[str, ...] = ()
+    texts: tuple[WrittenText, ...] = ()
+    float_texts: tuple[str, ...] = ()
+
 
 # The report of each layer as columns: half the size of rows, and read a whole column at a time.
 #
@@ -219,3 +270,60 @@ class Result(Measurement):
         of = (self.model, self.plan, self.target, self.target_options, self.machine, self.workload)
         text = json.dumps(plain(of), sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+# Describe the machine and the notebook of a measurement: latencies of different machines cannot be compared.
+
+
+def this_machine() -> str:
+    """Return the processor, the system and the name of this machine.
+
+    Example:
+        >>> this_machine().count(", ")
+        1
+
+    So ``"x86_64 Linux, laptop"``.
+    """
+    return f"{platform.machine()} {platform.system()}, {platform.node()}"
+
+
+def this_notebook() -> str:
+    """Return the file name of this notebook, as Jupyter passes it to kernels; "" where unknown."""
+    return re.split(r"[/\\]", os.environ.get("JPY_SESSION_NAME", ""))[-1]
+
+
+# A measurement with a name and its choices, as a history keeps it.
+
+
+_OF_THE_PAGE = ("targets",)  # choices of the bench that say nothing about one compile
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(Measurement):
+    """One compile of the bench: a measurement with its choices.
+
+    Attributes:
+        id: names the run; the same in the history, the journal and saved files.
+        name: the display name.
+        state: the choices that it was made with, as ``BenchState.to_json()`` writes them.
+        target_name: the target for people, e.g. ``"ONNX Runtime"``.
+        targets: all targets that were compiled for together, as ``BenchState.to_json()`` writes them.
+        pinned: whether it stays at the top of the history.
+        pruned: the outcome of pruning in words, by FQN of each layer with a decision.
+        recovered: the gain of the training, in a sentence; empty without training.
+    """
+
+    id: str
+    name: str
+    state: Mapping[str, Any]
+    target_name: str
+    targets: tuple[Mapping[str, Any], ...] = ()
+    pinned: bool = False
+    pruned: Mapping[str, str] = field(default_factory=dict, repr=False)
+    recovered: str = ""
+
+    @property
+    def result(self) -> Result:
+        """Return the measurement without the fields of the history."""
+        plan = {name: value for name, value in self.state.items() if name not in _OF_THE_PAGE}
+        return Result(plan=plan, **{one.name: getattr(self, one.name) for one in fields(Measurement)})

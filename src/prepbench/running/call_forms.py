@@ -14,8 +14,8 @@ import torch
 from prepbench._torch_compat import pytree
 from prepbench.objects.parts import PLAIN, Steps, attributes
 from prepbench.running.empty_caches import is_nothing
+from prepbench.running.nested_values import as_tensor, tensor_numbers
 from prepbench.running.object_nodes import holds_values, is_registered
-from prepbench.running.tensor_numbers import as_tensor, tensor_numbers
 
 _IMMUTABLE = (*PLAIN, type)
 Take = Callable[[Any, list[Any]], bool]

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from prepbench.objects.parts import Part, Steps, data_parts, expression, part_at, walk
+from prepbench.running.nested_values import tensor_numbers
 from prepbench.running.object_nodes import register_counted
-from prepbench.running.tensor_numbers import tensor_numbers
 
 Named = Mapping[str, Any]
 """The arguments of a call by name."""

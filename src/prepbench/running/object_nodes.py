@@ -14,8 +14,7 @@ import torch
 
 from prepbench._torch_compat import pytree
 from prepbench.objects.parts import NO_DATA, SYMBOLS, attributes
-from prepbench.running.nested_values import is_value
-from prepbench.running.tensor_numbers import as_number, parts_of, tensor_numbers
+from prepbench.running.nested_values import as_number, is_value, parts_of, tensor_numbers
 
 _NO_NODES = (*NO_DATA, torch.Tensor, *SYMBOLS)
 _NUMBERS = (int, float, bool, complex, str)

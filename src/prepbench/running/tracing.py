@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from prepbench import interrupts
-from prepbench._torch_compat.left_behind import graphs_let_go, sources_let_go
+from prepbench._torch_compat.exporting import graphs_let_go, sources_let_go
 from prepbench._torch_compat.safe_points import safe_points
 from prepbench._torch_compat.threads import is_traced_elsewhere, locks, others_wait, torch_traces_here
 from prepbench.jobs import CANCELLING, Progress, ProgressCallback, check_cancelled, report_nothing

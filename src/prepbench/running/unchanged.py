@@ -1,20 +1,26 @@
-"""Run a model without side effects: state, random numbers and the caller's tensors are restored."""
+"""Run a model without side effects: state, random numbers and tensors are restored, results recorded."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import io
+import random
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from prepbench._torch_compat import pytree
+from prepbench._torch_compat.generators import generator_kept, is_drawn_from
+from prepbench._torch_compat.modes import functorch_levels_kept
 from prepbench.errors import InputError
 from prepbench.inputs import Sample
-from prepbench.patching import undoing
+from prepbench.interrupts import interruptible
+from prepbench.patching import output_here, undoing, warnings_ignored_here
 from prepbench.running.module_state import tensors_kept, tensors_of
 from prepbench.running.object_nodes import register_nodes
-from prepbench.running.random_numbers import numbers_kept
 
 
 class NotedState:
@@ -120,3 +126,115 @@ def _overlaps(tensor: torch.Tensor) -> bool:
                 return True
             reach += stride * (size - 1)
     return False
+
+
+# Restore random number generators after a run.
+#
+# All threads share the generators of torch, NumPy and Python. So only used generators are restored, and one that
+# another thread seeded meanwhile keeps its seed, even an equal one. It is unknown which thread drew a number: other
+# threads that draw without seeding during a block may draw the same numbers again.
+
+
+@contextmanager
+def numbers_kept(devices: Sequence[int] = (), *, seed: int | None = None) -> Iterator[None]:
+    """Restore the generators' states after the block.
+
+    A forward that seeds a generator itself leaves it seeded, as it does in eager mode.
+
+    Args:
+        devices: indices of the CUDA devices whose generators are kept, too.
+        seed: the seed of torch's generators inside the block, so that two runs draw the same numbers.
+
+    Example:
+        >>> with numbers_kept(seed=0):
+        ...     first = torch.rand(1)
+        >>> with numbers_kept(seed=0):
+        ...     bool(torch.rand(1) == first)
+        True
+    """
+    generators = [torch.default_generator, *(torch.cuda.default_generators[index] for index in devices)]
+    with undoing() as undo:
+        undo.add(_python_kept())
+        undo.add(_numpy_kept())
+        for generator in generators:
+            undo.add(generator_kept(generator, seed))
+            if seed is not None:
+                generator.manual_seed(seed)
+        yield
+
+
+def _python_kept() -> Callable[[], None]:
+    state = random.getstate()
+
+    def put_back() -> None:
+        now = random.getstate()
+        if now != state and is_drawn_from(state[1], now[1]):
+            random.setstate(state)
+
+    return put_back
+
+
+def _numpy_kept() -> Callable[[], None]:
+    state: Any = np.random.get_state()
+
+    def put_back() -> None:
+        now: Any = np.random.get_state()
+        if now[0] != state[0] or (now[2:] == state[2:] and np.array_equal(now[1], state[1])):
+            return
+        if is_drawn_from([*state[1], state[2]], [*now[1], now[2]]):
+            np.random.set_state(state)
+
+    return put_back
+
+
+# Run a model or a program on a sample, and record everything that the call changes.
+
+
+def run(function: Callable[..., Any], sample: Sample, model: torch.nn.Module) -> Any:
+    """Return the output on one sample, under ``no_grad``, with ``model``, the sample and random state as before
+    afterwards.
+    """
+    with torch.no_grad(), unchanged(model), functorch_levels_kept(), interruptible():
+        # what a model returns may be one of its buffers, which unchanged() resets
+        return detached_copy(own_copy(sample).call(function))
+
+
+@contextmanager
+def without_output() -> Iterator[None]:
+    """Drop the output that the model prints in this thread during the block."""
+    with output_here(io.StringIO()), warnings_ignored_here():
+        yield
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All effects of one call: its output, and the values of the caller's tensors and of the model's buffers after it.
+
+    ``inputs`` holds the tensors that were given, by place; ``buffers`` those of the model, by name.
+    """
+
+    output: Any
+    inputs: dict[int, torch.Tensor]
+    buffers: dict[str, torch.Tensor]
+
+
+def outcome(
+    function: Callable[..., Any], sample: Sample, model: torch.nn.Module, noted: NotedState | None = None
+) -> Outcome:
+    """Return all effects of one call under ``no_grad``, and undo them.
+
+    Args:
+        function: the callee.
+        sample: with what.
+        model: whose state the call may change.
+        noted: that state, where it is noted already.
+    """
+    own = own_copy(sample)
+    given = {i: leaf for i, leaf in enumerate(pytree.tree_leaves((own.args, own.kwargs))) if _is_tensor(leaf)}
+    with torch.no_grad(), (noted or NotedState(model)).unchanged(), functorch_levels_kept(), interruptible():
+        output = detached_copy(own.call(function))
+        return Outcome(output, detached_copy(given), detached_copy(dict(model.named_buffers())))
+
+
+def _is_tensor(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor)

@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from prepbench.measure.profile_result import Profile
-from prepbench.search.corrected import Corrected, Estimate, Measured, Part
+from prepbench.measure.profile import Profile
 from prepbench.search.mixtures import FLOAT, Mixture
-from prepbench.search.tables import CONVERSION, CONVERTED_BYTE, REST, Neighbours, Tables
+from prepbench.search.tables import (
+    CONVERSION,
+    CONVERTED_BYTE,
+    REST,
+    Corrected,
+    Estimate,
+    Measured,
+    Neighbours,
+    Part,
+    Tables,
+)
 from prepbench.targets.kernel_times import CONVERSIONS
 
 _DOUBT = 0.15  # of a layer's time: kernels take other times beside other kernels

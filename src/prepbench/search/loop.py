@@ -16,13 +16,12 @@ from prepbench.errors import PrepbenchError
 from prepbench.jobs import Cancelled, Progress, ProgressCallback
 from prepbench.objects.digest import value_mark
 from prepbench.results.measurement import Result
-from prepbench.search.budget import Budget
+from prepbench.search.candidates import Choices, LayerChoice
 from prepbench.search.costs import UniformModel, profiled_times, sizes_of, times_of
-from prepbench.search.layer_choice import Choices, LayerChoice
 from prepbench.search.measuring import Subject, Timing
 from prepbench.search.mixtures import FLOAT, Arguments, Mixture, summary_of, uniform_mixture
 from prepbench.search.noise import noise_by_part, noise_of
-from prepbench.search.objective import DROP, OBJECTIVES, SearchCandidate, costs_besides_drop, traded_for_drop
+from prepbench.search.objective import DROP, OBJECTIVES, Budget, SearchCandidate, costs_besides_drop, traded_for_drop
 from prepbench.search.outcome import POINTS, Known
 from prepbench.search.scoring import Scale, Scoring
 from prepbench.search.search_journal import SearchJournal

@@ -13,12 +13,10 @@ from prepbench.errors import TargetError
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback
 from prepbench.measure.artifacts import Artifact, save_candidate
-from prepbench.measure.kept_workers import KeptWorkers
-from prepbench.measure.latency import Latency, measure_latency
-from prepbench.measure.profile import profile
-from prepbench.measure.profile_result import Profile
-from prepbench.measure.rates import percentile, speedup
-from prepbench.search.exclusive_timing import timing_lock
+from prepbench.measure.latency import Latency, measure_latency, percentile, speedup
+from prepbench.measure.process import KeptWorkers
+from prepbench.measure.profile import Profile, profile
+from prepbench.search.tasks import timing_lock
 
 _PROFILED = 20
 _EXACT = 0.01  # standard error of a time relative to another one, with which timing stops: see SAME in states

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from prepbench.search.layer_choice import Choices
+from prepbench.search.candidates import Choices
 from prepbench.settings import (
     CompileOptions,
     DeploymentSettings,

@@ -11,9 +11,8 @@ from typing import Any
 from prepbench.checks import described
 from prepbench.errors import UnknownNameError
 from prepbench.objects.digest import value_mark
-from prepbench.search.budget import Budget
 from prepbench.search.mixtures import Arguments, Mixture, summary_of
-from prepbench.search.objective import DROP, costs_besides_drop, traded_for_drop
+from prepbench.search.objective import DROP, Budget, costs_besides_drop, traded_for_drop
 from prepbench.search.scoring import Scale
 from prepbench.search.search_result import SearchCandidate, SearchResult
 from prepbench.search.states import LEFT_IN_FLOAT, TargetState, excess, is_better, is_within

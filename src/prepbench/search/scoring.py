@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from prepbench.compile.simulation import Simulation
 from prepbench.errors import InputError, SettingsError
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback
@@ -15,7 +16,7 @@ from prepbench.measure.language_metrics import totals_of
 from prepbench.measure.metrics import Metric
 from prepbench.measure.scores import Candidate, Scores, eval_mode, takes_targets
 from prepbench.objects.digest import data_digest
-from prepbench.search.budget import Budget
+from prepbench.search.objective import Budget
 
 REFERENCE = "float32"
 
@@ -177,3 +178,27 @@ def read_often(data: Any, samples: list[Sample]) -> Any:
             "list, data=list(...), or a DataLoader."
         )
     return data
+
+
+# Check early that the data has the sizes that the model is captured with.
+
+
+def check_data(simulation: Simulation, batches: Iterable[Batch]) -> None:
+    """Raise ``InputError`` for the first batch that the captured model does not take.
+
+    Args:
+        simulation: of the model.
+        batches: the data, read once.
+    """
+    calls = simulation.source.call_spec
+    for batch in batches:
+        sample = batch.sample
+        try:
+            calls.checked(calls.flatten(sample.args, sample.kwargs))
+        except InputError as error:
+            where = f"data[{sample.index}]"
+            raise InputError(
+                f"{where} does not fit the captured model: {error} Here such samples are "
+                f"tracing_inputs=[calibration_inputs[0], ...], with the input of {where} at the dots. Or leave such "
+                "batches out: a last batch that is smaller, with drop_last=True of a DataLoader."
+            ) from error

@@ -23,28 +23,31 @@ from prepbench.checks import (
 )
 from prepbench.compile import KeptStages
 from prepbench.compile.arguments import CompileRequest
-from prepbench.compile.scored_samples import scored_on
-from prepbench.compile.simulation import Simulation
+from prepbench.compile.simulation import Simulation, scored_on
 from prepbench.errors import InputError, SettingsError
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
-from prepbench.measure.kept_workers import KeptWorkers
 from prepbench.measure.metrics import Metric
-from prepbench.measure.other_programs import load_warning
+from prepbench.measure.process import KeptWorkers, load_warning
 from prepbench.objects.digest import function_digest
 from prepbench.progress_bar import shows_progress
 from prepbench.running.check_inputs import check_runs, twin_with_own_writes
-from prepbench.search.budget import Budget
-from prepbench.search.candidates import named_candidates, supported_candidates
-from prepbench.search.equalised import EqualizableCandidates, EqualizedChoices, with_equalised
+from prepbench.search.candidates import (
+    Candidate,
+    Choices,
+    LayerChoice,
+    bits_of,
+    named_candidates,
+    supported_candidates,
+    without_pruning,
+)
 from prepbench.search.executors import check_executor
-from prepbench.search.fitting_data import check_data
-from prepbench.search.layer_choice import Candidate, Choices, LayerChoice
 from prepbench.search.loop import Loop
 from prepbench.search.measuring import Subject, Timing
 from prepbench.search.mixtures import FLOAT
-from prepbench.search.pruned_candidates import bits_of, without_pruning
-from prepbench.search.scoring import Scoring, is_higher_better, read_often
+from prepbench.search.noise import EqualizableCandidates, EqualizedChoices, with_equalised
+from prepbench.search.objective import Budget
+from prepbench.search.scoring import Scoring, check_data, is_higher_better, read_often
 from prepbench.search.search_journal import SearchJournal
 from prepbench.search.search_result import SearchCandidate, SearchResult
 from prepbench.search.target_job import TargetJob

@@ -15,10 +15,8 @@ from prepbench.compile.report import CompileReport
 from prepbench.document.codec import plain
 from prepbench.measure.batches import Batch
 from prepbench.objects.digest import leaves_digest, model_digest
-from prepbench.results.aside import journal_at
-from prepbench.results.journal import Journal
-from prepbench.results.machine import this_machine, this_notebook
-from prepbench.results.measurement import Result
+from prepbench.results.journal import Journal, journal_at
+from prepbench.results.measurement import Result, this_machine, this_notebook
 from prepbench.search.scoring import Scale
 from prepbench.settings import DeploymentSettings
 from prepbench.targets import target_for

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from prepbench._display import view
 from prepbench.checks import check_text, check_type, described
 from prepbench.errors import SettingsError, UnknownNameError
-from prepbench.search.budget import Budget
 from prepbench.search.mixtures import code_of
-from prepbench.search.objective import DROP, OBJECTIVES, costs_besides_drop
+from prepbench.search.objective import DROP, OBJECTIVES, Budget, costs_besides_drop
 from prepbench.search.objective import SearchCandidate as SearchCandidate
 from prepbench.search.user_mixture import check_user_mixture
 

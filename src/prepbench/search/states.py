@@ -9,12 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from prepbench.quantize.integer_program import Border, Limit, Shared, cheapest
-from prepbench.search.budget import Budget
-from prepbench.search.curve import DropCurve
 from prepbench.search.mixtures import FLOAT, Mixture
-from prepbench.search.objective import DROP, OBJECTIVES, Objective, SearchCandidate, costs_besides_drop
+from prepbench.search.objective import DROP, OBJECTIVES, Budget, Objective, SearchCandidate, costs_besides_drop
 from prepbench.search.scoring import Scale
-from prepbench.search.tables import REST, Tables
+from prepbench.search.tables import REST, DropCurve, Tables
 
 SAME = 0.01
 """Two times that differ by less, relative to them, are the same: timing is not more exact."""

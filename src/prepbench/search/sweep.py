@@ -21,12 +21,13 @@ from prepbench.checks import (
     check_seconds,
     check_switch,
     check_table,
+    check_text,
     check_type,
     described,
 )
 from prepbench.compile import KeptStages, compile_model
 from prepbench.compile.compiled import CompiledModel, program_of
-from prepbench.errors import InputError, PrepbenchError, SettingsError
+from prepbench.errors import InputError, PrepbenchError, SettingsError, UnknownNameError
 from prepbench.inputs import Sample, normalize_samples
 from prepbench.internal_errors import internal_error
 from prepbench.jobs import Cancelled, Progress, ProgressCallback, report_nothing
@@ -35,18 +36,14 @@ from prepbench.measure.batches import read_batches
 from prepbench.measure.run import compare
 from prepbench.measure.scores import takes_targets
 from prepbench.measure.transfer import load_sample, save_sample
-from prepbench.objects.digest import data_digest, function_digest, model_digest
+from prepbench.objects.digest import data_digest, function_digest, model_digest, program_form
 from prepbench.progress_bar import shows_progress
-from prepbench.results.aside import journal_at
-from prepbench.results.journal import Journal
-from prepbench.results.machine import this_machine, this_notebook
-from prepbench.results.measurement import Result
-from prepbench.results.program_form import program_form
+from prepbench.results.journal import Journal, journal_at
+from prepbench.results.measurement import Result, this_machine, this_notebook
+from prepbench.results.results import Results
 from prepbench.running.callable_module import as_module
-from prepbench.search.exclusive_timing import computing_lock, timing_lock
 from prepbench.search.executors import check_executor, run_tasks
-from prepbench.search.sweep_result import SweepResult
-from prepbench.search.tasks import name_of, task
+from prepbench.search.tasks import computing_lock, name_of, task, timing_lock
 from prepbench.settings import (
     CompileOptions,
     DeploymentSettings,
@@ -689,3 +686,62 @@ def _saved_data(folder: Path) -> Iterable[Any]:
         sample = load_sample(place / "input")
         given = (*sample.args, dict(sample.kwargs)) if sample.kwargs else tuple(sample.args)
         yield (given, load_sample(place / "target").args[0]) if (place / "target").is_dir() else given
+
+
+# The result of a sweep: one row for each model, target and settings; failures are rows, too.
+
+
+class SweepResult(Results):
+    """The result of :func:`prepbench.sweep`: results in the order of the axes, including the models in PyTorch.
+
+    Args:
+        rows: the results.
+        path: of the journal that they are in; None where none was given.
+        measured: how many of them were measured now; the others were in the journal.
+
+    Attributes:
+        measured: see above.
+
+    Example:
+        >>> swept = pb.sweep({"model": {"net": net}}, samples, results="results.sqlite")
+        >>> [result.target for result in swept]
+        ['eager', 'onnxruntime']
+    """
+
+    def __init__(self, rows: Sequence[Result], path: Path | None = None, measured: int = 0) -> None:
+        super().__init__(rows, path)
+        self.measured = measured
+
+    @property
+    def failed(self) -> Results:
+        """The results that have an error instead of numbers."""
+        return Results([row for row in self.rows if row.error], self.path)
+
+    def find(self, model: str, target: str, settings: str) -> Result:
+        """Return one result by the names that the sweep gave.
+
+        Args:
+            model: as in the axes.
+            target: e.g. ``"onnxruntime"``; ``"eager"`` for the model in PyTorch.
+            settings: as in the axes; ``"float32"`` for the model in PyTorch.
+
+        Returns:
+            What was measured.
+
+        Raises:
+            UnknownNameError: there is none.
+
+        Example:
+            >>> swept.find("net", "onnxruntime", "float32").speedup > 0
+            True
+        """
+        for name, value in (("model", model), ("target", target), ("settings", settings)):
+            check_text(name, value, "int8")
+        for row in self.rows:
+            if (row.model_name, row.settings_name) == (model, settings) and row.target == target:
+                return row
+        known = sorted({f"{row.model_name}, {row.target}, {row.settings_name}" for row in self.rows})
+        raise UnknownNameError(
+            f"model, target, settings: no result is of {model!r}, {target!r} and {settings!r}. Choose one of "
+            f"{'; '.join(known[:12])}."
+        )

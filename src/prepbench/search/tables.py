@@ -1,15 +1,202 @@
-"""Cost tables of one target: noise, time and size of each (layer, choice)."""
+"""Cost tables of one target: noise, time and size of each (layer, choice), and fits to what was measured."""
 
 from __future__ import annotations
 
+import bisect
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from prepbench.search.corrected import Corrected, Measured, Part, Parts
-from prepbench.search.curve import DropCurve
+import numpy as np
+
 from prepbench.search.mixtures import FLOAT, Mixture
-from prepbench.search.shrinking import Shrinking
+from prepbench.settings import PruningSettings
+
+# Least squares over sums of parts: sizes are estimated first and corrected by measured sums.
+
+
+Part = Hashable
+Parts = Mapping[Part, float]
+"""How often, or how much of, each part is in a sum."""
+
+_LEAST_ESTIMATE = 0.02  # of what was estimated: no layer takes less time than that, whatever sums seem to say
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The prior size of a part, before any sum with it was measured.
+
+    Attributes:
+        value: 0 or more.
+        doubt: how far off it may be, as a standard deviation in the same unit.
+    """
+
+    value: float
+    doubt: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A measured sum of parts.
+
+    Attributes:
+        parts: how often each part occurs in it.
+        value: the sum.
+        doubt: how far off the measurement may be, as a standard deviation.
+    """
+
+    parts: Parts
+    value: float
+    doubt: float
+
+
+@dataclass(frozen=True)
+class Corrected:
+    """Sizes of parts, fitted by least squares to prior estimates and measured sums.
+
+    With Gaussian errors this is the posterior mean (Bishop, Pattern Recognition and Machine Learning, 3.3).
+
+    Attributes:
+        estimates: by part.
+        measured: the measured sums so far.
+
+    Example:
+        >>> parts = {"a": Estimate(1.0, 0.5), "b": Estimate(2.0, 0.01)}
+        >>> corrected = Corrected(parts, (Measured({"a": 1, "b": 1}, 4.0, 0.01),))
+        >>> round(corrected.size("a"), 2), round(corrected.total({"a": 1, "b": 1}), 2)
+        (2.0, 4.0)
+    """
+
+    estimates: Mapping[Part, Estimate]
+    measured: Sequence[Measured] = ()
+    _sizes: dict[Part, float] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_sizes", self._solved())
+
+    def with_measured(self, *measured: Measured) -> Corrected:
+        """Return a copy that also fits further sums."""
+        return Corrected(self.estimates, (*self.measured, *measured))
+
+    def size(self, part: Part) -> float:
+        """Return the size of a part; 0 for an unknown one."""
+        return self._sizes.get(part, 0.0)
+
+    def total(self, parts: Parts) -> float:
+        """Return the estimated sum of parts."""
+        return sum(count * self.size(part) for part, count in parts.items())
+
+    def doubt(self, parts: Parts) -> float:
+        """Return the standard deviation of a sum of parts; negative counts give that of a difference.
+
+        Example:
+            >>> parts = {"a": Estimate(1.0, 0.5), "b": Estimate(2.0, 0.3)}
+            >>> round(Corrected(parts).doubt({"a": 1, "b": -1}), 3)
+            0.583
+        """
+        names = [name for name, count in parts.items() if count and name in self.estimates]
+        if not names:
+            return 0.0
+        asked = np.array([parts[name] for name in names])
+        own = np.array([self.estimates[name].doubt for name in names], dtype=float) ** 2
+        left = float(asked**2 @ own)
+        if self.measured:
+            place = {name: at for at, name in enumerate(self.estimates)}
+            with_sums = self._gained[1][:, [place[name] for name in names]] @ asked
+            left -= float(with_sums @ self._gained[0] @ with_sums)
+        return math.sqrt(max(left, 0.0))
+
+    @functools.cached_property
+    def _gained(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the inverse covariance of the measured sums, and the prior covariance between them and all parts."""
+        variance = np.array([each.doubt for each in self.estimates.values()], dtype=float) ** 2
+        counts = self._counts()
+        noise = np.diag([max(one.doubt, 1e-12) ** 2 for one in self.measured])
+        weighted = counts * variance
+        return np.linalg.pinv(weighted @ counts.T + noise), weighted
+
+    def _counts(self) -> np.ndarray:
+        """Return the design matrix: how often each part occurs in each measured sum."""
+        place = {name: at for at, name in enumerate(self.estimates)}
+        counts = np.zeros((len(self.measured), len(place)))
+        for row, one in enumerate(self.measured):
+            for part, count in one.parts.items():
+                if part in place:
+                    counts[row, place[part]] += count
+        return counts
+
+    def _solved(self) -> dict[Part, float]:
+        names = list(self.estimates)
+        prior = np.array([self.estimates[name].value for name in names], dtype=float)
+        if not self.measured or not names:
+            return dict(zip(names, prior.tolist(), strict=True))
+        missed = np.array([one.value for one in self.measured]) - self._counts() @ prior
+        inverse, weighted = self._gained
+        sizes = np.maximum(prior + weighted.T @ inverse @ missed, _LEAST_ESTIMATE * prior)
+        return dict(zip(names, sizes.tolist(), strict=True))
+
+
+# Side effects of pruning a layer: others lose the same channels, and layers that read them become smaller.
+
+
+_LEAST = 0.01  # of a layer that is left, whatever the sums say
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A layer that reads channels which another layer makes.
+
+    Attributes:
+        maker: FQN of a layer that makes them.
+        reader: FQN of the layer that reads them.
+        more: how much more of the reader's weights are left, or less, relative to a model of the reader's choice in all
+            layers, by the choices of the maker and of the reader. Pairs that change nothing are missing.
+    """
+
+    maker: str
+    reader: str
+    more: Mapping[tuple[str, str], float]
+
+
+@dataclass(frozen=True)
+class Shrinking:
+    """The side effects of pruning choices; empty where no choice prunes.
+
+    Attributes:
+        channels: the settings of choices that remove channels, by name.
+        together: layers that make the same channels, and lose them together.
+        readings: the layers that read channels which others make.
+        left: the share of a layer's weights that is left in a model of one choice in all layers, by layer and choice;
+            1 where it is missing.
+    """
+
+    channels: Mapping[str, PruningSettings] = field(default_factory=dict)
+    together: tuple[frozenset[str], ...] = ()
+    readings: tuple[Reading, ...] = ()
+    left: Mapping[tuple[str, str], float] = field(default_factory=dict)
+
+    def counts(self, taken: Mapping[str, str]) -> dict[str, float]:
+        """Return a factor for each layer's cost relative to a uniform model of its choice; factors of 1 are omitted.
+
+        Args:
+            taken: the choice of each layer.
+        """
+        found: dict[str, float] = {}
+        for each in self.readings:
+            more = each.more.get((taken[each.maker], taken[each.reader]), 0.0)
+            if more:
+                found[each.reader] = found.get(each.reader, 1.0) + more
+        return {fqn: max(count, _LEAST) for fqn, count in found.items()}
+
+    def fits(self, one: str, other: str) -> bool:
+        """Return whether layers that make the same channels may take these two choices."""
+        return self.channels.get(one) == self.channels.get(other)
+
+    def is_possible(self, taken: Mapping[str, str]) -> bool:
+        """Return whether all layers that make the same channels lose the same ones."""
+        return all(len({self.channels.get(taken[fqn]) for fqn in group}) == 1 for group in self.together)
+
 
 REST, CONVERSION, CONVERTED_BYTE = "rest", "conversion", "converted byte"
 """Parts of time and size that belong to no layer: what is always there, each conversion, and each byte of it."""
@@ -154,3 +341,72 @@ class Tables:
 
 
 _TIMING, _SIZING, _NOISE = 0.02, 0.005, 0.1
+
+
+# A monotone curve from output noise to the drop of the metric, fitted to measurements.
+
+
+@dataclass(frozen=True)
+class DropCurve:
+    """The drop of the metric as a function of the noise at the model's output.
+
+    The curve is linear between measured points. Beyond the last point it follows the line from the origin through that
+    point, and it is never below 0.
+
+    Attributes:
+        noise: increasing, from 0.
+        drops: at these, not decreasing.
+
+    Example:
+        >>> curve = DropCurve.through([(0.0, 0.0), (0.01, 0.02), (0.02, 0.01), (0.1, 0.2)])
+        >>> round(curve.drop(0.015), 3), round(curve.noise_at(0.2), 3)
+        (0.015, 0.1)
+    """
+
+    noise: tuple[float, ...]
+    drops: tuple[float, ...]
+
+    @classmethod
+    def through(cls, measured: Iterable[tuple[float, float]]) -> DropCurve:
+        """Fit the nearest monotone curve to pairs of noise and drop: neighbours in the wrong order take their mean.
+
+        Source: pool adjacent violators (Ayer et al., 1955).
+        """
+        blocks: list[list[float]] = []  # weight, sum of drops, and the noise of each
+        for noise, drop in sorted(pair for pair in measured if all(map(math.isfinite, pair))):
+            blocks.append([1.0, drop, noise])
+            while len(blocks) > 1 and blocks[-2][1] / blocks[-2][0] > blocks[-1][1] / blocks[-1][0]:
+                weight, total, *points = blocks.pop()
+                blocks[-1][0] += weight
+                blocks[-1][1] += total
+                blocks[-1] += points
+        pairs = [(noise, block[1] / block[0]) for block in blocks for noise in block[2:]]
+        if not pairs or pairs[0][0] > 0:
+            pairs.insert(0, (0.0, min(0.0, pairs[0][1] if pairs else 0.0)))
+        return cls(tuple(noise for noise, _ in pairs), tuple(drop for _, drop in pairs))
+
+    def drop(self, noise: float) -> float:
+        """Return the drop at this noise."""
+        if noise >= self.noise[-1]:
+            return self.drops[-1] + self._slope * (noise - self.noise[-1])
+        right = max(bisect.bisect_right(self.noise, noise), 1)
+        low, high = self.noise[right - 1], self.noise[right]
+        share = (noise - low) / (high - low) if high > low else 1.0
+        return self.drops[right - 1] + share * (self.drops[right] - self.drops[right - 1])
+
+    def noise_at(self, drop: float) -> float:
+        """Return the largest noise whose drop is at most this; infinite where nothing drops, negative where no noise is
+        allowed.
+        """
+        if self.drops[-1] <= drop:
+            return math.inf if self._slope == 0 else self.noise[-1] + (drop - self.drops[-1]) / self._slope
+        right = bisect.bisect_right(self.drops, drop)
+        if right == 0:
+            return -math.inf
+        low, high = self.drops[right - 1], self.drops[right]
+        return self.noise[right - 1] + (drop - low) / (high - low) * (self.noise[right] - self.noise[right - 1])
+
+    @property
+    def _slope(self) -> float:
+        """Return the slope beyond the last measured point."""
+        return max(self.drops[-1] - self.drops[0], 0.0) / self.noise[-1] if self.noise[-1] > 0 else 0.0

@@ -8,17 +8,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from prepbench.adapt.cuts import Cut, Cuts
-from prepbench.compile.pruned_simulation import PrunedLayers
 from prepbench.compile.report import CompileReport
-from prepbench.compile.simulation import Simulation
+from prepbench.compile.simulation import PrunedLayers, Simulation
 from prepbench.jobs import Progress, ProgressCallback
 from prepbench.quantize import Score
-from prepbench.search.corrected import Corrected
-from prepbench.search.curve import DropCurve
-from prepbench.search.layer_choice import Choices, LayerChoice
+from prepbench.search.candidates import Choices, LayerChoice
 from prepbench.search.mixtures import FLOAT, Mixture, uniform_mixture
-from prepbench.search.shrinking import Reading, Shrinking
-from prepbench.search.tables import Neighbours, Tables
+from prepbench.search.tables import Corrected, DropCurve, Neighbours, Reading, Shrinking, Tables
 from prepbench.settings import DeploymentSettings, QuantizationSettings
 from prepbench.settings.pruning import CHANNELS
 

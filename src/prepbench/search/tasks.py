@@ -1,4 +1,4 @@
-"""Tasks for other processes: a function by name, plain data, and folders known by digests.
+"""Tasks for other processes: a function by name, plain data, and folders known by digests; exclusive timing.
 
 No object is pickled: only text and bytes are sent. A worker looks the function up by its name, and accepts only
 functions that are marked as tasks.
@@ -13,18 +13,20 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 import traceback
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
 from prepbench import errors
-from prepbench.errors import PrepbenchError, printable, sentence
+from prepbench.errors import PrepbenchError, StorageError, printable, sentence
 from prepbench.freed_memory import memory_kept
-from prepbench.search.exclusive_timing import computing_lock, timing_lock
+from prepbench.jobs import Progress, ProgressCallback, check_cancelled, report_nothing
 
 F = TypeVar("F", bound=Callable[[dict[str, Any], Mapping[str, Path]], Any])
 T = TypeVar("T")
@@ -259,3 +261,173 @@ def _placed(place: Path, files: Mapping[str, str], contents: Mapping[str, bytes]
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     return folder
+
+
+# The state of running tasks: arguments, answers, and the error of a task that kills its processes.
+
+
+DEATHS = 3
+"""A task that ends its process this often fails."""
+
+
+@dataclass
+class Work:
+    """The state of running tasks.
+
+    Attributes:
+        name: of the function.
+        payloads: the data of each task.
+        names: the display name of each.
+        folders: the folders that tasks read.
+        needs: the folders of each task by name.
+        is_timing: whether they measure time.
+        stage: the stage in progress reports.
+        progress: called after each task and during waits.
+        answers: by the number of the task.
+    """
+
+    name: str
+    payloads: Sequence[Mapping[str, Any]]
+    names: Sequence[str]
+    folders: Mapping[str, Folder]
+    needs: Sequence[Sequence[str]]
+    is_timing: bool
+    stage: str
+    progress: ProgressCallback
+    answers: dict[int, Any] = field(default_factory=dict)
+
+    @property
+    def waiting(self) -> list[int]:
+        """Return the numbers of the tasks without an answer."""
+        return [number for number in range(len(self.payloads)) if number not in self.answers]
+
+    def arguments(self, number: int) -> tuple[str, str, str, str, bool]:
+        """Return the arguments of :func:`run_task`, as text alone."""
+        folders = json.dumps({key: str(self.folders[key].path) for key in self.needs[number]})
+        return self.name, json.dumps(self.payloads[number]), packages_here(), folders, self.is_timing
+
+    def answer(self, number: int, text: str) -> None:
+        """Record the answer of a task; raise its error."""
+        self.answers[number] = value_of(text, self.names[number])
+
+    def tell(self, name: str = "") -> None:
+        """Report progress; raise if cancelled."""
+        check_cancelled(self.stage)
+        self.progress(Progress(self.stage, len(self.answers), len(self.payloads), name))
+
+
+def death_message(name: str) -> str:
+    """Return the message for a task that kills its processes."""
+    return (
+        f"The task {name} ended its process {DEATHS} times, so it is not tried again. Often there is too little "
+        "memory: give smaller samples, or run fewer processes on a machine. With executor=None it fails here."
+    )
+
+
+# Cross-process lock: timing is exclusive, computing is shared.
+#
+# ``computing_lock`` takes the lock shared, ``timing_lock`` takes it exclusively. A second lock, the gate, is taken
+# first, so that a stream of computing tasks cannot starve one that waits to measure.
+
+
+_PAUSE_S = 0.05
+_WAITING = "waiting until the machine is free"
+_held = threading.local()  # the lock that this thread holds
+
+
+@contextmanager
+def computing_lock(progress: ProgressCallback = report_nothing) -> Iterator[None]:
+    """Hold the lock shared: no prepbench process measures time on this machine during the block.
+
+    Args:
+        progress: called while another process measures; it may raise to cancel.
+
+    Raises:
+        StorageError: there is no place for temporary files.
+    """
+    if getattr(_held, "lock", None) is not None:
+        yield
+        return
+    with _locked(progress, exclusive=False):
+        yield
+
+
+@contextmanager
+def timing_lock(progress: ProgressCallback = report_nothing) -> Iterator[None]:
+    """Hold the lock exclusively: no other prepbench thread or process computes or measures during it.
+
+    Within :func:`computing_lock` of the same thread, the shared lock is released for the time of the block.
+
+    Args:
+        progress: called while others compute; it may raise to cancel.
+
+    Raises:
+        StorageError: there is no place for temporary files.
+    """
+    outer = getattr(_held, "lock", None)
+    if outer == "exclusive":
+        yield
+        return
+    lock = getattr(_held, "file", None)
+    if outer is not None:
+        _unlock(lock)
+    try:
+        with _locked(progress, exclusive=True):
+            yield
+    finally:
+        if outer is not None and lock is not None:  # shared again, for the rest of the outer block
+            _wait(lock, report_nothing, exclusive=False)
+            _held.lock, _held.file = outer, lock
+
+
+@contextmanager
+def _locked(progress: ProgressCallback, *, exclusive: bool) -> Iterator[None]:
+    gate, lock = _opened("gate"), _opened("lock")
+    try:
+        _wait(gate, progress, exclusive=exclusive)
+        _wait(lock, progress, exclusive=exclusive)
+        if not exclusive:
+            _unlock(gate)
+        _held.lock, _held.file = "exclusive" if exclusive else "shared", lock
+        yield
+    finally:
+        _held.lock = _held.file = None
+        os.close(lock)  # which gives both up
+        os.close(gate)
+
+
+def _opened(name: str) -> int:
+    """Open a lock file of the machine; the first process creates it, for all users. Nothing is written to it."""
+    path = Path(tempfile.gettempdir()) / f"prepbench-machine.{name}"
+    try:
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0o444))
+        return os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+    except OSError as error:
+        raise StorageError(
+            f"{path}, by which processes that measure time wait for each other, cannot be used: {sentence(error)} Set "
+            "TMPDIR to a folder that can be written to."
+        ) from error
+
+
+def _wait(file: int, progress: ProgressCallback, *, exclusive: bool) -> None:
+    try:
+        import fcntl
+    except ImportError:  # not on Windows, where timing processes take turns by hand
+        return
+    while True:
+        try:
+            fcntl.flock(file, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            check_cancelled(_WAITING)
+            progress(Progress(_WAITING))
+            time.sleep(_PAUSE_S)
+
+
+def _unlock(file: int | None) -> None:
+    with suppress(ImportError):
+        import fcntl
+
+        if file is not None:
+            fcntl.flock(file, fcntl.LOCK_UN)

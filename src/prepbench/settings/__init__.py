@@ -1,6 +1,5 @@
 """All settings: frozen dataclasses that check themselves, go to JSON and back, and are resolved to layers."""
 
-from prepbench.settings.compile_options import CompileOptions as CompileOptions
 from prepbench.settings.deployment import DeploymentSettings as DeploymentSettings
 from prepbench.settings.deployment import EagerDeployment as EagerDeployment
 from prepbench.settings.deployment import ExecuTorchDeployment as ExecuTorchDeployment
@@ -9,15 +8,16 @@ from prepbench.settings.deployment import OnnxRuntimeDeployment as OnnxRuntimeDe
 from prepbench.settings.deployment import OpenVinoDeployment as OpenVinoDeployment
 from prepbench.settings.deployment import TensorRtDeployment as TensorRtDeployment
 from prepbench.settings.explain import ExplainedLayer as ExplainedLayer
+from prepbench.settings.explain import PrunableLayer as PrunableLayer
 from prepbench.settings.explain import explain_settings as explain_settings
+from prepbench.settings.explain import prunable_layers as prunable_layers
 from prepbench.settings.lora import LoraSettings as LoraSettings
-from prepbench.settings.pruned_layers import PrunableLayer as PrunableLayer
-from prepbench.settings.pruned_layers import prunable_layers as prunable_layers
 from prepbench.settings.pruning import LayerPruningSettings as LayerPruningSettings
 from prepbench.settings.pruning import PruningSettings as PruningSettings
 from prepbench.settings.quantizable import layers_to_quantize as layers_to_quantize
 from prepbench.settings.quantizable import quantizable_layers as quantizable_layers
 from prepbench.settings.quantizable import tensors_of_layer as tensors_of_layer
+from prepbench.settings.quantization import CompileOptions as CompileOptions
 from prepbench.settings.quantization import LayerQuantizationSettings as LayerQuantizationSettings
 from prepbench.settings.quantization import QuantizationSettings as QuantizationSettings
 from prepbench.settings.rules import LayerRules as LayerRules

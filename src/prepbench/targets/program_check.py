@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from prepbench._torch_compat.operators import OpOverload, schema_of
-from prepbench.capture.sizes.size_grammar import MAX_NUMBER, SYMBOL, parsed_size
+from prepbench.capture.sizes.size_formulas import MAX_NUMBER, SYMBOL, parsed_size
 from prepbench.errors import ArtifactError
 
 MAX_DEPTH = 60

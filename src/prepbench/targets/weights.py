@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from prepbench._torch_compat.operators import register_quantized_operators, schema_of
-from prepbench.capture.aten.export_again import dynamic_sizes, export_again
+from prepbench.capture.aten.export_program import dynamic_sizes, export_again
 from prepbench.errors import TargetError, sentence
 from prepbench.internal_errors import raise_if_internal
 from prepbench.quantize.layer_nodes import CONVOLUTIONS, TRANSPOSED

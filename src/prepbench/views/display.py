@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from pathlib import PurePath
 from typing import Any
 
+from prepbench.checks import check_switch, described
 from prepbench.document.codec import to_json
-from prepbench.document.failures import alike_failures
+from prepbench.document.hierarchy import differences, grouped
 from prepbench.document.model import (
     MIME_TYPE,
     VERSION,
@@ -18,15 +19,14 @@ from prepbench.document.model import (
     Failure,
     Finding,
     GraphCollectionDocument,
+    alike_failures,
 )
-from prepbench.views.boxes import Scene
-from prepbench.views.diagrams import combined
-from prepbench.views.page import packed
+from prepbench.errors import InputError
+from prepbench.views.dot import HINT, description, render
+from prepbench.views.page import packed, sizes_text, to_text
 from prepbench.views.palette import STATUS
-from prepbench.views.scene import scene
-from prepbench.views.svg import HINT, description, render
+from prepbench.views.scene import Scene, scene
 from prepbench.views.tables import axes_table
-from prepbench.views.text import sizes_text, to_text
 
 # Notebook output of fixes: a card for each, with its change before and after, its proof and its assumption.
 
@@ -297,3 +297,73 @@ def _failure_row(failure: Failure) -> str:
         html.escape(failure.remedy),
     ]
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+
+
+# Turn results into the documents of a diagram: one, several levels, or two side by side.
+
+
+def combined(*things: Any, compare: bool = False, titles: tuple[str, ...] = ()) -> DiagramDocument:
+    """Combine results into one document.
+
+    Args:
+        things: results with a ``document()``, such as a ``GraphCollection`` or a ``Captured``, or documents.
+        compare: two of them side by side, with differences marked; else one at a time, to switch between.
+        titles: a name for each.
+
+    Raises:
+        InputError: nothing to show, something without a document, or a comparison of more or fewer than two.
+    """
+    check_switch("compare", compare)
+    if not isinstance(titles, tuple | list) or not all(isinstance(title, str) for title in titles):
+        raise InputError(f"titles must be a list of texts, got {described(titles)}. Write titles=('before', 'after').")
+    documents = tuple(_document(thing) for thing in things)
+    if not documents:
+        raise InputError("There is nothing to show: give at least one collection or captured graph.")
+    if compare and len(documents) != 2:
+        raise InputError(f"Two graphs can be compared side by side; got {len(documents)}.")
+    if titles and len(titles) != len(documents):
+        raise InputError(f"There are {len(documents)} graphs and {len(titles)} titles.")
+    marks = differences(*documents) if compare else ()
+    names = titles or (("before", "after") if compare else ())
+    return DiagramDocument(documents, tuple(names), "compare" if compare else "levels", marks=marks)
+
+
+def diagram(*things: Any, compare: bool = False, titles: tuple[str, ...] = ()) -> Any:
+    """Return the live diagram of one or several results: an anywidget with the traits ``selected``, ``view``,
+    ``overlay``.
+
+    Args:
+        things: results with a ``document()``: a ``GraphCollection``, ``Captured`` or ``CompiledModel``; or documents.
+        compare: two of them side by side with linked selection and marked differences, such as a model before and after
+            preparation, or a captured graph beside the compiled one. Else one at a time, such as the module graph and
+            the ATen graph of a model, with the selection carried over by name.
+        titles: a name for each.
+
+    Returns:
+        The widget, which a notebook shows as the last value of a cell.
+
+    Raises:
+        InputError: nothing to show, something without a document, or a comparison of more or fewer than two.
+
+    Example:
+        >>> import torch, prepbench as pb
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2)).eval()
+        >>> both = pb.diagram(pb.recursive_trace(model), pb.capture(model, torch.randn(3, 4)))
+        >>> both.height
+        '620px'
+    """
+    from prepbench._display import view
+
+    return view("widgets.diagram", "diagram", combined(*things, compare=compare, titles=titles))
+
+
+def _document(thing: Any) -> GraphCollectionDocument:
+    found = thing if isinstance(thing, GraphCollectionDocument) else getattr(thing, "document", None)
+    if callable(found):
+        found = found()
+    if not isinstance(found, GraphCollectionDocument):
+        raise InputError(
+            f"A {type(thing).__name__} has no graph to show. Give what recursive_trace or capture returned, or a "
+            "document read from a file."
+        )
+    return found if found.groups else grouped(found)

@@ -1,19 +1,23 @@
-"""Scene to DOT: boxes with a bold name, a grey type and shapes; modules as clusters. All text is escaped."""
+"""Scene to DOT, with bold names, grey types and shapes, and to SVG through Graphviz's ``dot``. All text is escaped."""
 
 from __future__ import annotations
 
 import html
+import re
+import shutil
+import subprocess
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
 from prepbench.document.model import GraphCollectionDocument
-from prepbench.views.boxes import Box, Cluster, Scene, all_boxes
-from prepbench.views.palette import CARD, CHANGES, CLUSTER, CLUSTER_LINE, DIM, EDGE, REUSED, STATUS, TEXT
-from prepbench.views.scene import scene
+from prepbench.views.palette import CARD, CHANGES, CLUSTER, CLUSTER_LINE, DIM, EDGE, REUSED, STATUS, TEXT, variables
+from prepbench.views.scene import Box, Cluster, Scene, all_boxes, scene
 
 if TYPE_CHECKING:
     import graphviz
 
     from prepbench.views.palette import Mark
+
 
 FONT = "Helvetica,Arial,DejaVu Sans,sans-serif"
 _LONGEST = 34
@@ -190,3 +194,99 @@ def _attributes(attributes: dict[str, str]) -> str:
 def _quoted(value: str) -> str:
     plain = "".join(c if c.isprintable() else " " for c in value)
     return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+# Scene to SVG through Graphviz's ``dot``, with colours for light and dark pages.
+
+
+SECONDS = 4.0
+HINT = "Install Graphviz to see the diagram here (Debian: apt-get install graphviz)."
+
+_SVG = "http://www.w3.org/2000/svg"
+_LINK = "{http://www.w3.org/1999/xlink}"
+
+
+def render(view: Scene, *, seconds: float = SECONDS) -> str | None:
+    """Return the scene as SVG text, or None when ``dot`` is not installed or takes too long.
+
+    Args:
+        view: the visible part.
+        seconds: time limit of one layout; a second, simpler layout is tried after it.
+    """
+    if shutil.which("dot") is None:
+        return None
+    raw = _layout(to_dot(view), seconds) or _layout(to_dot(view, compact=True), seconds)
+    return None if raw is None else _finish(raw, view)
+
+
+def _layout(dot: str, seconds: float) -> bytes | None:
+    try:
+        done = subprocess.run(["dot", "-Tsvg"], input=dot.encode(), capture_output=True, timeout=seconds, check=True)
+    except (subprocess.TimeoutExpired, subprocess.CalledProcessError):
+        return None
+    return done.stdout
+
+
+def description(view: Scene) -> str:
+    """Return one sentence for screen readers: the model and the status of its modules."""
+    counts = ", ".join(f"{count} {STATUS[status].word}" for status, count in view.counts)
+    return f"Graph of {view.title}: {counts or 'no modules'}."
+
+
+def _finish(raw: bytes, view: Scene) -> str:
+    """Add CSS colours, a title and a label for each box; remove links and foreign markup."""
+    ElementTree.register_namespace("", _SVG)
+    root = ElementTree.fromstring(raw)
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if child.tag == f"{{{_SVG}}}a":  # tooltips come as links: keep what is inside
+                position = list(parent).index(child)
+                parent.remove(child)
+                for offset, inner in enumerate(list(child)):
+                    parent.insert(position + offset, inner)
+    for group in root.iter(f"{{{_SVG}}}g"):
+        for title in group.findall(f"{{{_SVG}}}title"):
+            group.remove(title)
+        if group.get("class", "").startswith(("node", "cluster")):
+            label = ", ".join(t.text or "" for t in group.iter(f"{{{_SVG}}}text"))
+            group.set("aria-label", re.sub(r"\s+", " ", label))
+            group.set("role", "img")
+    root.set("role", "img")
+    root.set("class", "pb-diagram")
+    root.set("aria-label", description(view))
+    style = ElementTree.Element(f"{{{_SVG}}}style")
+    style.text = _css()
+    title = ElementTree.Element(f"{{{_SVG}}}title")
+    title.text = description(view)
+    root.insert(0, style)
+    root.insert(0, title)
+    page = {"class": "page", "width": "100%", "height": "100%", "rx": "8"}
+    root.insert(2, ElementTree.Element(f"{{{_SVG}}}rect", page))
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+_SHOWN = ("page", "text", "dim", "edge", "card", "cluster", "cluster-line", *STATUS, "reused", "change")
+
+_RULES = """
+.page{fill:var(--pb-page)}
+text{fill:var(--pb-text)} text[fill="DIM"]{fill:var(--pb-dim)}
+.edge path{stroke:var(--pb-edge)} .edge polygon{stroke:var(--pb-edge);fill:var(--pb-edge)}
+.node path,.node polygon,.node ellipse{fill:var(--pb-card);stroke:var(--pb-traced)}
+.node polyline{stroke:var(--pb-traced)}
+.reference text{fill:var(--pb-dim)}
+.cluster path,.cluster polygon{fill:var(--pb-cluster);stroke:var(--pb-cluster-line)} .cluster text{fill:var(--pb-dim)}
+"""
+
+
+def _css() -> str:
+    rules = _RULES.replace("DIM", DIM.light)
+    looks = {**dict.fromkeys(CHANGES, "change"), **{status: status for status in STATUS if status != "traced"}}
+    for name, colour in {"reused": "reused", **looks}.items():
+        shapes = ",".join(f".node.{name} {tag}" for tag in ("path", "polygon", "polyline", "ellipse"))
+        rules += f"{shapes}{{stroke:var(--pb-{colour})}}\n"
+    for status in ("failed", "leaf"):
+        rules += f".cluster-{status} path,.cluster-{status} polygon{{stroke:var(--pb-{status})}}\n"
+    colours = variables()
+    light = ";".join(f"--pb-{name}:{colours[name].light}" for name in _SHOWN)
+    dark = ";".join(f"--pb-{name}:{colours[name].dark}" for name in _SHOWN)
+    return f"svg{{{light}}}\n@media (prefers-color-scheme:dark){{svg{{{dark}}}}}{rules}"

@@ -6,7 +6,7 @@ import html
 import json
 from typing import TYPE_CHECKING, Any
 
-from prepbench.adapt.recovery import Recovery
+from prepbench.adapt.recover import Recovery
 from prepbench.views.charts import GRID, OTHER, TEXT
 
 if TYPE_CHECKING:

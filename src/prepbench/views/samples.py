@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from prepbench.measure.confusion import Confusion
-from prepbench.measure.kept_samples import SampleInput, WorstSample
-from prepbench.measure.worst_samples import WorstSamples, distance_text
+from prepbench.measure.kept_samples import SampleInput, WorstSample, WorstSamples, distance_text
 from prepbench.views.charts import CONFIG, GRID, LINE, TEXT
 from prepbench.views.palette import RAMP
 

@@ -10,8 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from prepbench.measure.comparison import megabytes, milliseconds, number
-from prepbench.search.budget import Budget
-from prepbench.search.objective import DROP, OBJECTIVES, costs_besides_drop
+from prepbench.search.objective import DROP, OBJECTIVES, Budget, costs_besides_drop
 from prepbench.search.search_result import SearchCandidate, SearchResult
 from prepbench.views.charts import CONFIG, FIRST, GRID, LINE, OTHER, TEXT
 

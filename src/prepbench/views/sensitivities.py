@@ -7,9 +7,9 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
-from prepbench.search.sensitivity_result import Sensitivity, SensitivityRow
+from prepbench.search.sensitivity import Sensitivity, SensitivityRow
 from prepbench.views.charts import OTHER
-from prepbench.views.layer_bars import BARS, aligned, bar_figure, bars, short_name
+from prepbench.views.profiles import BARS, aligned, bar_figure, bars, short_name
 
 if TYPE_CHECKING:
     import pandas

@@ -18,7 +18,7 @@ import ipywidgets
 import traitlets
 
 from prepbench.bench import Bench, BenchSummary, RecoverySettings
-from prepbench.bench.cards import error_card
+from prepbench.bench.captures import error_card
 from prepbench.bench.history import is_far
 from prepbench.bench.layer_costs import CostOverlay, cost_overlays
 from prepbench.bench.saved import JournalWatch
@@ -28,9 +28,9 @@ from prepbench.bench.status import RunStatus
 from prepbench.document.codec import field_types
 from prepbench.errors import PrepbenchError
 from prepbench.jobs import Job
-from prepbench.search.budget import Budget
+from prepbench.search.objective import Budget
+from prepbench.views.charts import runs_bundle
 from prepbench.views.page import STATIC, packed
-from prepbench.views.run_chart import runs_bundle
 from prepbench.widgets.actions import perform
 from prepbench.widgets.bench_actions import BENCH_ACTIONS
 from prepbench.widgets.diagram import DiagramWidget, diagram

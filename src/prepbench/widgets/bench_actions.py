@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 from prepbench.bench import Bench
 from prepbench.bench.layer_summaries import change_of, change_of_pruning, is_of_pruning
 from prepbench.bench.state import TARGETS, Precision, display_name
-from prepbench.bench.target_summaries import with_option
+from prepbench.bench.summarize import with_option
 from prepbench.errors import SettingsError
 from prepbench.storage import temporary_folder
 from prepbench.widgets.actions import Action, Nothing

@@ -16,8 +16,7 @@ from prepbench.document.model import MIME_TYPE, DiagramDocument, GraphCollection
 from prepbench.errors import InputError, PrepbenchError
 from prepbench.views.display import document_data
 from prepbench.views.overlays import make_overlay
-from prepbench.views.page import STATIC, packed, page, script, write_page
-from prepbench.views.text import to_text
+from prepbench.views.page import STATIC, packed, page, script, to_text, write_page
 from prepbench.widgets.actions import Action, Nothing, perform
 
 

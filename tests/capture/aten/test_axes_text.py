@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from prepbench.capture.aten.axes_text import by_role, condition_lines, dynamic_text
-from prepbench.capture.aten.verification import AxesReport, AxisResult
+from prepbench.capture.aten.verification import AxesReport, AxisResult, by_role, condition_lines, dynamic_text
 from prepbench.capture.sizes.axis import Axis
 from prepbench.capture.sizes.conditions import SizeCondition
-from prepbench.document.failures import alike_failures
-from prepbench.document.model import Failure, SourceLine
+from prepbench.document.model import Failure, SourceLine, alike_failures
 
 LINE = SourceLine("cache.py", 12, "torch.cat([keys, new])")
 

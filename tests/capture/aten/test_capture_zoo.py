@@ -14,7 +14,7 @@ from prepbench.capture.modules.collection import recursive_trace
 from prepbench.errors import CaptureError
 from prepbench.inputs import normalize_samples
 from prepbench.running.equality import ROUNDED, difference
-from prepbench.running.outcomes import outcome
+from prepbench.running.unchanged import outcome
 from tests.fingerprint import left_as_it_was
 from tests.zoo import ZOO, ZooCase
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import fx, nn
 
-from prepbench.capture.aten.export_again import dynamic_sizes, export_again
+from prepbench.capture.aten.export_program import dynamic_sizes, export_again
 from prepbench.errors import CaptureError
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from prepbench.capture.failures.describe import remedy_of_branch
-from prepbench.capture.failures.reasons import CHECK_REMEDY, LOOP_REMEDY, VALUES_REMEDY
+from prepbench.capture.failures.describe import CHECK_REMEDY, LOOP_REMEDY, VALUES_REMEDY, remedy_of_branch
 
 CASES = {
     "if x.min() < 0: raise ValueError('x')  # HERE": CHECK_REMEDY,

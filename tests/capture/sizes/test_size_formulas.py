@@ -9,7 +9,7 @@ import sympy
 import torch
 from torch.utils._sympy import functions
 
-from prepbench.capture.sizes import size_formulas, size_grammar
+from prepbench.capture.sizes import size_formulas
 from prepbench.capture.sizes.size_formulas import check_function, formula_text, size_function
 from prepbench.errors import ArtifactError
 
@@ -45,7 +45,7 @@ def test_formulas_mean_what_python_means(expression, compute) -> None:
 def test_every_function_of_the_grammar_is_computed_or_cannot_be_in_a_condition() -> None:
     known = {*size_formulas._PYTHON, *size_formulas._OF_MANY, "Max", "Min", "Symbol"}
     # Piecewise needs pairs, which the grammar has no word for; the other one is about strides
-    assert size_grammar._FUNCTIONS - known == {"Piecewise", "IsNonOverlappingAndDenseIndicator"}
+    assert size_formulas._FUNCTIONS - known == {"Piecewise", "IsNonOverlappingAndDenseIndicator"}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import prepbench as pb
-from prepbench.capture.sizes.size_texts import SizeTexts
+from prepbench.capture.sizes.axis import SizeTexts
 
 NAMES = {"s0": "B", "s1": "H", "s2": "past"}
 INPUTS = {"B": "x.shape[0]", "H": "x.shape[2]", "past": "c.shape[2]"}

@@ -201,8 +201,7 @@ def test_verifying_names_the_size_that_differs_and_the_line_that_asks() -> None:
 
 
 def test_a_program_that_differs_for_an_unknown_reason_gets_a_remedy_that_fits() -> None:
-    from prepbench.capture.failures.describe import describe_failure
-    from prepbench.capture.failures.wrong_programs import WrongProgram
+    from prepbench.capture.failures.describe import WrongProgram, describe_failure
 
     error = WrongProgram("The captured graph fails on sample 1, on which the model runs: Guard failed: x.size()[0] > 0")
     failure = describe_failure(error, fqn="", module_type="Inside", module=Inside(DoublesOne()))

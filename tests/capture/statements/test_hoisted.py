@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from prepbench.capture.aten.capture import capture
-from prepbench.capture.statements.hoisted import Surroundings, move_out
+from prepbench.capture.statements.outline import Surroundings, move_out
 
 AROUND = Surroundings(
     frozenset({"self", "x", "y", "seen", "k"}),

@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from prepbench.capture.statements.live_names import Function, live_after, live_before, surely_stored
+from prepbench.capture.statements.ranges import Function, live_after, live_before, surely_stored
 
 
 def function(text: str) -> Function:

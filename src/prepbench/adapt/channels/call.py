@@ -9,9 +9,7 @@ import torch
 from torch import fx
 
 from prepbench._torch_compat.operators import schema_of
-from prepbench.adapt.channels.classes import ChannelClasses
-from prepbench.adapt.channels.places import place_of
-from prepbench.adapt.channels.values import Joiner, Value
+from prepbench.adapt.channels.values import ChannelClasses, Joiner, Value
 
 
 class UnknownSizeError(Exception):
@@ -112,3 +110,19 @@ def dims_of(dims: int | Sequence[int] | None, rank: int) -> list[int]:
     if dims is None or (not isinstance(dims, int) and len(dims) == 0):
         return list(range(rank))
     return [dim_of(dim, rank) for dim in ([dims] if isinstance(dims, int) else dims)]
+
+
+# Name the place of an operator for messages.
+
+
+def module_of(node: fx.Node) -> str:
+    """Return the FQN of the module that calls an operator; empty for the model itself."""
+    stack = [str(path) for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
+    return stack[-1] if stack and not stack[-1].startswith("_empty_nn") else ""
+
+
+def place_of(node: fx.Node) -> str:
+    """Return an operator's name and place for messages: ``add in layer1.0``."""
+    operator = str(node.target).removesuffix(".default")
+    name = operator.partition(".")[2].partition(".")[0] or operator  # behind the name of its library
+    return f"{name} in {module_of(node) or 'the model'}"

@@ -16,7 +16,7 @@ from prepbench._torch_compat.programs import copied_graph, with_contents
 from prepbench.adapt.channels.call import dim_of
 from prepbench.adapt.channels.values import Value, only, varying
 from prepbench.adapt.channels.walk import ChannelMap, live_nodes
-from prepbench.capture.aten.export_again import dynamic_sizes, export_again
+from prepbench.capture.aten.export_program import dynamic_sizes, export_again
 from prepbench.errors import PreparationError
 
 Program = torch.export.ExportedProgram

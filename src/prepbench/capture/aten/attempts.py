@@ -14,31 +14,25 @@ from prepbench._torch_compat import pytree
 from prepbench._torch_compat.exporting import mark_module_stack, seen_as_exporting
 from prepbench._torch_compat.scans import name_modules_in_steps
 from prepbench._torch_compat.sizes import forget_pending_sizes
-from prepbench.capture.aten.chosen_leaves import is_inside_any, outermost
 from prepbench.capture.aten.export_program import Program, SpecialisedSize, export_program
-from prepbench.capture.aten.idle_questions import model_decides, without_idle_questions
-from prepbench.capture.aten.leaf_operators import LeafOperators
+from prepbench.capture.aten.holds_where import model_decides, without_idle_questions
+from prepbench.capture.aten.leaf_operators import LeafOperators, is_inside_any, outermost
 from prepbench.capture.aten.leaf_outputs import LeafOutputs
-from prepbench.capture.failures.describe import as_leaf, describe_failure
-from prepbench.capture.failures.wrong_programs import WrongProgram, problem
-from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.capture.failures.describe import WrongProgram, as_leaf, describe_failure, problem
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes, SampleSizes
 from prepbench.capture.sizes.learned_outputs import UnknownOutputsError, are_alike, kinds_of
 from prepbench.capture.sizes.resizing import base_sample, varied
-from prepbench.capture.sizes.sample_sizes import SampleSizes
 from prepbench.capture.sizes.step_loops import StepLoops
 from prepbench.capture.statements.cuts import Cuts
 from prepbench.capture.statements.loop_steps import LoopSteps
-from prepbench.document.failures import with_lines
-from prepbench.document.model import Failure
+from prepbench.document.model import Failure, with_lines
 from prepbench.errors import CaptureError
 from prepbench.inputs import Sample
-from prepbench.running.callable_module import FunctionModule
-from prepbench.running.outcomes import Outcome, outcome, without_output
+from prepbench.running.callable_module import FURTHER, FunctionModule, part_named, replaceable_modules, replaced_forward
 from prepbench.running.recorded_calls import RecordedCall, record_calls, record_run
-from prepbench.running.replaced_forward import FURTHER, part_named, replaceable_modules, replaced_forward
 from prepbench.running.time_limit import TimeLimit, TimeLimitReached
 from prepbench.running.twin import Twin
-from prepbench.running.unchanged import NotedState, dense_copy
+from prepbench.running.unchanged import NotedState, Outcome, dense_copy, outcome, without_output
 
 ROUNDS = 40
 """The most rounds of adding leaves; each round finds the failures that the last one uncovered."""

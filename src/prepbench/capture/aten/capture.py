@@ -11,31 +11,32 @@ import torch
 
 from prepbench.capture.aten.attempts import Attempts
 from prepbench.capture.aten.captured import Captured
-from prepbench.capture.aten.chosen_leaves import chosen_leaves
-from prepbench.capture.aten.function_transforms import transforming_modules
+from prepbench.capture.aten.export_program import transforming_modules
 from prepbench.capture.aten.holds_where import HoldsWhere, holds_where, with_small_sizes_refused
+from prepbench.capture.aten.leaf_operators import chosen_leaves
 from prepbench.capture.aten.variants import captured_variants, sizes_may_decide
-from prepbench.capture.failures.describe import failure_line
+from prepbench.capture.failures.describe import WrongProgram, failure_line
 from prepbench.capture.failures.reproduce import with_reproduction
-from prepbench.capture.failures.wrong_programs import WrongProgram
-from prepbench.capture.sizes.dynamic_axes import DynamicAxes, axes_of, check_axes
-from prepbench.capture.sizes.sample_sizes import SizesDecide
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes, SizesDecide, axes_of, check_axes
 from prepbench.checks import check_count, check_switches
-from prepbench.document.failures import alike_failures
-from prepbench.document.model import Failure
+from prepbench.document.model import Failure, alike_failures
 from prepbench.errors import CaptureError, InputError, page_of
 from prepbench.inputs import Sample, named_leaves
 from prepbench.progress_bar import shows_progress
-from prepbench.running.alike_samples import alike_samples
 from prepbench.running.callable_module import as_module
-from prepbench.running.check_inputs import check_names, check_traced, itself_raises, on_device_of, twin_with_own_writes
-from prepbench.running.first_calls import built_buffers, fill_caches_
+from prepbench.running.check_inputs import (
+    alike_samples,
+    check_names,
+    check_traced,
+    itself_raises,
+    odd_sizes,
+    on_device_of,
+    twin_with_own_writes,
+)
+from prepbench.running.first_calls import REMEDY, built_buffers, fill_caches_, filled_for_all
 from prepbench.running.object_nodes import register_nodes
-from prepbench.running.odd_sizes import odd_sizes
-from prepbench.running.outcomes import Outcome, outcome
-from prepbench.running.shared_objects import REMEDY, filled_for_all
 from prepbench.running.tracing import tracing
-from prepbench.running.unchanged import NotedState
+from prepbench.running.unchanged import NotedState, Outcome, outcome
 
 
 class FullGraphError(CaptureError):

@@ -9,17 +9,15 @@ from typing import Any
 import torch
 
 from prepbench._display import HasDiagram, view
-from prepbench.capture.aten.axes_text import condition_lines, dynamic_text
 from prepbench.capture.aten.documents import document_of_program
 from prepbench.capture.aten.holds_where import NOTHING, HoldsWhere
-from prepbench.capture.aten.verification import AxesReport, verify_axes, verify_variants
+from prepbench.capture.aten.verification import AxesReport, condition_lines, dynamic_text, verify_axes, verify_variants
 from prepbench.capture.failures.describe import failure_line
 from prepbench.capture.failures.findings import findings_of_program
 from prepbench.capture.modules.collection import GraphCollection, recursive_trace
 from prepbench.capture.sizes.conditions import SizeCondition
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, check_axes
-from prepbench.document.failures import alike_failures
-from prepbench.document.model import Failure, Finding, GraphCollectionDocument
+from prepbench.document.model import Failure, Finding, GraphCollectionDocument, alike_failures
 from prepbench.inputs import Sample, named_leaves
 
 

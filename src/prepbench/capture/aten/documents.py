@@ -12,15 +12,14 @@ from torch import fx
 
 from prepbench._torch_compat.operators import OpOverload
 from prepbench.capture.aten.leaf_operators import is_leaf_operator, leaf_label
-from prepbench.capture.modules.node_text import (
+from prepbench.capture.modules.graph_builder import (
     code_frames,
     count_parameters,
     label_text,
     shapes_and_dtypes,
     target_text,
 )
-from prepbench.capture.sizes.axis import Axis, short_names
-from prepbench.capture.sizes.size_texts import SizeTexts
+from prepbench.capture.sizes.axis import Axis, SizeTexts, short_names
 from prepbench.document.hierarchy import grouped, prefixes
 from prepbench.document.model import Failure, Finding, Graph, GraphCollectionDocument, Module, Node, SourceLine
 from prepbench.running.source_lines import place_in_stack_trace, source_line

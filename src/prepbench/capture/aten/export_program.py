@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+import sys
+import types
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
+from torch import fx
 from torch.export.graph_signature import InputKind
 
-from prepbench._torch_compat.derivatives import derivatives_traced
+from prepbench._torch_compat import pytree
+from prepbench._torch_compat.derivatives import (
+    CALL_OF_MODULES,
+    derivatives_traced,
+    plain_operations,
+    transforms_noticed,
+)
 from prepbench._torch_compat.exporting import conversions_that_change_nothing_skipped, quiet_export
-from prepbench._torch_compat.grad_regions import without_grad_regions
-from prepbench._torch_compat.programs import lower_bounds, with_lower_bounds
-from prepbench._torch_compat.sizes import SizeCallback, exact_zero_one, watched_sizes, watched_specialisation
-from prepbench.capture.aten.function_transforms import transforms_computed
-from prepbench.capture.modules.interception import symbolic_conversions, symbolic_roots
-from prepbench.capture.modules.seen_types import code_held_by
-from prepbench.capture.sizes.clamped_slices import ClampedSlices
+from prepbench._torch_compat.programs import lower_bounds, with_lower_bounds, without_grad_regions
+from prepbench._torch_compat.sizes import SizeCallback, exact_zero_one, smallest, watched_sizes, watched_specialisation
+from prepbench.capture.aten.leaf_operators import outermost
+from prepbench.capture.modules.interception import code_held_by, symbolic_conversions, symbolic_roots
 from prepbench.capture.sizes.conditions import CONDITIONS, SizeConditions, if_own
-from prepbench.capture.sizes.dynamic_axes import DynamicAxes
-from prepbench.capture.sizes.library_caches import one_answer_for_all_sizes
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes, SampleSizes
 from prepbench.capture.sizes.recurrent import RecurrentLayers
-from prepbench.capture.sizes.sample_sizes import SampleSizes
-from prepbench.capture.sizes.size_forms import SizeForms
+from prepbench.capture.sizes.size_forms import ClampedSlices, SizeForms, one_answer_for_all_sizes
 from prepbench.inputs import Sample, arguments_by_name, named_leaves
 from prepbench.patching import patched
+from prepbench.running.callable_module import part_named, replaced_forward
 from prepbench.running.counted_numbers import count_from_sizes
 from prepbench.running.unchanged import NotedState
 
@@ -190,3 +195,141 @@ def axis_sizes(program: Program, model: torch.nn.Module, axes: DynamicAxes) -> d
             # a symbol that tracing specialised later has become a number
             result[axis.path, axis.dim] = int(expression) if getattr(expression, "is_Integer", False) else expression
     return result
+
+
+# Modules whose forward takes derivatives with ``torch.func``: the graph contains the operations of the derivatives.
+
+
+@contextmanager
+def transforming_modules(model: torch.nn.Module) -> Iterator[set[str]]:
+    """Collect the names of the modules in whose own forward ``torch.func`` takes derivatives."""
+    names = {id(module): fqn for fqn, module in model.named_modules()}
+    found: set[str] = set()
+
+    def note() -> None:
+        frame: types.FrameType | None = sys._getframe(1)
+        while frame is not None:
+            owner = frame.f_locals.get("self") if frame.f_code is CALL_OF_MODULES else None
+            if owner is not None and id(owner) in names:
+                found.add(names[id(owner)])
+                return
+            frame = frame.f_back
+
+    with transforms_noticed(note):
+        yield found
+
+
+@contextmanager
+def transforms_computed(model: torch.nn.Module, fqns: Iterable[str]) -> Iterator[None]:
+    """Trace the named modules as plain operations during the block."""
+    with ExitStack() as stack:
+        for fqn in outermost(fqns):
+            module = part_named(model, fqn)
+            if not isinstance(module, torch.jit.ScriptModule):
+                stack.enter_context(replaced_forward(model, fqn, _computed(module.forward)))
+        yield
+
+
+def _computed(forward: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(forward)
+    def computed(*args: Any, **kwargs: Any) -> Any:
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+        returned: list[Any] = []
+
+        def of_tensors(*tensors: torch.Tensor) -> list[torch.Tensor]:
+            given = dict(zip(places, tensors, strict=True))
+            arguments = [given.get(place, leaf) for place, leaf in enumerate(leaves)]
+            own_args, own_kwargs = pytree.tree_unflatten(arguments, spec)
+            results, form = pytree.tree_flatten(forward(*own_args, **own_kwargs))
+            returned[:] = [results, form]
+            return [result for result in results if isinstance(result, torch.Tensor)]
+
+        tensors = [leaves[place] for place in places]
+        values = iter(plain_operations(of_tensors, tensors)(*tensors))
+        results, form = returned
+        return pytree.tree_unflatten(
+            [next(values) if isinstance(result, torch.Tensor) else result for result in results], form
+        )
+
+    return computed
+
+
+# Re-export a graph after it was changed: quantized, rewritten for a target, or cut out of a larger one.
+
+
+def export_again(
+    module: fx.GraphModule,
+    inputs: Sequence[Any],
+    dynamic: Sequence[Collection[int]],
+    error: Callable[[str], Exception],
+) -> Program:
+    """Export a graph so that the sizes that were dynamic before stay dynamic.
+
+    Args:
+        module: a graph that takes its input leaves by position.
+        inputs: the example inputs.
+        dynamic: for each input the dims whose sizes must stay dynamic.
+        error: makes the exception to raise for an input, given its name, whose sizes became static.
+
+    Returns:
+        The program. Its weights are those of ``module``.
+    """
+    shapes = tuple(dict.fromkeys(dims, torch.export.Dim.AUTO) if dims else None for dims in dynamic)
+
+    def exported(context: AbstractContextManager[Any]) -> Program:
+        with torch.no_grad(), context:
+            return torch.export.export(
+                module, tuple(inputs), dynamic_shapes=(shapes,) if _is_variadic(module) else shapes, strict=False
+            )
+
+    try:
+        program = exported(traced_alike(module.graph))
+    except AssertionError:  # torch 2.13 cannot solve some of its own guards under the assumption of sizes of 2 and more
+        if is_exact(module.graph):
+            raise
+        program = exported(exact_zero_one())
+    names = program.graph_signature.user_inputs
+    for name, wanted, found in zip(names, dynamic, dynamic_sizes(program), strict=True):
+        if found.keys() != set(wanted):
+            raise error(str(name))
+    return program
+
+
+def is_exact(graph: fx.Graph) -> bool:
+    """Return whether a graph was traced without the assumption that dynamic sizes are at least 2."""
+    values = [node.meta.get("val") for node in graph.find_nodes(op="placeholder")]
+    return any(smallest(size) < 2 for value in values for size in sizes_of(value).values())
+
+
+def traced_alike(graph: fx.Graph) -> AbstractContextManager[Any]:
+    """A context in which a graph is traced again with the assumptions about sizes of 0 and 1 of its first tracing.
+
+    Otherwise torch guards on a computed size that is 1 for the example inputs (it asks for the memory format of a
+    ``[2, 1, 1]``), which makes the sizes that it is computed from static.
+    """
+    return exact_zero_one() if is_exact(graph) else nullcontext()
+
+
+def dynamic_sizes(program: Program) -> list[dict[int, Any]]:
+    """Return the symbolic sizes of each input leaf by dim; empty for other values than tensors."""
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    names = program.graph_signature.user_inputs
+    return [sizes_of(values.get(name)) if isinstance(name, str) else {} for name in names]
+
+
+def sizes_of(value: Any) -> dict[int, Any]:
+    """Return the symbolic sizes of a traced tensor by dim; empty for other values."""
+    if not isinstance(value, torch.Tensor):
+        return {}
+    sizes: tuple[Any, ...] = tuple(value.shape)
+    return {dim: size for dim, size in enumerate(sizes) if _is_dynamic(size)}
+
+
+def _is_dynamic(size: Any) -> bool:
+    # a symbol that tracing specialised later is still a SymInt, but its expression is a number
+    return isinstance(size, torch.SymInt) and not size.node.expr.is_Integer
+
+
+def _is_variadic(module: fx.GraphModule) -> bool:
+    return any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(module.forward).parameters.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import operator
 import re
@@ -19,14 +20,16 @@ from prepbench._torch_compat import pytree
 from prepbench._torch_compat.operators import OpOverload, is_registered, registered_operators, schema_of
 from prepbench._torch_compat.tensors import memory_of
 from prepbench.capture.aten.leaf_outputs import LeafOutputs
-from prepbench.capture.aten.leaf_signature import Signature
 from prepbench.capture.sizes.learned_outputs import CallsAlike, UnknownOutputsError
-from prepbench.capture.statements.cut_functions import CutFunction
-from prepbench.capture.statements.statement_leaf import ReleasedLeaf, StatementLeaf
-from prepbench.errors import CaptureError
+from prepbench.capture.statements.cuts import ReleasedLeaf, StatementLeaf
+from prepbench.capture.statements.outline import CutFunction
+from prepbench.checks import described
+from prepbench.document.model import Failure
+from prepbench.errors import CaptureError, SettingsError
 from prepbench.patching import patched_item
+from prepbench.running.callable_module import FURTHER
+from prepbench.running.check_inputs import is_same
 from prepbench.running.object_nodes import refill
-from prepbench.running.replaced_forward import FURTHER
 
 _NAMESPACE = "prepbench_leaf"
 
@@ -395,3 +398,134 @@ def _source(node: fx.Node) -> fx.Node | None:
             value: Any = node.args[index]
             return value  # type: ignore[no-any-return]
     return None
+
+
+# The signature of a leaf's operator: which flat arguments it takes, and which are constants of the graph.
+
+
+SCHEMA_TYPES = ((torch.Tensor, "Tensor"), (torch.SymInt, "SymInt"), (torch.SymFloat, "float"))
+"""The argument types of an operator, with their names in a schema."""
+
+
+class UnknownInputError(UnknownOutputsError):
+    """Raised if a leaf is called with a value that an operator cannot take."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The mapping from the operator's flat arguments to a call: argument positions, and the values of the rest.
+
+    ``repeats`` has the positions of tensors that were given before, and where.
+    """
+
+    spec: pytree.TreeSpec
+    kinds: tuple[str, ...]
+    fixed: tuple[Any, ...]
+    repeats: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, leaves: Sequence[Any], spec: pytree.TreeSpec) -> Signature:
+        kinds = [_kind(leaf) for leaf in leaves]
+        first: dict[int, int] = {}
+        repeats = []
+        for index, leaf in enumerate(leaves):
+            if isinstance(leaf, torch.Tensor) and first.setdefault(id(leaf), index) != index:
+                repeats.append((index, first[id(leaf)]))
+                kinds[index] = ""
+        fixed = tuple(
+            None if kind or isinstance(leaf, torch.Tensor) else leaf for leaf, kind in zip(leaves, kinds, strict=True)
+        )
+        return cls(spec, tuple(kinds), fixed, tuple(repeats))
+
+    def leaves(self, arguments: Sequence[Any]) -> list[Any]:
+        given = iter(arguments)
+        leaves = [next(given) if kind else value for kind, value in zip(self.kinds, self.fixed, strict=True)]
+        return self.with_repeats(leaves)
+
+    def with_repeats(self, leaves: list[Any]) -> list[Any]:
+        for index, first in self.repeats:
+            leaves[index] = leaves[first]
+        return leaves
+
+    def first_of(self, places: Sequence[int]) -> list[int]:
+        """Return the places without duplicates of an earlier one."""
+        repeats = dict(self.repeats)
+        return sorted({repeats.get(place, place) for place in places})
+
+    def matches(self, other: Signature) -> bool:
+        # fixed values may be modules or tensors' owners: compare what cannot be compared by identity
+        return (
+            self.spec == other.spec
+            and self.kinds == other.kinds
+            and self.repeats == other.repeats
+            and all(type(a) is type(b) and is_same(a, b) for a, b in zip(self.fixed, other.fixed, strict=True))
+        )
+
+
+def _kind(leaf: Any) -> str:
+    for kind, name in SCHEMA_TYPES:
+        if isinstance(leaf, kind):
+            return name
+    if isinstance(leaf, torch.SymBool):
+        raise UnknownInputError("A leaf cannot take a truth value that depends on sizes or data.")
+    return ""
+
+
+# The modules that the user keeps as leaves.
+
+
+CHOSEN = "chosen as a leaf"
+
+
+def outermost(fqns: Iterable[str]) -> list[str]:
+    """Return the names that do not lie inside another of them."""
+    names = sorted(set(fqns))
+    return [name for name in names if not is_inside_any(name, names)]
+
+
+def is_inside_any(name: str, others: Iterable[str]) -> bool:
+    """Return whether a name lies inside one of the others."""
+    return any(other != name and (other == "" or name.startswith(f"{other}.")) for other in others)
+
+
+def chosen_leaves(model: torch.nn.Module, leaf_modules: Iterable[Any]) -> dict[str, Failure]:
+    """Return the leaves that the user asks for, by FQN, module or class.
+
+    Raises:
+        SettingsError: one that matches nothing; the message gives the nearest names.
+    """
+    if not isinstance(leaf_modules, Iterable) or isinstance(leaf_modules, str | bytes | bytearray):
+        raise SettingsError(
+            f"leaf_modules must be a list of names, modules or classes, got {described(leaf_modules)}. Write "
+            "leaf_modules=['encoder']."
+        )
+    leaves: dict[str, Failure] = {}
+    names = {id(module): fqn for fqn, module in model.named_modules()}
+    aliases = {fqn: names[id(module)] for fqn, module in model.named_modules(remove_duplicate=False)}
+    for wanted in [leaf_modules] if isinstance(leaf_modules, str | type | torch.nn.Module) else leaf_modules:
+        matches = _matching(model, wanted, names, aliases)
+        if not matches:
+            raise SettingsError(_no_match(model, wanted, aliases))
+        for fqn in matches:
+            module_type = type(model.get_submodule(fqn)).__name__
+            message = "Kept as one operator because leaf_modules names it."
+            leaves[fqn] = Failure(fqn, module_type, CHOSEN, "", message)
+    return {fqn: leaves[fqn] for fqn in outermost(leaves)}
+
+
+def _matching(model: torch.nn.Module, wanted: Any, names: Mapping[int, str], aliases: Mapping[str, str]) -> list[str]:
+    if isinstance(wanted, str):
+        if wanted in aliases:
+            return [aliases[wanted]]
+        return [fqn for fqn, module in model.named_modules() if type(module).__name__ == wanted]
+    if isinstance(wanted, type):
+        return [fqn for fqn, module in model.named_modules() if isinstance(module, wanted)]
+    return [names[id(wanted)]] if id(wanted) in names else []
+
+
+def _no_match(model: torch.nn.Module, wanted: Any, aliases: Mapping[str, str]) -> str:
+    kinds = sorted({type(module).__name__ for module in model.modules()})
+    text = repr(wanted) if isinstance(wanted, str) else getattr(wanted, "__name__", type(wanted).__name__)
+    near = difflib.get_close_matches(text.strip("'"), [name for name in aliases if name] + kinds, 4, 0.4)
+    hint = f" Nearest: {', '.join(near)}." if near else f" The model has: {', '.join(kinds[:8])}."
+    return f"leaf_modules: {text} is no module name, class or submodule of {type(model).__name__}.{hint}"

@@ -22,12 +22,11 @@ from prepbench.capture.aten.holds_where import (
     trials_beside,
     with_conditions_checked,
 )
-from prepbench.capture.failures.wrong_programs import WrongProgram, unequal
+from prepbench.capture.failures.describe import WrongProgram, unequal
 from prepbench.capture.sizes.axis import Axis, with_symbols
 from prepbench.capture.sizes.conditions import Asked, SizeCondition
-from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes, SizesDecide, size_key
 from prepbench.capture.sizes.resizing import sizes_in
-from prepbench.capture.sizes.sample_sizes import SizesDecide, size_key
 from prepbench.document.model import Failure, SourceLine
 from prepbench.errors import CaptureError
 from prepbench.inputs import Sample

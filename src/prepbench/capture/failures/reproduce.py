@@ -25,16 +25,15 @@ import numpy as np
 import torch
 
 from prepbench._torch_compat import pytree
-from prepbench.capture.failures.reasons import DIFFERS, SHAPE
+from prepbench.capture.failures.describe import DIFFERS, SHAPE
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.document.model import Failure
 from prepbench.errors import CaptureError, InputError
 from prepbench.inputs import Sample
 from prepbench.objects.parts import attributes, is_user_code
-from prepbench.running.outcomes import without_output
-from prepbench.running.record_inputs import record_inputs
+from prepbench.running.recorded_calls import record_inputs
 from prepbench.running.twin import Twin
-from prepbench.running.unchanged import own_copy, unchanged
+from prepbench.running.unchanged import own_copy, unchanged, without_output
 from prepbench.storage import remove_new_files_on_error, write_file
 
 

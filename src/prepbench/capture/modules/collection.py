@@ -16,8 +16,7 @@ from prepbench.capture.failures.describe import normalize_message
 from prepbench.capture.failures.findings import findings_of_trace
 from prepbench.capture.failures.reproduce import with_reproduction
 from prepbench.capture.modules.assumptions import SizeCheck, contradiction, number_findings, readable
-from prepbench.capture.modules.layer_classes import is_layer_class, is_registered_leaf
-from prepbench.capture.modules.node_text import (
+from prepbench.capture.modules.graph_builder import (
     code_frames,
     count_parameters,
     label_text,
@@ -26,8 +25,8 @@ from prepbench.capture.modules.node_text import (
 )
 from prepbench.capture.modules.sample_runs import SampleRuns
 from prepbench.capture.modules.trace_result import TraceResult
-from prepbench.capture.modules.tracer import RobustTracer, Target
-from prepbench.capture.sizes.size_texts import SizeTexts
+from prepbench.capture.modules.tracer import RobustTracer, Target, is_layer_class, is_registered_leaf
+from prepbench.capture.sizes.axis import SizeTexts
 from prepbench.checks import check_text, described
 from prepbench.document.hierarchy import grouped
 from prepbench.document.model import Failure, Finding, Graph, GraphCollectionDocument, Module, Node, Status

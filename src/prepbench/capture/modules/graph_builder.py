@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import operator
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,14 @@ import torch
 from torch import fx
 
 from prepbench._torch_compat.fake_tensors import is_fake
-from prepbench._torch_compat.number_analysis import symbolic_value
 from prepbench._torch_compat.operators import OpOverload
+from prepbench._torch_compat.sizes import symbolic_value
+from prepbench.capture.sizes.axis import SizeTexts
+from prepbench.document.model import CodeFrame, Node
 from prepbench.objects.parts import SYMBOLS, Steps
 from prepbench.running import nested_values as structures
-from prepbench.running.source_lines import source_of_frame
+from prepbench.running.nested_values import collect
+from prepbench.running.source_lines import frame_of, source_of_frame
 
 _PLAIN = (
     type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format, range,
@@ -278,3 +281,129 @@ class _NumberTracer(fx.proxy.TracerBase):
 
     def create_arg(self, a: Any) -> Any:
         return super().create_arg(a)
+
+
+# The FX spelling of a call that a function mode reports.
+
+
+# x.__radd__(1) is 1 + x
+_REFLECTED = {
+    f"__r{name}__": getattr(operator, special)
+    for name, special in {
+        "add": "add", "sub": "sub", "mul": "mul", "truediv": "truediv", "div": "truediv", "floordiv": "floordiv",
+        "mod": "mod", "pow": "pow", "matmul": "matmul", "and": "and_", "or": "or_", "xor": "xor", "lshift": "lshift",
+        "rshift": "rshift",
+    }.items()
+}  # fmt: skip
+_DIRECT = {
+    f"__{name}__": getattr(operator, f"__{name}__")
+    for name in (
+        "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift",
+        "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor", "ilshift", "irshift",
+        "neg", "pos", "invert", "abs", "eq", "ne", "lt", "le", "gt", "ge", "getitem", "setitem",
+    )
+} | {"__div__": operator.truediv, "__idiv__": operator.itruediv}  # fmt: skip
+
+Spelled = tuple[str, Any, tuple[Any, ...], dict[str, Any]]
+
+
+def spell(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Spelled:
+    """Return ``(op, target, args, kwargs)`` of the FX node for ``func(*args, **kwargs)``.
+
+    Example:
+        >>> x = torch.ones(2)
+        >>> spell(torch.Tensor.__rsub__, (x, 1), {})[:2]
+        ('call_function', <built-in function sub>)
+    """
+    name = getattr(func, "__name__", type(func).__name__)
+    if name == "__get__":
+        return "call_function", builtins.getattr, (args[0], func.__self__.__name__), {}
+    if name == "__set__":
+        return "call_function", builtins.setattr, (args[0], func.__self__.__name__, *args[1:]), {}
+    if name == "__deepcopy__":
+        return "call_method", "clone", args[:1], {}
+    if is_method(func, name) and args:
+        if name in _REFLECTED and len(args) == 2:
+            return "call_function", _REFLECTED[name], (args[1], args[0]), {}
+        if name in _DIRECT and not kwargs:
+            return "call_function", _DIRECT[name], args, {}
+        return "call_method", name, args, kwargs
+    return "call_function", func, args, kwargs
+
+
+def is_method(func: Any, name: str) -> bool:
+    """Return whether ``func`` is a method of ``torch.Tensor``."""
+    return getattr(torch.Tensor, name, None) is func or getattr(func, "__objclass__", None) in torch.Tensor.__mro__
+
+
+def has_side_effect(func: Any) -> bool:
+    """Return whether a call that returns nothing still changes one of its arguments."""
+    name = getattr(func, "__name__", "")
+    return name in ("__setitem__", "__set__", "__delitem__") or (name.endswith("_") and not name.startswith("__"))
+
+
+# Text and plain values of FX nodes, for the documents of both levels.
+
+
+SHAPE_OUTPUTS = 8
+"""At most this many outputs of one node have shapes in a document; caches have hundreds."""
+
+FRAMES = 500
+"""At most this many lines of code have their surroundings in a document."""
+
+
+def label_text(node: fx.Node) -> str:
+    """Return the label of a node in a diagram: the last part of a name, or the name of a function."""
+    if node.op == "call_module":
+        return str(node.target).rpartition(".")[2] or "module"
+    if node.op in ("placeholder", "output", "call_method"):
+        return str(node.target)
+    if node.op == "get_attr":
+        return str(node.target).rpartition(".")[2]
+    return _short(node.target)
+
+
+def _short(target: Any) -> str:
+    if isinstance(target, OpOverload):
+        return str(target.overloadpacket.__name__)
+    return str(getattr(target, "__name__", type(target).__name__))
+
+
+def target_text(target: Any) -> str:
+    """Return an FX target as text without addresses, e.g. ``"torch.nn.functional.relu"``."""
+    if isinstance(target, str | OpOverload):
+        return str(target)
+    name = str(getattr(target, "__name__", type(target).__name__))
+    if is_method(target, name):
+        return f"torch.Tensor.{name}"
+    module = str(getattr(target, "__module__", "") or "")
+    if module in ("_operator", "builtins"):
+        module = "operator" if module == "_operator" else ""
+    elif module.startswith("torch._C") or not module:
+        module = "torch"
+    return f"{module}.{name}" if module else name
+
+
+def shapes_and_dtypes(
+    value: Any, texts: SizeTexts, names: Mapping[str, str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the shapes and dtypes of the first tensors in a value; ``names`` maps symbols to input sizes."""
+    tensors = [leaf for leaf in collect(value) if isinstance(leaf, torch.Tensor)][:SHAPE_OUTPUTS]
+    shapes = tuple(texts.shape(tensor.shape, names) for tensor in tensors)
+    return shapes, tuple(str(tensor.dtype).removeprefix("torch.") for tensor in tensors)
+
+
+def code_frames(nodes: Iterable[Node]) -> tuple[CodeFrame, ...]:
+    """Return the code around the source line of each node, for the first :data:`FRAMES` lines."""
+    sources = list(dict.fromkeys(node.source for node in nodes if node.source is not None))[:FRAMES]
+    made = ((source, frame_of(source)) for source in sources)
+    return tuple(CodeFrame(source.file, source.line, text) for source, text in made if text)
+
+
+def count_parameters(module: torch.nn.Module) -> int:
+    """Return the elements of all parameters; a lazy parameter has none yet."""
+    return sum(0 if _is_lazy(parameter) else parameter.numel() for parameter in module.parameters())
+
+
+def _is_lazy(parameter: torch.nn.Parameter) -> bool:
+    return isinstance(parameter, torch.nn.parameter.UninitializedParameter)

@@ -9,7 +9,6 @@ import torch
 from torch import fx
 
 from prepbench._torch_compat.modes import autocast_functions, autocast_state
-from prepbench.capture.modules.grad_mode import enter_grad_mode, exit_grad_mode
 
 
 def _state() -> tuple[Any, bool]:
@@ -54,3 +53,19 @@ class Regions:
         if grad != self._outside[1]:
             opened.append((exit_grad_mode, self._add(enter_grad_mode, (grad,))))
         return opened
+
+
+# Regions of a forward without gradients, as two calls in a graph.
+
+
+def enter_grad_mode(enabled: bool) -> bool:
+    """Switch recording of gradients on or off from here on; return the previous mode."""
+    before = torch.is_grad_enabled()
+    # gradients that the caller has switched off stay off
+    torch.set_grad_enabled(enabled and before)
+    return before
+
+
+def exit_grad_mode(before: bool) -> None:
+    """Leave the region that :func:`enter_grad_mode` opened."""
+    torch.set_grad_enabled(before)

@@ -12,7 +12,7 @@ from torch import fx
 
 from prepbench._torch_compat.fake_tensors import needs_data
 from prepbench.capture.modules.fake_inputs import InputSize
-from prepbench.capture.sizes.sample_sizes import NumbersDecide, value_at
+from prepbench.capture.sizes.dynamic_axes import NumbersDecide, value_at
 from prepbench.document.model import SourceLine
 
 IsLeaf = Callable[[torch.nn.Module, str], bool]

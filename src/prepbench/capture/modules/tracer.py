@@ -18,28 +18,27 @@ from torch import fx
 
 from prepbench._torch_compat.symbolic_fx import taking_tuple
 from prepbench.capture.failures.describe import describe_failure
-from prepbench.capture.modules import layer_classes
 from prepbench.capture.modules.fake_inputs import base_samples
 from prepbench.capture.modules.graph_builder import UntracedTensor
+from prepbench.capture.modules.interception import asks_for_user, code_held_by, types_as_in_eager
 from prepbench.capture.modules.regions import Regions
 from prepbench.capture.modules.sample_runs import SampleRuns
-from prepbench.capture.modules.seen_types import asks_for_user, code_held_by, types_as_in_eager
 from prepbench.capture.modules.trace_result import IsLeaf, ModuleVisit, TraceResult
 from prepbench.capture.modules.value_run import RunsNeeded, TraceOptions, ValueRun
-from prepbench.checks import check_text
+from prepbench.checks import check_text, described
 from prepbench.document.model import Failure
+from prepbench.errors import SettingsError, UnknownNameError
 from prepbench.inputs import Sample
 from prepbench.objects.parts import is_user_code
 from prepbench.patching import patched_here
-from prepbench.running.alike_samples import alike_samples
-from prepbench.running.check_inputs import check_traced, known_names
+from prepbench.running.check_inputs import alike_samples, check_traced, known_names
 from prepbench.running.module_state import restored
 from prepbench.running.nested_values import map_values
 from prepbench.running.plain_state import put_back_after
-from prepbench.running.random_numbers import numbers_kept
 from prepbench.running.source_lines import source_of_frame
 from prepbench.running.tracing import tracing
 from prepbench.running.twin import Twin
+from prepbench.running.unchanged import numbers_kept
 
 Target = torch.nn.Module | Callable[..., Any]
 
@@ -77,7 +76,7 @@ class RobustTracer:
         Args:
             m: this very class; subclasses are classes of their own.
         """
-        layer_classes.register_leaf(m)
+        register_leaf(m)
 
     @classmethod
     def unregister_leaf(cls, m: type[torch.nn.Module]) -> None:
@@ -89,7 +88,7 @@ class RobustTracer:
         Raises:
             UnknownNameError: the class was not registered.
         """
-        layer_classes.unregister_leaf(m)
+        unregister_leaf(m)
 
     @classmethod
     def is_registered_leaf(cls, m: torch.nn.Module | type[torch.nn.Module]) -> bool:
@@ -101,7 +100,7 @@ class RobustTracer:
         Returns:
             False also for layers of ``torch.nn``, which are leaves without being registered.
         """
-        return layer_classes.is_registered_leaf(type(m) if isinstance(m, torch.nn.Module) else m)
+        return is_registered_leaf(type(m) if isinstance(m, torch.nn.Module) else m)
 
     def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
         """Return whether ``m`` stays one call: a layer of ``torch.nn``, a scripted, registered or failed module.
@@ -115,7 +114,7 @@ class RobustTracer:
         """
         return (
             self.is_registered_leaf(m)
-            or (layer_classes.is_layer_class(type(m)) and not isinstance(m, torch.nn.Sequential))
+            or (is_layer_class(type(m)) and not isinstance(m, torch.nn.Sequential))
             or isinstance(m, torch.jit.ScriptModule)
             or (self.is_failed(m) and m is not self.root)
         )
@@ -541,3 +540,54 @@ def _may_help(options: TraceOptions, best: TraceResult, sizes_matter: bool) -> b
     if options.strict:
         return best.error is None and bool(best.contradicted)
     return best.avoidable
+
+
+# The module classes that stay one call in a module graph: layers, and registered leaves.
+
+
+MARKER = "__prepbench_layer__"
+"""A class with this attribute set is a layer, as the classes of ``torch.nn`` are."""
+
+_PACKAGES = ("torch.nn.", "torch.ao.nn.")
+
+_registered: set[type[torch.nn.Module]] = set()
+
+
+def is_layer_class(kind: type[torch.nn.Module]) -> bool:
+    """Return whether the class is one of torch's own, or a class of ours that holds one operation."""
+    return kind.__module__.startswith(_PACKAGES) or bool(getattr(kind, MARKER, False))
+
+
+def register_leaf(kind: Any) -> None:
+    """Keep every module of this class as one call from now on.
+
+    Raises:
+        SettingsError: it is no class of modules.
+    """
+    _check_class(kind)
+    _registered.add(kind)
+
+
+def unregister_leaf(kind: type[torch.nn.Module]) -> None:
+    """Trace into modules of this class again.
+
+    Raises:
+        UnknownNameError: the class was not registered.
+    """
+    _check_class(kind)
+    if kind not in _registered:
+        known = ", ".join(sorted(one.__name__ for one in _registered)) or "none"
+        raise UnknownNameError(
+            f"m: {described(kind)} is not registered as a leaf. Give one of the registered classes: {known}."
+        )
+    _registered.remove(kind)
+
+
+def _check_class(kind: Any) -> None:
+    if not isinstance(kind, type) or not issubclass(kind, torch.nn.Module):
+        raise SettingsError(f"m must be a class of modules, got {described(kind)}. Give the class, type(module).")
+
+
+def is_registered_leaf(kind: type[torch.nn.Module]) -> bool:
+    """Return whether this very class was registered."""
+    return kind in _registered

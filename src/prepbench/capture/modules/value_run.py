@@ -27,28 +27,25 @@ from prepbench._torch_compat.fake_tensors import (
 from prepbench._torch_compat.modes import OperatorMode, autocast_state, in_functorch
 from prepbench._torch_compat.operators import HigherOrderOperator
 from prepbench._torch_compat.tensors import memory_of, version_of
+from prepbench.capture.modules.assumptions import READS, Questions
 from prepbench.capture.modules.fake_inputs import FakeInputs, fake_inputs
-from prepbench.capture.modules.graph_builder import GraphBuilder
-from prepbench.capture.modules.interception import intercepted, symbolic_conversions
-from prepbench.capture.modules.operations import has_side_effect, spell
-from prepbench.capture.modules.questions import READS, Questions
+from prepbench.capture.modules.graph_builder import GraphBuilder, has_side_effect, spell
+from prepbench.capture.modules.interception import code_held_by, intercepted, symbolic_conversions, types_as_in_eager
 from prepbench.capture.modules.regions import Regions
 from prepbench.capture.modules.sample_runs import SampleRuns
-from prepbench.capture.modules.seen_types import code_held_by, types_as_in_eager
 from prepbench.capture.modules.trace_result import (
     Granted,
     IsLeaf,
     ModuleVisit,
     TraceResult,
 )
-from prepbench.capture.sizes.packed_sequences import assume_total_length
-from prepbench.capture.sizes.recurrent import RecurrentLayers
+from prepbench.capture.sizes.recurrent import RecurrentLayers, assume_total_length
 from prepbench.inputs import Sample
 from prepbench.running import nested_values as structures
 from prepbench.running.module_state import replaced_buffers, restored
-from prepbench.running.random_numbers import numbers_kept
 from prepbench.running.recorded_calls import wrapped_name
 from prepbench.running.source_lines import source_of_frame
+from prepbench.running.unchanged import numbers_kept
 
 
 class RunsNeeded(BaseException):

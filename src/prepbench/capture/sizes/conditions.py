@@ -12,7 +12,7 @@ from types import FrameType, MappingProxyType
 from typing import Any
 
 from prepbench._torch_compat.sizes import SizeCallback, asking_python
-from prepbench.capture.sizes.sample_sizes import condition_text, size_key, value_at
+from prepbench.capture.sizes.dynamic_axes import condition_text, size_key, value_at
 from prepbench.capture.sizes.size_formulas import UNDEFINED, formula_text, size_function
 from prepbench.document.model import SourceLine
 from prepbench.objects.parts import is_user_code

@@ -30,24 +30,22 @@ from typing import Any
 
 import torch
 
-from prepbench.capture.sizes.step_loops import run_loop
-from prepbench.capture.sizes.step_sources import IN_HEADS
-from prepbench.capture.statements.live_names import (
+from prepbench.capture.sizes.step_loops import IN_HEADS, run_loop
+from prepbench.capture.statements.ranges import (
     Function,
     Names,
+    SourceFile,
     live_after,
     live_before,
     read_names,
+    source_file,
     stored_names,
     surely_stored,
     walk_here,
 )
-from prepbench.capture.statements.ranges import SourceFile, source_file
 from prepbench.objects.parts import is_user_file
-from prepbench.running.code_objects import CodePath, file_codes
-from prepbench.running.source_lines import cell_flags
-from prepbench.running.swapped import CannotSwap, swapped_twin
-from prepbench.running.twin import Twin
+from prepbench.running.source_lines import CodePath, cell_flags, file_codes
+from prepbench.running.twin import CannotSwap, Twin, swapped_twin
 
 _RUN = "__prepbench_run_loop__"
 _HEAD = "__prepbench_{}__"

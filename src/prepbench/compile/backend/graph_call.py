@@ -8,11 +8,9 @@ from typing import Any
 
 from torch import fx, nn
 
-from prepbench._torch_compat.optimized_calls import OptimizedCall
-from prepbench.compile.backend.model_state import is_tensor
-from prepbench.compile.backend.replay import Place, is_training
-from prepbench.compile.backend.session import Session
-from prepbench.compile.backend.traced_graph import TracedGraph
+from prepbench._torch_compat.dynamo import OptimizedCall
+from prepbench.compile.backend.session import Place, Session, is_training
+from prepbench.compile.backend.traced_graph import TracedGraph, is_tensor
 from prepbench.errors import SettingsError
 
 

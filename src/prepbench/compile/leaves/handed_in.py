@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from prepbench.capture.statements.cut_functions import CutFunction, line_digests, lines_of
+from prepbench.capture.statements.cuts import Cuts, StatementLeaf
+from prepbench.capture.statements.outline import CutFunction, line_digests, lines_of
 from prepbench.capture.statements.ranges import SourceFile, source_file
+from prepbench.compile.leaves.definitions import NoJson, texts_in
 from prepbench.errors import ArtifactError, printable
 from prepbench.objects.digest import tensor_digest
-from prepbench.objects.parts import is_user_file
-from prepbench.running.code_objects import CodePath
-from prepbench.running.reached_functions import reached_functions
+from prepbench.objects.parts import NO_DATA, Part, functions_in, is_own_object, is_user_file, items, parts, walk
+from prepbench.running.source_lines import CodePath, nested_codes
 
 
 def tensors_of_checkpoint(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -177,3 +178,189 @@ def _check_lines(name: str, file: SourceFile | None, code: types.CodeType, lines
         f"the first that differs is line {code.co_firstlineno + place} of {code.co_filename}{text}. Hand in the model "
         "with the code that was compiled, or compile it again and save it."
     )
+
+
+# Bind the leaves of a saved model to the model handed in.
+
+
+def bound_statements(cuts: Cuts, functions: Sequence[CutFunction], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Cut ranges out of the functions of a model again.
+
+    Args:
+        cuts: of the model, with nothing cut out yet.
+        functions: the cuts of each.
+        rows: the operators of statements.
+
+    Returns:
+        The name in ``cuts.leaves`` of each of them.
+
+    Raises:
+        ArtifactError: no such function is reached by the model, or its lines are others.
+        LookupError: a function has no such range.
+        NoJson: a row does not fit the statements.
+        CannotSwap: a class does not allow subclasses.
+    """
+    candidates = reached(cuts.model)
+    found = [(cut, function_of(cut, candidates)) for cut in functions]
+    if len({id(function.__code__) for _, function in found}) < len(found):
+        raise NoJson("one function twice")
+    cuts.restore(found)
+    return [_name_of(cuts, found, row) for row in rows]
+
+
+def _name_of(cuts: Cuts, found: Sequence[tuple[CutFunction, Any]], row: Mapping[str, Any]) -> str:
+    place = row["statements"]
+    if not (0 <= place["function"] < len(found)):
+        raise NoJson("statements of a function that is not listed")
+    cut, function = found[place["function"]]
+    if not (0 <= place["range"] < len(cut.ranges)):
+        raise NoJson("statements that are no range of their function")
+    first = function.__code__.co_firstlineno
+    lines = cut.ranges[place["range"]].lines
+    wanted = (first + lines[0], first + lines[1])
+    for name, leaf in cuts.leaves.items():
+        known = (leaf.file, leaf.outlined.path[:-1], leaf.outlined.lines, leaf.owner_fqn, leaf.has_owner)
+        if known == (function.__code__.co_filename, cut.path, wanted, row["module"], place["has_owner"]):
+            _check_fits(leaf, row)
+            return name
+    raise LookupError(f"{cut.name} has no such statements for {row['module'] or 'the model'}")
+
+
+def _check_fits(leaf: StatementLeaf, row: Mapping[str, Any]) -> None:
+    """Check that the call is one of these statements."""
+    arguments, results = row["arguments"], row["results"]
+    given = [item for item in arguments.get("items", ()) if isinstance(item, dict)]
+    takes = len(leaf.outlined.inputs) - (leaf.has_owner and leaf.outlined.owner in leaf.outlined.inputs)
+    if len(given) != 2 or given[1].get("items") or len(given[0].get("items", ())) != takes:
+        raise NoJson("other arguments than its statements take")
+    outputs = leaf.outlined.outputs
+    fits = outputs is None or (results.get("kind") == "tuple" and len(results.get("items", ())) == len(outputs))
+    if not fits and not row["restructured"]:
+        raise NoJson("other results than its statements give")
+
+
+def check_texts(rows: Sequence[Mapping[str, Any]], model: torch.nn.Module, texts: Sequence[str]) -> None:
+    """Check that each text argument of a leaf occurs in the model's code or attributes.
+
+    Code may open files or dispatch on texts, so a folder must not introduce any of its own.
+
+    Args:
+        rows: the operators.
+        model: handed in.
+        texts: further ones, which each call has to give.
+
+    Raises:
+        NoJson: one does not.
+    """
+    given = {text for row in rows for text in [*row["fixed"], *texts_in(row["arguments"])] if isinstance(text, str)}
+    if given and not given <= {*texts, *reached_texts(model, reached(model))}:
+        raise NoJson("a text that stands neither in the model's code nor in its attributes")
+
+
+# The functions that calls of a model can reach, as far as names tell: those that a saved model may ask for by name.
+
+
+_DEEPEST = 4
+
+
+def reached_functions(model: torch.nn.Module) -> Iterator[types.FunctionType]:
+    """Yield the user's functions that the forwards of a model's modules name, and those that these name.
+
+    Methods are looked for in the classes of the model's modules and of the objects that these hold, functions among
+    the globals and closures of those that name them. A method that nothing names on the way from a forward, such as
+    one that loads or saves, is not among them.
+    For a ``Net`` whose forward calls a method and a function: ``Net.forward``, ``Net.attention``, ``limited``.
+    """
+    methods = _methods(model)
+    waiting = list(_first(model))
+    seen: set[int] = set()
+    while waiting:
+        function = waiting.pop(0)
+        if id(function) in seen:
+            continue
+        seen.add(id(function))
+        if is_user_file(function.__code__.co_filename):
+            yield function
+            waiting += _named(function, methods)
+
+
+def reached_texts(model: torch.nn.Module, functions: Iterable[types.FunctionType]) -> set[str]:
+    """Return the texts that stand in functions, and that modules of a model have as attributes."""
+    found: set[str] = set()
+    for function in functions:
+        for code in _codes(function.__code__):
+            found.update(_texts(code.co_consts))
+        found.update(_texts((function.__defaults__, function.__kwdefaults__)))
+    for module in model.modules():
+        found.update(_texts(vars(module)))
+    return found
+
+
+def _texts(value: Any) -> Iterator[str]:
+    return (part for _, part in walk(value, _items_and_keys, deepest=_DEEPEST) if isinstance(part, str))
+
+
+def _items_and_keys(value: Any) -> list[Part]:
+    keys = [(("member", number), key) for number, key in enumerate(value)] if isinstance(value, dict) else []
+    return [*keys, *items(value)]
+
+
+def _codes(code: types.CodeType) -> list[types.CodeType]:
+    return [code, *(inner for _, inner in nested_codes(code))]
+
+
+def _first(model: torch.nn.Module) -> Iterator[types.FunctionType]:
+    for module in model.modules():
+        for name in ("forward", "__call__"):
+            yield from functions_in(vars(module).get(name))
+            for kind in type(module).__mro__:
+                yield from functions_in(vars(kind).get(name))
+        for table in ("_forward_hooks", "_forward_pre_hooks"):
+            for hook in vars(module).get(table, {}).values():
+                yield from functions_in(hook)
+
+
+def _methods(model: torch.nn.Module) -> dict[str, list[types.FunctionType]]:
+    found: dict[str, list[types.FunctionType]] = {}
+    kinds: dict[type, None] = {}
+    for module in model.modules():
+        kinds[type(module)] = None
+        for value in _objects(vars(module)):
+            kinds[type(value)] = None
+    for base in dict.fromkeys(base for kind in kinds for base in kind.__mro__):
+        for name, member in vars(base).items():
+            functions = [each for each in functions_in(member) if is_user_file(each.__code__.co_filename)]
+            if functions:
+                found.setdefault(name, []).extend(functions)
+    return found
+
+
+def _objects(value: Any) -> Iterator[Any]:
+    """Yield the user's plain objects inside of containers and of other objects."""
+    for _, part in walk(value, _held, deepest=_DEEPEST):
+        if isinstance(part, types.MethodType):
+            yield part.__self__
+        elif not isinstance(part, _NO_OBJECTS) and is_own_object(type(part)):
+            yield part
+
+
+def _held(value: Any) -> list[Part]:
+    if isinstance(value, (dict, list, tuple, set)):
+        return items(value)
+    is_object = not isinstance(value, _NO_OBJECTS) and not callable(value) and is_own_object(type(value))
+    return parts(value) if is_object else []
+
+
+_NO_OBJECTS = (*NO_DATA, torch.Tensor, dict, list, tuple, set)
+
+
+def _named(function: types.FunctionType, methods: dict[str, list[types.FunctionType]]) -> Iterator[types.FunctionType]:
+    """Yield the values that the names in a function may refer to."""
+    codes = _codes(function.__code__)
+    for name in dict.fromkeys(name for code in codes for name in (*code.co_names, *code.co_freevars)):
+        yield from methods.get(name, ())
+        value = function.__globals__.get(name)
+        yield from functions_in(value)
+        if isinstance(value, type) and issubclass(value, torch.autograd.Function):
+            for member in vars(value).values():
+                yield from functions_in(member)

@@ -12,18 +12,15 @@ import torch
 
 from prepbench.capture.aten.leaf_operators import LeafDefinition, LeafOperators
 from prepbench.capture.statements.cuts import Cuts
-from prepbench.compile.leaves.bound import bound_statements, check_texts
-from prepbench.compile.leaves.definitions import definition_from_json
-from prepbench.compile.leaves.functions import function_from_json
-from prepbench.compile.leaves.handed_in import check_module, check_state, set_modes
+from prepbench.compile.leaves.definitions import definition_from_json, function_from_json, running
+from prepbench.compile.leaves.handed_in import bound_statements, check_module, check_state, check_texts, set_modes
 from prepbench.compile.leaves.model_leaves import ModelLeaves, needs_of
-from prepbench.compile.leaves.pieces import running
 from prepbench.errors import ArtifactError, PrepbenchError, SettingsError, sentence
 from prepbench.running.callable_module import as_module, with_forward_fn
 from prepbench.running.check_inputs import check_traced
 from prepbench.running.twin import Twin
 from prepbench.targets import Runtime
-from prepbench.targets.partitioned_runtime import FALLBACK
+from prepbench.targets.partition import FALLBACK
 
 MAX_OPERATORS = 1000
 _OPERATOR = re.compile(r"prepbench_leaf\d{0,6}\.[A-Za-z_]\w{0,2000}", re.ASCII)

@@ -11,21 +11,18 @@ import torch
 
 from prepbench.capture.aten.captured import Captured
 from prepbench.capture.aten.leaf_operators import KeepAlive, LeafDefinition, is_leaf_operator
-from prepbench.capture.statements.cut_functions import CutFunction
-from prepbench.capture.statements.cuts import Cuts
-from prepbench.capture.statements.statement_leaf import ReleasedLeaf, StatementLeaf
-from prepbench.compile.leaves.bound import bound_statements, check_texts
-from prepbench.compile.leaves.definitions import definition_to_json
-from prepbench.compile.leaves.functions import function_to_json
+from prepbench.capture.statements.cuts import Cuts, ReleasedLeaf, StatementLeaf
+from prepbench.capture.statements.outline import CutFunction
+from prepbench.compile.leaves.definitions import NoJson, definition_to_json, exported_piece, flattened, function_to_json
 from prepbench.compile.leaves.handed_in import (
+    bound_statements,
     check_module,
+    check_texts,
     class_of,
     forward_to_json,
     modes_to_json,
     state_to_json,
 )
-from prepbench.compile.leaves.pieces import exported_piece, flattened
-from prepbench.compile.leaves.values import NoJson
 from prepbench.errors import CaptureError, PrepbenchError, TargetError, sentence
 from prepbench.running.callable_module import calls_forward_fn
 from prepbench.targets import Runtime

@@ -9,9 +9,9 @@ import libcst as cst
 import numpy as np
 import torch
 
-from prepbench.fixes.cannot_fix import CannotFix
 from prepbench.fixes.kinds.kind import Kind
 from prepbench.fixes.site import Proposal, Site
+from prepbench.fixes.source_text import CannotFix
 from prepbench.fixes.syntax import Expression, atom, bare, expression, replaced, target_names, text_of, walk_here
 
 # Functions of NumPy that torch has under another name or in another form.

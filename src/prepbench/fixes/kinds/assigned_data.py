@@ -8,10 +8,10 @@ from typing import Any
 import libcst as cst
 from torch import nn
 
-from prepbench.fixes.cannot_fix import CannotFix
 from prepbench.fixes.kinds.branches import with_body
 from prepbench.fixes.kinds.kind import Kind
 from prepbench.fixes.site import Proposal, Site
+from prepbench.fixes.source_text import CannotFix
 from prepbench.fixes.syntax import (
     Statement,
     assignment,

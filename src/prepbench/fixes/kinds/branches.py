@@ -8,12 +8,12 @@ from typing import Any
 import libcst as cst
 import torch
 
-from prepbench.fixes.cannot_fix import CannotFix
 from prepbench.fixes.kinds.conditions import choice, condition_of, depends_on_data
 from prepbench.fixes.kinds.effects import is_effect
 from prepbench.fixes.kinds.kind import Kind
 from prepbench.fixes.kinds.sides import Side, side_of
 from prepbench.fixes.site import Proposal, Site
+from prepbench.fixes.source_text import CannotFix
 from prepbench.fixes.syntax import (
     Expression,
     Statement,

@@ -7,8 +7,8 @@ from functools import reduce
 
 import libcst as cst
 
-from prepbench.fixes.cannot_fix import CannotFix
 from prepbench.fixes.site import Site
+from prepbench.fixes.source_text import CannotFix
 from prepbench.fixes.syntax import Expression, atom, bare, expression, replaced, same, text_of, walk_here
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import libcst as cst
 
-from prepbench.fixes.cannot_fix import CannotFix
 from prepbench.fixes.kinds.branches import Branches, with_body
 from prepbench.fixes.kinds.conditions import choice, condition_of, depends_on_data
 from prepbench.fixes.kinds.kind import Kind
@@ -18,6 +17,7 @@ from prepbench.fixes.kinds.proven_bounds import Bound, bound_of_count, bound_of_
 from prepbench.fixes.kinds.sides import side_of
 from prepbench.fixes.proof import ASSUMED
 from prepbench.fixes.site import Limit, Proposal, Site
+from prepbench.fixes.source_text import CannotFix
 from prepbench.fixes.syntax import (
     Expression,
     Statement,

@@ -8,8 +8,8 @@ from typing import Any
 
 import libcst as cst
 
-from prepbench.fixes.cannot_fix import CannotFix
 from prepbench.fixes.site import Site
+from prepbench.fixes.source_text import CannotFix
 from prepbench.fixes.syntax import (
     Expression,
     bare,

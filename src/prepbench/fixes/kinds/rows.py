@@ -10,13 +10,13 @@ import libcst as cst
 import torch
 from torch import nn
 
-from prepbench.fixes.cannot_fix import CannotFix
 from prepbench.fixes.kinds.branches import with_body
 from prepbench.fixes.kinds.chosen_by_number import Choices
 from prepbench.fixes.kinds.kind import Kind
 from prepbench.fixes.kinds.numbers import Numbers
 from prepbench.fixes.kinds.row_sources import Rows, assigned_once, rows_of, with_rows
 from prepbench.fixes.site import Proposal, Site
+from prepbench.fixes.source_text import CannotFix
 from prepbench.fixes.syntax import (
     Expression,
     Statement,

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import libcst as cst
 import torch
 
-from prepbench.fixes.cannot_fix import CannotFix
 from prepbench.fixes.kinds.conditions import choice
 from prepbench.fixes.site import Site
+from prepbench.fixes.source_text import CannotFix
 from prepbench.fixes.syntax import (
     Expression,
     Statement,

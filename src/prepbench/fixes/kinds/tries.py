@@ -7,10 +7,10 @@ from typing import Any
 
 import libcst as cst
 
-from prepbench.fixes.cannot_fix import CannotFix
 from prepbench.fixes.kinds.effects import is_effect
 from prepbench.fixes.kinds.kind import Kind
 from prepbench.fixes.site import Proposal, Site
+from prepbench.fixes.source_text import CannotFix
 from prepbench.fixes.syntax import (
     Expression,
     Statement,

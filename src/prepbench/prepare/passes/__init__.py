@@ -5,11 +5,13 @@ A pass changes a :class:`~prepbench.prepare.model.PreparedModel` in place and re
 """
 
 from prepbench.prepare.passes.complete_signature import complete_signature_
-from prepbench.prepare.passes.decompose_activations import decompose_activations_
 from prepbench.prepare.passes.equalize import equalize_
 from prepbench.prepare.passes.fold_batch_norm import fold_batch_norm_
-from prepbench.prepare.passes.operations_to_modules import operations_to_modules_
-from prepbench.prepare.passes.remove_identity import remove_identity_
+from prepbench.prepare.passes.operations_to_modules import (
+    decompose_activations_,
+    operations_to_modules_,
+    remove_identity_,
+)
 from prepbench.prepare.passes.unroll_reused import unroll_reused_
 
 __all__ = [

@@ -13,13 +13,12 @@ import torch
 from torch import fx, nn
 
 from prepbench.prepare import modules
-from prepbench.prepare.arguments import mapped, parts
 from prepbench.prepare.kept import function_of, numbers_of, operation_text, reason_to_stay
 from prepbench.prepare.model import PreparedModel
 from prepbench.prepare.modes import with_modes
 from prepbench.prepare.modules import INPUT, ByMode, Operator
 from prepbench.prepare.operations import function_name, is_in_place, operation_of
-from prepbench.prepare.passes.graph_edits import Names, call_module, owner_of
+from prepbench.prepare.passes.graph_edits import Names, call_module, called, mapped, owner_of, parts, remove_module
 from prepbench.prepare.report import Change
 
 
@@ -272,3 +271,75 @@ def _settings(layer: Layer, args: Sequence[Any], kwargs: Mapping[str, Any]) -> d
 def _is_flag(setting: Any) -> bool:
     """Return whether a setting is ``self.training`` itself."""
     return isinstance(setting, ByMode) and (setting.train, setting.evaluate) == (True, False)
+
+
+# Remove modules that return their input in evaluation.
+
+
+_IDENTITIES = (
+    nn.Identity,
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
+
+
+def remove_identity_(model: PreparedModel) -> list[Change]:
+    """Remove ``Identity`` and dropout modules; afterwards the model has no dropout in training either."""
+    changes = []
+    for node in list(model.graph.nodes):
+        if node.op != "call_module" or type(model.get_submodule(str(node.target))) not in _IDENTITIES:
+            continue
+        source = node.all_input_nodes[0] if len(node.all_input_nodes) == 1 else None
+        if source is None or not _hookless(model.get_submodule(str(node.target))):
+            continue
+        name, kind = str(node.target), type(model.get_submodule(str(node.target))).__name__
+        why = "it returns its input" if kind == "Identity" else "it returns its input in evaluation"
+        changes.append(Change("module removed", node.name, "", "", name, f"{kind}: {why}", node.meta.get("source")))
+        node.replace_all_uses_with(source)
+        model.graph.erase_node(node)
+        remove_module(model, name)
+    return changes
+
+
+def _hookless(module: nn.Module) -> bool:
+    return not module._forward_hooks and not module._forward_pre_hooks
+
+
+# SiLU and Hardswish as primitives, for targets without kernels for them.
+
+
+def decompose_activations_(model: PreparedModel) -> list[Change]:
+    """Replace ``SiLU`` by ``x * sigmoid(x)`` and ``Hardswish`` by ``x * hardsigmoid(x)``, as modules.
+
+    Values change by rounding: the fused activations compute in one step.
+    """
+    names, changes = Names(model), []
+    for node in list(model.graph.nodes):
+        module = called(model, node)
+        if type(module) not in (nn.SiLU, nn.Hardswish) or not isinstance(node.args[0], fx.Node):
+            continue
+        kind, was, scope = type(module).__name__, str(node.target), str(node.target).rpartition(".")[0]
+        gate = nn.Sigmoid() if kind == "SiLU" else nn.Hardsigmoid()
+        product: nn.Module = modules.CLASSES["Multiply"]()
+        first = names.add(scope, type(gate).__name__.lower(), gate.train(model.training))
+        second = names.add(scope, "mul", product.train(model.training))
+        result = _gated(model, node, first, second)
+        remove_module(model, was)
+        why, source = f"{kind} is x * {first}(x) now", result.meta.get("source")
+        changes.append(Change("activation decomposed", result.name, second, "Multiply", was, why, source))
+    return changes
+
+
+def _gated(model: PreparedModel, node: fx.Node, gate: str, product: str) -> fx.Node:
+    """Replace ``node`` by ``product(x, gate(x))``."""
+    with model.graph.inserting_before(node):
+        gated = model.graph.call_module(gate, (node.args[0],))
+        result = model.graph.call_module(product, (node.args[0], gated))
+    gated.meta, result.meta = {**node.meta, "fqn": gate, "origin": None}, {**node.meta, "fqn": product}
+    node.replace_all_uses_with(result)
+    model.graph.erase_node(node)
+    return result

@@ -12,8 +12,14 @@ from torch import fx
 
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
-from prepbench.quantize.algorithms.channel_groups import ChannelGroup, channel_groups, float_weight, input_axis
-from prepbench.quantize.algorithms.channel_statistics import ChannelStatistics, measure_channels
+from prepbench.quantize.algorithms.channel_groups import (
+    ChannelGroup,
+    ChannelStatistics,
+    channel_groups,
+    float_weight,
+    input_axis,
+    measure_channels,
+)
 from prepbench.quantize.algorithms.constants import Constants, bias_of
 from prepbench.quantize.layer_nodes import LayerNode
 from prepbench.settings import QuantizationSettings

@@ -12,7 +12,7 @@ from torch import fx
 
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
-from prepbench.quantize.algorithms.channel_statistics import ChannelStatistics, measure_channels
+from prepbench.quantize.algorithms.channel_groups import ChannelStatistics, measure_channels
 from prepbench.quantize.algorithms.constants import (
     Constants,
     add_constant,

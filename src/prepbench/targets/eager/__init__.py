@@ -11,10 +11,8 @@ import torch
 from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, EagerDeployment
 from prepbench.storage import write_file
-from prepbench.targets.base import NO_LEAVES, Lowering, Runtime, Target
-from prepbench.targets.capabilities import NO_RECURRENT, NO_TRANSPOSED
-from prepbench.targets.eager.profiling import kernel_times, layers_of
-from prepbench.targets.kernel_times import KernelTimes, layers_from_text, layers_to_text
+from prepbench.targets.base import NO_LEAVES, NO_RECURRENT, NO_TRANSPOSED, Lowering, Runtime, Target
+from prepbench.targets.kernel_times import KernelTimes, kernel_times, layers_from_text, layers_of, layers_to_text
 from prepbench.targets.programs import load_program, save_program, written_buffers
 
 _LAYERS = "layers.json"

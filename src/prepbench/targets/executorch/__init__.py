@@ -15,14 +15,12 @@ from prepbench.errors import InputError, TargetError
 from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, ExecuTorchDeployment
 from prepbench.storage import KeptFolder
-from prepbench.targets.base import NO_LEAVES, Lowering, Runtime, Target
-from prepbench.targets.capabilities import NO_RECURRENT, NO_TABLES, NO_TRANSPOSED
+from prepbench.targets.base import NO_LEAVES, NO_RECURRENT, NO_TABLES, NO_TRANSPOSED, Lowering, Runtime, Target
 from prepbench.targets.executorch.layers import NO_LAYERS, InstructionLayers, read_layers
 from prepbench.targets.executorch.lower import in_order, to_pte, without_kernel
-from prepbench.targets.executorch.profiling import kernel_times
-from prepbench.targets.executorch.quiet import check_loads, quiet
+from prepbench.targets.executorch.profiling import check_loads, kernel_times, quiet
 from prepbench.targets.kernel_times import KernelTimes
-from prepbench.targets.state import check_stateless
+from prepbench.targets.programs import check_stateless
 
 FILE, LAYERS = "model.pte", "layers.json"
 

@@ -22,24 +22,19 @@ from torch import fx
 
 from prepbench._torch_compat import pytree
 from prepbench._torch_compat.checks import needed_for
-from prepbench._torch_compat.number_analysis import is_unbounded
 from prepbench._torch_compat.operators import OpOverload, schema_of
-from prepbench._torch_compat.sizes import exact_zero_one
-from prepbench.capture.aten.export_again import dynamic_sizes
-from prepbench.capture.sizes.sample_sizes import value_at
+from prepbench._torch_compat.sizes import exact_zero_one, is_unbounded
+from prepbench.capture.aten.export_program import dynamic_sizes
+from prepbench.capture.sizes.dynamic_axes import value_at
 from prepbench.errors import TargetError, sentence
 from prepbench.internal_errors import raise_if_internal
 from prepbench.patching import patched_item
 from prepbench.running.source_lines import place_in_stack_trace
-from prepbench.targets.decompose import attention, decompose
+from prepbench.targets.decompose import attention, decompose, grouped_products
 from prepbench.targets.dynamic_sizes import computed_from_sizes
 from prepbench.targets.executorch.layers import InstructionLayers, instruction_layers, layers_by_handle
-from prepbench.targets.executorch.partitioner import partitioner
-from prepbench.targets.executorch.replaced import REPLACED
-from prepbench.targets.executorch.weights import fit_to_xnnpack
-from prepbench.targets.grouped import grouped_products
-from prepbench.targets.plain_tensors import plain_tensor
-from prepbench.targets.programs import _storage_of
+from prepbench.targets.executorch.replaced import REPLACED, fit_to_xnnpack
+from prepbench.targets.programs import _storage_of, plain_tensor
 from prepbench.targets.weights import lowered_program
 
 Program = torch.export.ExportedProgram
@@ -248,6 +243,8 @@ _FUNCTIONS = (types.BuiltinFunctionType, types.FunctionType)
 def _edge(program: Program) -> Any:
     with needed_for("lowering to ExecuTorch", "executorch"):
         from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
+
+        from prepbench.targets.executorch.xnnpack_configs import partitioner
 
     # operators without a kernel are found later, with the module that they are in
     config = EdgeCompileConfig(_check_ir_validity=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from executorch.backends.xnnpack.partition.config import ALL_PARTITIONER_CONFIGS
 from executorch.backends.xnnpack.partition.config.gemm_configs import ConvolutionConfig, LinearConfig
 from executorch.backends.xnnpack.partition.config.generic_node_configs import (
     ConstantPadConfig,
@@ -12,10 +13,11 @@ from executorch.backends.xnnpack.partition.config.generic_node_configs import (
     UnsqueezeCopyConfig,
 )
 from executorch.backends.xnnpack.partition.config.xnnpack_config import ConfigPrecisionType
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.backends.xnnpack.utils.quant_utils import is_dequant, is_quant, tag_as_implicit_q_dq
 from torch import fx
 
-from prepbench.targets.executorch.weights import has_dynamic_sizes, is_between_quantizers
+from prepbench.targets.executorch.replaced import has_dynamic_sizes, is_between_quantizers
 
 Program = torch.export.ExportedProgram
 
@@ -71,3 +73,8 @@ REPLACED = {
     MeanDimConfig: Mean,
     ConstantPadConfig: Pad,
 }
+
+
+def partitioner() -> Any:
+    """Return the partitioner for a program whose weights ``fit_to_xnnpack`` has rewritten."""
+    return XnnpackPartitioner(configs=[REPLACED.get(config, config) for config in ALL_PARTITIONER_CONFIGS])

@@ -14,21 +14,19 @@ import torch
 
 from prepbench._torch_compat.inductor import compile_package, find_cpp_compiler, inductor_options
 from prepbench._torch_compat.scans import scans_in
-from prepbench.capture.aten.export_again import traced_alike
+from prepbench.capture.aten.export_program import traced_alike
 from prepbench.errors import ArtifactError, MissingPackageError, TargetError, sentence
 from prepbench.internal_errors import raise_if_internal
 from prepbench.patching import logs_dropped_here, warnings_ignored_here
 from prepbench.quantize import Constraint, Placement, why_reduce_range
 from prepbench.settings import DeploymentSettings, InductorDeployment
 from prepbench.storage import KeptFolder, temporary_folder
-from prepbench.targets.base import NO_LEAVES, Lowering, Runtime, Target
-from prepbench.targets.capabilities import NO_RECURRENT, NO_TABLES, NO_TRANSPOSED
+from prepbench.targets.base import NO_LEAVES, NO_RECURRENT, NO_TABLES, NO_TRANSPOSED, Lowering, Runtime, Target
 from prepbench.targets.inductor.package import Package, write_dim_orders
 from prepbench.targets.inductor.passes import fit_to_inductor
 from prepbench.targets.inductor.profiling import OPTIONS, kernel_times
 from prepbench.targets.kernel_times import KernelTimes
-from prepbench.targets.programs import GRAPH, load_program, save_program
-from prepbench.targets.state import check_kept_state
+from prepbench.targets.programs import GRAPH, check_kept_state, load_program, save_program
 
 FILE = "model.pt2"
 

@@ -37,7 +37,7 @@ def fit_to_inductor(program: Program) -> Program:
     Returns:
         The rewritten program, or ``program`` itself where no pass applies.
     """
-    from prepbench.quantize.blocks import decompose_blocks
+    from prepbench.quantize.rows import decompose_blocks
 
     program = decompose(decompose_blocks(program), _POOLING)
     module = program.module(check_guards=False)

@@ -14,8 +14,7 @@ from torch import fx
 
 from prepbench._torch_compat.inductor import kernel_events
 from prepbench.quantize.layer_nodes import WEIGHTED
-from prepbench.targets.eager.profiling import layers_of
-from prepbench.targets.kernel_times import KernelTime, KernelTimes, mean_call, placed
+from prepbench.targets.kernel_times import KernelTime, KernelTimes, layers_of, mean_call, placed
 
 # options with which kernels say when they run, and the package where they come from
 OPTIONS = {"cpp.enable_kernel_profile": True, "trace.provenance_tracking_level": 1}

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 
 from prepbench.targets.complex_numbers import with_real_numbers
-from prepbench.targets.decompose import attention, decompose
+from prepbench.targets.decompose import attention, decompose, grouped_products
 from prepbench.targets.dynamic_sizes import computed_from_sizes
-from prepbench.targets.grouped import grouped_products
 from prepbench.targets.pooling import average_pool, is_mean, maximum_pool
 
 Program = torch.export.ExportedProgram

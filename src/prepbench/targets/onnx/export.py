@@ -25,16 +25,20 @@ from prepbench._torch_compat.onnx_exporter import (
 )
 from prepbench._torch_compat.programs import without_guards
 from prepbench._torch_compat.sizes import forget_pending_sizes
-from prepbench.capture.aten.export_again import traced_alike
+from prepbench.capture.aten.export_program import traced_alike
 from prepbench.errors import TargetError, sentence
 from prepbench.freed_memory import give_back
 from prepbench.internal_errors import raise_if_internal
 from prepbench.patching import logs_dropped_here, output_here, warnings_ignored_here
 from prepbench.targets.base import Lowering
 from prepbench.targets.onnx.decompose import decompose_for_onnx
-from prepbench.targets.onnx.finish import forget_origin, type_by_zero_point, write_dropout_out
-from prepbench.targets.onnx.layers import write_layers
-from prepbench.targets.onnx.narrow_ranges import clamp_narrow_ranges
+from prepbench.targets.onnx.finish import (
+    clamp_narrow_ranges,
+    forget_origin,
+    type_by_zero_point,
+    write_dropout_out,
+    write_layers,
+)
 from prepbench.targets.onnx.translations import OPSET, translations
 from prepbench.targets.onnx.weights import (
     add_initializer,

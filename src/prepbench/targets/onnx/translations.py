@@ -10,10 +10,7 @@ from typing import Any
 
 import torch
 
-import prepbench.capture.sizes.recurrent
-import prepbench.quantize.blocks
-import prepbench.quantize.dynamic_lstm  # noqa: F401 (these three define the operators)
-from prepbench._torch_compat.number_analysis import SQRT
+from prepbench._torch_compat.sizes import SQRT
 
 # the first version with integers of 4 and 16 bits and with scales for blocks
 OPSET = 21

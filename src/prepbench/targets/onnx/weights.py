@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -153,3 +156,273 @@ def _integer(name: str, value: int) -> Any:
     import onnx_ir
 
     return onnx_ir.AttrInt64(name, value)
+
+
+# Integer embedding tables: only the looked-up rows are unpacked.
+
+
+# sizes of blocks that ``MatMulNBits`` takes
+_BLOCKS = (256, 128, 64, 32, 16)
+
+
+def look_up_integers(model: Any) -> None:
+    """Look rows up before dequantizing them, in place.
+
+    ONNX Runtime would dequantize the whole table in each call. Integers from -8 to 7 are stored as two in a byte, and
+    where a product multiplies by the same table, ``MatMulNBits`` reads the same bytes.
+
+    Args:
+        model: an ``onnx_ir.Model``.
+    """
+    for node in list(model.graph):
+        table = constant_of(node.inputs[0]) if node.op_type == "DequantizeLinear" else None
+        lookups = [user for user, index in node.outputs[0].uses() if _is_lookup(user, index)]
+        if table is None or table.ndim != 2 or not lookups or node.outputs[0].is_graph_output():
+            continue
+        products = _products(node)
+        stored = _stored(model, node, table.astype(np.int8), shared=bool(products))
+        for lookup in lookups:
+            _replace(model, lookup, _rows(model, stored, lookup))
+        if stored.is_shared:
+            _share(model, products, stored)
+        if not node.outputs[0].uses():
+            model.graph.remove(node, safe=True)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A table in its stored form.
+
+    Attributes:
+        integers: int8 of shape (rows, columns); or uint8 of shape (rows, blocks, bytes of a block), the integers with
+            ``middle`` added.
+        scale: float32 of shape (rows, blocks).
+        zero_point: likewise; None for none.
+        columns: of the table.
+        middle: the offset of the bytes.
+        bits: 4 or 8.
+        is_shared: whether the bytes are as ``MatMulNBits`` reads them, and read by it.
+    """
+
+    integers: Any
+    scale: Any
+    zero_point: Any
+    columns: int
+    middle: int
+    bits: int
+    is_shared: bool
+
+
+def _stored(model: Any, node: Any, table: np.ndarray[Any, Any], *, shared: bool) -> _Table:
+    """Return the table, if its integers and scales are initializers."""
+    name = node.inputs[0].name
+    scale = constant_of(node.inputs[1])
+    zero = constant_of(node.inputs[2]) if len(node.inputs) > 2 else None
+    if scale.ndim < 2:
+        scale = np.broadcast_to(scale.reshape(-1, 1), (len(table), 1))
+        zero = None if zero is None else np.broadcast_to(zero.reshape(-1, 1), scale.shape)
+    zero = None if zero is None or not zero.any() else zero.astype(np.float32)
+    columns = table.shape[1]
+    block = columns // scale.shape[1]
+    if shared and block not in _BLOCKS:
+        block = next((size for size in _BLOCKS if block % size == 0), 0)
+        shared = block > 0
+        repeats = columns // block // scale.shape[1] if shared else 1
+        scale, zero = (None if value is None else np.repeat(value, repeats, axis=1) for value in (scale, zero))
+    bits = 4 if table.min() >= -8 and table.max() <= 7 and (columns // scale.shape[1]) % 2 == 0 else 8
+    integers, middle = node.inputs[0], 0
+    if shared or bits == 4:
+        middle = 2 ** (bits - 1)
+        packed = (table.astype(np.int16) + middle).astype(np.uint8).reshape(len(table), scale.shape[1], -1)
+        if bits == 4:
+            packed = packed[..., 0::2] | (packed[..., 1::2] << 4)
+        integers = add_initializer(model, f"{name}_table", np.ascontiguousarray(packed))
+    return _Table(
+        integers,
+        add_initializer(model, f"{name}_scales", np.ascontiguousarray(scale)),
+        None if zero is None else add_initializer(model, f"{name}_zeros", np.ascontiguousarray(zero)),
+        columns,
+        middle,
+        bits,
+        shared,
+    )
+
+
+def _is_lookup(user: Any, index: int) -> bool:
+    return user.op_type == "Gather" and index == 0 and user.attributes.get_int("axis", 0) == 0
+
+
+def _rows(model: Any, table: _Table, lookup: Any) -> list[Any]:
+    """Return the nodes that compute the result of a lookup, in order."""
+    import onnx_ir
+
+    nodes: list[Any] = []
+
+    def add(kind: str, *inputs: Any, **attributes: Any) -> Any:
+        nodes.append(onnx_ir.node(kind, list(inputs), attributes=attributes))
+        return nodes[-1].outputs[0]
+
+    def constant(name: str, value: Any) -> Any:
+        return add_initializer(model, f"{table.integers.name}_{name}", value)
+
+    index = lookup.inputs[1]
+    rank = len(index.shape)
+    blocks = table.scale.const_value.shape[1]
+    found = add("Gather", table.integers, index, axis=0)
+    if table.bits == 4:
+        parts = [
+            add("Unsqueeze", part, constant("last", np.array([-1])))
+            for part in (
+                add("BitwiseAnd", found, constant("mask", np.array(15, np.uint8))),
+                add("BitShift", found, constant("shift", np.array(4, np.uint8)), direction="RIGHT"),
+            )
+        ]
+        found = add("Concat", *parts, axis=-1)
+    found = add("Reshape", found, constant("blocks", np.array([0] * rank + [blocks, table.columns // blocks])))
+    found = add("Cast", found, to=int(onnx_ir.DataType.FLOAT))
+    if table.middle:
+        found = add("Sub", found, constant("middle", np.array(table.middle, np.float32)))
+    last = constant("each", np.array([-1]))
+    if table.zero_point is not None:
+        found = add("Sub", found, add("Unsqueeze", add("Gather", table.zero_point, index, axis=0), last))
+    found = add("Mul", found, add("Unsqueeze", add("Gather", table.scale, index, axis=0), last))
+    add("Reshape", found, constant("columns", np.array([0] * rank + [table.columns])))
+    return nodes
+
+
+def _replace(model: Any, lookup: Any, nodes: list[Any]) -> None:
+    import onnx_ir
+
+    old, new = lookup.outputs[0], nodes[-1].outputs[0]
+    new.shape, new.dtype = old.shape, old.dtype
+    name, is_output = old.name, old.is_graph_output()
+    model.graph.insert_before(lookup, nodes)
+    onnx_ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+    model.graph.remove(lookup, safe=True)
+    if is_output:
+        new.name = name
+
+
+def _products(node: Any) -> dict[Any, list[Any]]:
+    """Return the products that multiply by the transposed table, by the node that transposes it."""
+    found = {}
+    for turn, _ in node.outputs[0].uses():
+        users = [user for user, _ in turn.outputs[0].uses()]
+        is_inside = turn.op_type == "Transpose" and not turn.outputs[0].is_graph_output()
+        if is_inside and all(user.op_type == "MatMul" and user.inputs[1] is turn.outputs[0] for user in users):
+            found[turn] = users
+    return found
+
+
+def _share(model: Any, products: Mapping[Any, Sequence[Any]], table: _Table) -> None:
+    """Make products read the bytes of the lookup table."""
+    import onnx_ir
+
+    rows, blocks, _ = table.integers.const_value.shape
+    attributes = {"K": table.columns, "N": rows, "bits": table.bits, "block_size": table.columns // blocks}
+    zeros = _packed_zeros(model, table)
+    model.graph.opset_imports.setdefault("com.microsoft", 1)
+    for turn, users in products.items():
+        for product in users:
+            operands = [product.inputs[0], table.integers, table.scale, *zeros]
+            node = onnx_ir.node("MatMulNBits", operands, attributes=attributes, domain="com.microsoft")
+            _replace(model, product, [node])
+        model.graph.remove(turn, safe=True)
+
+
+def _packed_zeros(model: Any, table: _Table) -> list[Any]:
+    if table.zero_point is None:
+        return []
+    zeros = (table.zero_point.const_value.numpy() + table.middle).astype(np.uint8)
+    if table.bits == 4:
+        zeros = np.pad(zeros, ((0, 0), (0, zeros.shape[1] % 2)))
+        zeros = zeros[:, 0::2] | (zeros[:, 1::2] << 4)
+    return [add_initializer(model, f"{table.integers.name}_packed_zeros", np.ascontiguousarray(zeros))]
+
+
+# What an ONNX file stores: read from the file itself, without its weights.
+
+
+def stored_bits(file: Path) -> dict[str, int]:
+    """Return the bits of each constant in a file, by name; weights may lie beside it, and are not read.
+
+    Numbers of 4 bits take half a byte each.
+    """
+    import onnx
+
+    model = onnx.load(str(file), load_external_data=False)
+    return {one.name: math.prod(one.dims) * _bits(one.data_type) for one in model.graph.initializer}
+
+
+def _bits(data_type: int) -> int:
+    """Return the bits of one number of a type."""
+    import onnx
+
+    name = onnx.TensorProto.DataType.Name(data_type)  # such as INT4
+    if name == "STRING":
+        return 0
+    few = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
+    return few.get(name) or int(onnx.helper.tensor_dtype_to_np_dtype(data_type).itemsize) * 8
+
+
+# Other names for the inputs and outputs of an ONNX file.
+
+
+def rename_ends(file: Path, inputs: Mapping[str, str], outputs: Sequence[str]) -> None:
+    """Rename inputs and outputs of a file, in place; those in bfloat16 become float32, for NumPy arrays.
+
+    Weights beside the file stay as they are.
+
+    Args:
+        file: the ONNX file.
+        inputs: new names by the old ones.
+        outputs: new names in order.
+    """
+    import onnx_ir
+
+    model: Any = onnx_ir.load(file)
+    for value in list(model.graph.inputs):
+        name = inputs.get(value.name, value.name)
+        value.name = f"{name} inside"  # outputs may have the name for now
+        if value.dtype == onnx_ir.DataType.BFLOAT16:
+            _widen_input(model, value)
+    for place, name in enumerate(outputs):
+        _name_output(model, place, name)
+    for value in model.graph.inputs:
+        value.name = value.name.removesuffix(" inside")
+    names = model.metadata_props.get("prepbench.inputs", "").split("\n")
+    model.metadata_props["prepbench.inputs"] = "\n".join(inputs.get(name, name) for name in names)
+    onnx_ir.save(model, file)
+
+
+def _widen_input(model: Any, value: Any) -> None:
+    import onnx_ir
+
+    uses = list(value.uses())
+    cast = onnx_ir.node("Cast", [value], attributes={"to": onnx_ir.DataType.BFLOAT16})
+    inside = cast.outputs[0]
+    inside.dtype, inside.shape = onnx_ir.DataType.BFLOAT16, value.shape
+    for node, place in uses:
+        node.replace_input_with(place, inside)
+    model.graph.insert_before(model.graph[0], cast)
+    value.dtype = onnx_ir.DataType.FLOAT
+
+
+def _name_output(model: Any, place: int, name: str) -> None:
+    """Name an output; one that has other roles, or is in bfloat16, becomes a separate value."""
+    import onnx_ir
+
+    value = model.graph.outputs[place]
+    before = list(model.graph.outputs)[:place]
+    is_narrow = value.dtype == onnx_ir.DataType.BFLOAT16
+    if not is_narrow and not value.is_graph_input() and not any(value is other for other in before):
+        value.name = name
+        return
+    to = {"to": onnx_ir.DataType.FLOAT} if is_narrow else {}
+    node = onnx_ir.node("Cast" if is_narrow else "Identity", [value], attributes=to)
+    made = node.outputs[0]
+    made.dtype, made.shape, made.name = onnx_ir.DataType.FLOAT if is_narrow else value.dtype, value.shape, name
+    if value.name == name:
+        value.name = f"{name} inside"
+    model.graph.append(node)
+    model.graph.outputs[place] = made

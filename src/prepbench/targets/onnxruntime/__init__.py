@@ -19,15 +19,13 @@ from prepbench.storage import KeptFolder
 from prepbench.targets.base import NO_LEAVES, EndNames, Lowering, Runtime
 from prepbench.targets.kernel_times import KernelTimes, layers_from_text
 from prepbench.targets.onnx.export import FILE, export_onnx
-from prepbench.targets.onnx.layers import LAYERS
-from prepbench.targets.onnx.saved import check_saved
-from prepbench.targets.onnx.tables import look_up_integers, rename_ends, stored_bits
-from prepbench.targets.onnx.target import OnnxTarget
+from prepbench.targets.onnx.finish import LAYERS
+from prepbench.targets.onnx.target import OnnxTarget, check_saved
+from prepbench.targets.onnx.weights import look_up_integers, rename_ends, stored_bits
 from prepbench.targets.onnxruntime.empty_batches import fill_empty_batches
 from prepbench.targets.onnxruntime.profiling import kernel_times
-from prepbench.targets.onnxruntime.session import open_session
-from prepbench.targets.onnxruntime.values import Session, public_value
-from prepbench.targets.plain_tensors import plain_tensor
+from prepbench.targets.onnxruntime.values import Session, open_session, public_value
+from prepbench.targets.programs import plain_tensor
 
 
 class OnnxRuntime(Runtime):

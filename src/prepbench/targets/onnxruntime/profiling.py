@@ -9,7 +9,7 @@ from typing import Any
 
 from prepbench.storage import temporary_folder
 from prepbench.targets.kernel_times import KernelTime, KernelTimes, layer_of, mean_call, placed
-from prepbench.targets.onnxruntime.session import open_session
+from prepbench.targets.onnxruntime.values import open_session
 
 _KERNEL, _CALL, _NODE = "_kernel_time", "model_run", "Node"
 _FUSED = "fused "

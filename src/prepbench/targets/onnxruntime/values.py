@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -42,7 +43,7 @@ class Session:
         """Return the results for inputs in the order of their names; several threads may call it at once.
 
         Args:
-            tensors: as :func:`prepbench.targets.plain_tensors.plain_tensor` gives them.
+            tensors: as :func:`prepbench.targets.programs.plain_tensor` gives them.
         """
         if not shares_memory():
             values = {name: _value(tensor) for name, tensor in zip(self._inputs, tensors, strict=True)}
@@ -120,3 +121,25 @@ def _copied(value: Any) -> torch.Tensor:
             f"This ONNX Runtime hands out no results of type {value.data_type()}: {sentence(error)} Install a version "
             "that shares memory (onnxruntime 1.22 to 1.32 do), or compile model.float()."
         ) from error
+
+
+# ONNX Runtime sessions on prepbench's own files.
+
+
+# By default it gives convolutions and linear layers on integers 8-bit weights with one scale for all channels, also
+# where these weights are floats because the layer was to stay in float.
+_DISABLED = ("WeightBiasQuantization",)
+
+
+def open_session(file: Path, options: Any) -> Any:
+    """Return a session on the CPU that keeps layers in float which are in float in the file.
+
+    Args:
+        file: the ONNX file.
+        options: an ``onnxruntime.SessionOptions``.
+    """
+    import onnxruntime
+
+    return onnxruntime.InferenceSession(
+        str(file), options, providers=["CPUExecutionProvider"], disabled_optimizers=list(_DISABLED)
+    )

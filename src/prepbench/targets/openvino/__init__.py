@@ -20,23 +20,21 @@ from prepbench.storage import KeptFolder, temporary_folder
 from prepbench.targets.base import NO_LEAVES, EndNames, Lowering, Runtime
 from prepbench.targets.kernel_times import KernelTimes, layers_from_text
 from prepbench.targets.onnx.export import export_onnx
-from prepbench.targets.onnx.layers import LAYERS
-from prepbench.targets.onnx.narrow_ranges import clip_before_quantizers, has_narrow_ranges
-from prepbench.targets.onnx.requirements import unsupported_nodes
-from prepbench.targets.onnx.target import OnnxTarget
+from prepbench.targets.onnx.finish import LAYERS, clip_before_quantizers, has_narrow_ranges
+from prepbench.targets.onnx.target import OnnxTarget, unsupported_nodes
 from prepbench.targets.openvino.exact_operators import (
+    check_right,
     is_all_integer,
     keep_extremes_in_floats,
     keep_indices_inside,
     keep_order_of_equals,
     keep_small_exponentials,
     multiplies_few_bits,
+    wrong_nodes,
 )
 from prepbench.targets.openvino.profiling import kernel_times, named_operations
 from prepbench.targets.openvino.quantizers import add_biases, hoist_quantizers, multiply_rows, use_signed_integers
-from prepbench.targets.openvino.requests import Requests, rename_ends
-from prepbench.targets.openvino.tensors import check_dtypes, to_openvino
-from prepbench.targets.openvino.unsupported import check_right, wrong_nodes
+from prepbench.targets.openvino.requests import Requests, check_dtypes, rename_ends, to_openvino
 
 _CHANGES = (
     clip_before_quantizers, use_signed_integers, hoist_quantizers, keep_extremes_in_floats, add_biases, multiply_rows,
