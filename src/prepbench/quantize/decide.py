@@ -12,7 +12,6 @@ from torch import fx
 
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback
-from prepbench.quantize.dynamic_lstm import in_integers
 from prepbench.quantize.floors import Floors, Score
 from prepbench.quantize.input_hessians import fitting_schemes
 from prepbench.quantize.integer_program import Limit, Shared, cheapest
@@ -23,11 +22,11 @@ from prepbench.quantize.observed import (
     remove_observers,
     restore_biases,
     set_mode,
-    simulate,
 )
 from prepbench.quantize.output_noise import OutputNoise, estimate_output_noise
 from prepbench.quantize.plan import Plan
 from prepbench.quantize.predictions import ScoreSum, logits_of
+from prepbench.quantize.simulate import QuantizedRun, changes_of
 from prepbench.quantize.statistics import Statistics
 from prepbench.quantize.weights import WeightScheme
 from prepbench.running.sqnr import Powers
@@ -375,18 +374,14 @@ def simulated_score(
     """Return how far the model is from float when quantized by ``plan``: SQNR of the worst floating-point output.
 
     Args:
-        graph: observed and calibrated; its observers are in the mode ``"pass"`` afterwards.
+        graph: observed and calibrated; its observers are in the mode ``"pass"``.
         samples: calls of the graph.
         expected: the outputs in float for each sample.
         plan: the quantized values and weights.
         logits: the outputs that predict tokens.
     """
-    total = ScoreSum(logits)
-    simulate(graph, plan)
-    try:
-        with torch.no_grad(), in_integers(graph, plan.dynamic):
-            for sample, right in zip(samples, expected, strict=True):
-                total.add(right, sample.call(graph))
-    finally:
-        set_mode(graph, "pass")
+    total, changes = ScoreSum(logits), changes_of(graph, plan)
+    with torch.no_grad():
+        for sample, right in zip(samples, expected, strict=True):
+            total.add(right, QuantizedRun(graph, changes).run(*sample.args))
     return total.score

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import fx
@@ -53,23 +51,10 @@ def has_integer_kernel(layer: LayerNode) -> bool:
 
 def use_integers(graph: fx.GraphModule, names: Sequence[str]) -> None:
     """Make the LSTM nodes of these names compute in integers, in place."""
-    _exchange(graph, dict.fromkeys(names, OPERATOR))
-
-
-@contextmanager
-def in_integers(graph: fx.GraphModule, names: Sequence[str]) -> Iterator[None]:
-    """Make the LSTM nodes of these names compute in integers inside the block."""
-    use_integers(graph, names)
-    try:
-        yield
-    finally:
-        _exchange(graph, dict.fromkeys(names, _FLOAT))
-
-
-def _exchange(graph: fx.GraphModule, targets: Mapping[str, Any]) -> None:
-    if targets:
+    if names:
         for node in graph.graph.nodes:
-            node.target = targets.get(node.name, node.target)
+            if node.name in names:
+                node.target = OPERATOR
         graph.recompile()
 
 

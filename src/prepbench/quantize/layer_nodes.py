@@ -126,18 +126,6 @@ class LayerNode:
         given = args[self.weight_index]
         return [given[place] for place in self._places(given)] if self.is_recurrent else [given]
 
-    def with_weights(self, args: Sequence[Any], weights: Sequence[Any]) -> list[Any]:
-        """Return a call's arguments with other weights at these positions."""
-        result = list(args)
-        if self.is_recurrent:
-            given = list(args[self.weight_index])
-            for place, weight in zip(self._places(given), weights, strict=True):
-                given[place] = weight
-            result[self.weight_index] = given
-        else:
-            (result[self.weight_index],) = weights
-        return result
-
     def _places(self, given: Sequence[Any]) -> list[int]:
         return matrices(len(given), self.node.meta["val"][1].shape[0])
 

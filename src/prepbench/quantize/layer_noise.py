@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import functools
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -11,10 +12,9 @@ from torch import fx
 
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback
-from prepbench.quantize.dynamic_lstm import OPERATOR
 from prepbench.quantize.layer_nodes import LayerNode
-from prepbench.quantize.observed import observer_of
 from prepbench.quantize.plan import Plan
+from prepbench.quantize.simulate import Measuring, Trial, as_tuple, first_states, observed_inputs, rounded_weights
 from prepbench.quantize.statistics import Statistics, noise_key
 from prepbench.quantize.weights import WeightScheme
 from prepbench.running.sqnr import Powers, powers
@@ -163,91 +163,44 @@ def _run(
     progress: ProgressCallback,
     dynamic: Collection[str],
 ) -> None:
+    trials: dict[str, list[Trial]] = {}
+    nodes = {node.name: node for node in graph.graph.nodes if node.name in candidates}
+    for name, (layer, schemes) in candidates.items():
+        inputs = observed_inputs(graph, layer, nodes[name])
+        for scheme in schemes:
+            rounded = rounded_weights(graph, layer, nodes[name], scheme, is_dynamic=name in dynamic)
+            noise = result.noise.setdefault(name, {}).setdefault(scheme, LayerNoise())
+            add = functools.partial(noise.add, channels=layer.channels)
+            trials.setdefault(name, []).append((replace(rounded, operands=inputs), add))
     progress(Progress("measure", 0, len(samples)))
     with torch.no_grad():
-        runner = _Runner(graph, candidates, result, dynamic)
+        runner = _Counting(graph, trials, {name: layer for name, (layer, _) in candidates.items()}, result)
         for done, sample in enumerate(samples, start=1):
             result.outputs.append(as_tuple(runner.run(*sample.args)))
             progress(Progress("measure", done, len(samples)))
 
 
-class _Runner(fx.Interpreter):
-    """Runs the graph and, at each layer, the layer again on operands that its observers have quantized."""
+class _Counting(Measuring):
+    """Measures layers, and counts their multiplications."""
 
     def __init__(
         self,
         graph: fx.GraphModule,
-        candidates: Mapping[str, tuple[LayerNode, Sequence[WeightScheme]]],
+        trials: Mapping[str, Sequence[Trial]],
+        layers: Mapping[str, LayerNode],
         result: MeasuredLayers,
-        dynamic: Collection[str],
     ) -> None:
-        super().__init__(graph)
-        self._candidates = candidates
+        super().__init__(graph, trials)
+        self._layers = layers
         self._result = result
-        self._dynamic = dynamic
 
     def run_node(self, n: fx.Node) -> Any:
         output = super().run_node(n)
-        if n.name in self._candidates and isinstance(right := first_states(output), torch.Tensor) and right.numel():
-            self._measure(n, right)
+        layer, right = self._layers.get(n.name), first_states(output)
+        if layer is not None and isinstance(right, torch.Tensor) and right.numel():
+            operands, _ = self.fetch_args_kwargs_from_env(n)
+            places = operands[layer.input_index] if layer.is_transposed else right
+            each = sum(weight.numel() for weight in layer.weight_operands(operands))
+            work = 0 if layer.is_lookup else places.numel() // max(1, places.shape[layer.channels]) * each
+            self._result.multiplications[n.name] = self._result.multiplications.get(n.name, 0) + work
         return output
-
-    def _measure(self, node: fx.Node, right: torch.Tensor) -> None:
-        layer, schemes = self._candidates[node.name]
-        args, kwargs = self.fetch_args_kwargs_from_env(node)
-        operands = list(args)
-        for index, argument in enumerate(node.args):
-            observer = observer_of(self.module, argument)
-            if observer is not None and index != layer.weight_index:
-                operands[index] = observer.simulate(operands[index])
-        places = operands[layer.input_index] if layer.is_transposed else right
-        each = sum(weight.numel() for weight in layer.weight_operands(operands))
-        work = 0 if layer.is_lookup else places.numel() // max(1, places.shape[layer.channels]) * each
-        self._result.multiplications[node.name] = self._result.multiplications.get(node.name, 0) + work
-        noise = self._result.noise.setdefault(node.name, {})
-        found = rounded_outputs(self.module, layer, node, operands, kwargs, schemes, node.name in self._dynamic)
-        for scheme, got in zip(schemes, found, strict=True):
-            noise.setdefault(scheme, LayerNoise()).add(right, got, layer.channels)
-
-
-def rounded_outputs(
-    graph: torch.nn.Module,
-    layer: LayerNode,
-    node: fx.Node,
-    operands: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    schemes: Iterable[WeightScheme],
-    is_dynamic: bool,
-) -> Iterator[torch.Tensor]:
-    """Yield a layer's outputs with weights in integers, one scheme after the other.
-
-    Args:
-        graph: with the observers of the weights.
-        layer: the layer.
-        node: its node in this graph.
-        operands: the operands of the node, the weights in float.
-        kwargs: likewise.
-        schemes: how weights are rounded.
-        is_dynamic: whether the layer finds the range of its input in each call.
-    """
-    weights = layer.weight_operands(operands)
-    target = OPERATOR if is_dynamic else node.target
-    assert callable(target)
-    found = [observer_of(graph, operand).found for operand in layer.weight_operands(node.args)]
-    for scheme in schemes:
-        rounded = [
-            rows.rows(layer.axis, scheme).floats(weight, layer.axis)
-            for rows, weight in zip(found, weights, strict=True)
-        ]
-        result: torch.Tensor = first_states(target(*layer.with_weights(operands, rounded), **kwargs))
-        yield result
-
-
-def first_states(output: Any) -> Any:
-    """Return a layer's output; where a recurrent one returns its last states, too, only the states of all steps."""
-    return output[0] if isinstance(output, tuple) else output
-
-
-def as_tuple(outputs: Any) -> tuple[Any, ...]:
-    """Return a graph's output as a tuple, also a single value."""
-    return tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)

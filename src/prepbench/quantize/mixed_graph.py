@@ -10,25 +10,25 @@ import functools
 import operator
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx
 
 from prepbench.inputs import Sample
-from prepbench.jobs import Progress, ProgressCallback, check_cancelled, report_nothing
+from prepbench.jobs import Progress, ProgressCallback, report_nothing
 from prepbench.quantize.calibration import learn
 from prepbench.quantize.dynamic_lstm import OPERATOR
 from prepbench.quantize.floors import Score
 from prepbench.quantize.input_hessians import fitting_schemes, round_by_inputs
 from prepbench.quantize.layer_nodes import LayerNode, parameter_of
-from prepbench.quantize.layer_noise import LayerNoise, as_tuple, chosen_samples, first_states
+from prepbench.quantize.layer_noise import LayerNoise, chosen_samples
 from prepbench.quantize.observed import LARGEST_BIAS
 from prepbench.quantize.placement import Placement
-from prepbench.quantize.plan import Edge, Plan, activation_spec, make_plan
+from prepbench.quantize.plan import Plan, activation_spec, make_plan
 from prepbench.quantize.predictions import ScoreSum, logits_of
 from prepbench.quantize.rounding import NEEDS_MOMENTS, CachedRows
+from prepbench.quantize.simulate import Changes, Measuring, QuantizedRun, Trial, Watching, as_tuple
 from prepbench.quantize.statistics import restore_buffers
 from prepbench.quantize.weights import WeightScheme
 from prepbench.running.sqnr import Powers
@@ -292,7 +292,7 @@ class MixedGraph:
         self, trials: Sequence[tuple[Plan, Mapping[str, WeightScheme], Changes]], progress: ProgressCallback
     ) -> dict[tuple[Any, ...], LayerNoise]:
         """Return the noise in the outputs of layers, by :func:`_key`; measure what is missing."""
-        wanted: dict[str, list[tuple[Changes, int, LayerNoise]]] = {}
+        wanted: dict[str, list[Trial]] = {}
         new: dict[tuple[Any, ...], LayerNoise] = {}
         for plan, schemes, changes in trials:
             for fqn, nodes in plan.nodes.items():
@@ -300,7 +300,8 @@ class MixedGraph:
                     key = _key(layer, schemes[fqn], changes)
                     if key not in self._noise and key not in new:
                         new[key] = LayerNoise()
-                        wanted.setdefault(layer.node.name, []).append((_read(layer, changes), layer.channels, new[key]))
+                        add = functools.partial(new[key].add, channels=layer.channels)
+                        wanted.setdefault(layer.node.name, []).append((_read(layer, changes), add))
         if new:
             progress(Progress("measure", 0, len(self.chosen)))
             measuring = Measuring(self.graph, wanted)
@@ -380,105 +381,3 @@ def _weight_name(layer: LayerNode) -> str:
     parameter = parameter_of(layer.weight)
     assert parameter is not None
     return str(parameter.target)
-
-
-# Running a float graph as it would be quantized, without changing it.
-
-
-@dataclass(frozen=True)
-class Changes:
-    """Deviations from the float graph, by names of nodes and edges as (user, source).
-
-    Attributes:
-        results: the quantizer of a node's result, for all that read it.
-        operands: the quantizer of a node's input.
-        constants: the replacement of a weight or a bias, as a function of its float value.
-        operators: the replacement of a node's operator.
-    """
-
-    results: dict[str, Any] = field(default_factory=dict)
-    operands: dict[Edge, Any] = field(default_factory=dict)
-    constants: dict[Edge, Callable[[torch.Tensor], torch.Tensor]] = field(default_factory=dict)
-    operators: dict[str, Callable[..., Any]] = field(default_factory=dict)
-
-
-class QuantizedRun(fx.Interpreter):
-    """Runs a graph with changes. Several threads may run one graph, each with a run of its own."""
-
-    def __init__(self, graph: fx.GraphModule, changes: Changes) -> None:
-        super().__init__(graph)
-        self._changes = changes
-
-    def run_node(self, n: fx.Node) -> Any:
-        check_cancelled()
-        changes = self._changes
-        if n.name in changes.operators:
-            args, kwargs = self.fetch_args_kwargs_from_env(n)
-            output = changes.operators[n.name](*args, **kwargs)
-        else:
-            output = super().run_node(n)
-        quantizer = changes.results.get(n.name)
-        return output if quantizer is None else quantizer.simulate(output)
-
-    def fetch_args_kwargs_from_env(self, n: fx.Node) -> Any:
-        return arguments(n, self.env, self._changes)
-
-
-class Watching(fx.Interpreter):
-    """Runs a graph in float, and passes results to observers.
-
-    Args:
-        graph: runs.
-        observers: called with the result of the node of this name.
-    """
-
-    def __init__(self, graph: fx.GraphModule, observers: Mapping[str, Sequence[Callable[[Any], Any]]]) -> None:
-        super().__init__(graph)
-        self._observers = observers
-
-    def run_node(self, n: fx.Node) -> Any:
-        output = super().run_node(n)
-        for observer in self._observers.get(n.name, ()):
-            observer(output)
-        return output
-
-
-class Measuring(fx.Interpreter):
-    """Runs a graph in float, and layers a second time with changes.
-
-    Args:
-        graph: runs.
-        trials: by name of a layer's node: the changes, the axis of its output that counts channels, and where the noise
-            is added up.
-    """
-
-    def __init__(self, graph: fx.GraphModule, trials: Mapping[str, Sequence[tuple[Changes, int, LayerNoise]]]) -> None:
-        super().__init__(graph)
-        self._trials = trials
-
-    def run_node(self, n: fx.Node) -> Any:
-        output = super().run_node(n)
-        for changes, channels, noise in self._trials.get(n.name, ()):
-            right = first_states(output)
-            if isinstance(right, torch.Tensor) and right.numel():
-                args, kwargs = arguments(n, self.env, changes)
-                call = changes.operators.get(n.name, n.target)
-                assert callable(call)
-                noise.add(right, first_states(call(*args, **kwargs)), channels)
-        return output
-
-
-def arguments(n: fx.Node, values: Mapping[fx.Node, Any], changes: Changes) -> tuple[Any, Any]:
-    """Return the arguments of a node's call, with changes."""
-
-    def load(source: fx.Node) -> Any:
-        value, edge = values[source], (n.name, source.name)
-        if edge in changes.constants:
-            return changes.constants[edge](value)
-        quantizer = changes.operands.get(edge)
-        # The result is quantized already by the same quantizer; twice would give the same and cost a pass.
-        if quantizer is None or quantizer is changes.results.get(source.name):
-            return value
-        return quantizer.simulate(value)
-
-    return fx.node.map_arg(n.args, load), fx.node.map_arg(n.kwargs, load)

@@ -42,7 +42,7 @@ class Observed:
     written: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
-# Graphs with observers: find the observers, switch their mode, and remove them.
+# The observers of a graph: find them, switch their mode, and remove them.
 
 
 def observer_of(graph: torch.nn.Module, node: object) -> Any:
@@ -60,22 +60,9 @@ def all_observers(graph: fx.GraphModule) -> list[Any]:
 
 
 def set_mode(graph: fx.GraphModule, mode: str) -> None:
-    """Set the mode of all observers: ``"observe"`` learns ranges, ``"pass"`` does nothing, ``"simulate"`` quantizes."""
+    """Set the mode of all observers: ``"observe"`` learns ranges, ``"pass"`` does nothing."""
     for observer in all_observers(graph):
         observer.mode = mode
-
-
-def simulate(graph: fx.GraphModule, plan: Plan) -> None:
-    """Make the observers that ``plan`` names simulate quantization, and all others pass."""
-    set_mode(graph, "pass")
-    for node in graph.graph.nodes:
-        observer = observer_of(graph, node)
-        if observer is None:
-            continue
-        source = observed_value(graph, node).name
-        edges = [(user.name, source) for user in node.users]
-        if source in plan.outputs or any(edge in plan.inputs or edge in plan.weights for edge in edges):
-            observer.mode = "simulate"
 
 
 def observed_value(graph: torch.nn.Module, node: fx.Node) -> fx.Node:

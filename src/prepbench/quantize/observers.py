@@ -24,8 +24,7 @@ _OFF_HALVES = 1 + 2.0**-10
 class ActivationObserver(pt2e().UniformQuantizationObserverBase):  # type: ignore[misc]
     """Learns the range of the values that pass through, and gives one scale and zero point for all of them.
 
-    Its ``mode`` decides the effect on a value: ``"observe"`` learns from it, ``"pass"`` does nothing, ``"simulate"``
-    quantizes and dequantizes it.
+    In its ``mode`` of ``"observe"`` it learns from a value, in that of ``"pass"`` it does nothing.
 
     Args:
         method: ``"minmax"``, ``"percentile"`` or ``"mse"``.
@@ -66,8 +65,6 @@ class ActivationObserver(pt2e().UniformQuantizationObserverBase):  # type: ignor
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         check_cancelled()
-        if self.mode == "simulate":
-            return self.simulate(x)
         if self.mode == "observe" and x.numel():
             self._observe(x.detach())
         return x
@@ -160,7 +157,7 @@ def _step(x: torch.Tensor) -> int:
 
 
 class WeightObserver(pt2e().ObserverBase):  # type: ignore[misc]
-    """Reads a weight once and gives its integers for any scheme. It has the modes of ``ActivationObserver``."""
+    """Reads a weight once and gives its integers for any scheme. It has a mode as all observers do."""
 
     def __init__(
         self, scheme: WeightScheme | None = None, ch_axis: int | None = None, dtype: Any = torch.int8, **_: Any
@@ -180,7 +177,7 @@ class WeightObserver(pt2e().ObserverBase):  # type: ignore[misc]
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.found.weight is None:
             self.found.weight = x.detach()
-        return self.simulate(x) if self.mode == "simulate" else x
+        return x
 
     def take(self, scheme: WeightScheme) -> None:
         """Use another scheme from now on."""

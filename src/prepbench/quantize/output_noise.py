@@ -16,9 +16,9 @@ from prepbench.capture.sizes.recurrent import WITH_GRADIENTS
 from prepbench.inputs import Sample
 from prepbench.jobs import check_cancelled
 from prepbench.quantize.layer_nodes import LayerNode
-from prepbench.quantize.layer_noise import as_tuple, first_states, rounded_outputs
 from prepbench.quantize.observed import observed_value, observer_of, set_mode
 from prepbench.quantize.plan import Plan
+from prepbench.quantize.simulate import as_tuple, changed_result, first_states, rounded_weights
 from prepbench.quantize.statistics import Statistics
 from prepbench.quantize.weights import WeightScheme
 from prepbench.running.sqnr import Powers, powers
@@ -330,10 +330,10 @@ class _Estimate(fx.Interpreter):
         if layer is None:
             yield places[0], observer_of(self.module, node).simulate(right)
             return
-        args, kwargs = self.fetch_args_kwargs_from_env(node)
-        schemes = [place.scheme for place in places if place.scheme is not None]
-        found = rounded_outputs(self.module, layer, node, args, kwargs, schemes, node.name in self._dynamic)
-        yield from zip(places, found, strict=True)
+        for place in places:
+            assert place.scheme is not None
+            changes = rounded_weights(self.module, layer, node, place.scheme, is_dynamic=node.name in self._dynamic)
+            yield place, changed_result(node, self.env, changes)
 
     def _go_back(self, outputs: OutputVectors, found: Sequence[Any], number: int) -> None:
         for vector in range(self._vectors):

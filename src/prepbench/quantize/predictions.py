@@ -9,7 +9,8 @@ import torch
 from torch import fx
 
 from prepbench.quantize.floors import Score
-from prepbench.quantize.layer_noise import as_tuple, bounded_decibels
+from prepbench.quantize.layer_noise import bounded_decibels
+from prepbench.quantize.simulate import as_tuple
 from prepbench.running.sqnr import Powers, powers
 
 _aten = torch.ops.aten
