@@ -65,8 +65,9 @@ check: $(INSTALLED) extension/node_modules/.installed
 
 test: system $(INSTALLED) check test-frontend test-unit test-notebooks test-browser
 
+# files in the order of their names: sorted by their count of tests, long files of one test would all come last
 test-unit: $(INSTALLED)
-	$(PYTEST) tests --ignore tests/form -m "not browser and not stress" --numprocesses 2 --dist loadfile
+	$(PYTEST) tests --ignore tests/form -m "not browser and not stress" --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 # the long forms: hundreds of interrupts and runs in threads, thousands of hostile files, every write on a full disk
 stress: $(INSTALLED)
