@@ -22,13 +22,23 @@ def every_second(*axes: Mapping[str, Any]) -> list[Any]:
     return found
 
 
-def of_turn(names: Iterable[str], turn: int, turns: int = 2) -> list[str]:
-    """Each second name, or third, by ``turn`` from 0 on: those that one test takes in the short form."""
+def one_pair_each(rows: Mapping[str, Any], columns: Mapping[str, Any]) -> list[Any]:
+    """All pairs as parameters of a test; in the short form each row has one column, and the columns take turns."""
+    found = []
+    for number, (row_name, row) in enumerate(rows.items()):
+        for place, (name, column) in enumerate(columns.items()):
+            marks = [] if place == number % len(columns) else [pytest.mark.stress]
+            found.append(pytest.param(row, column, id=f"{row_name}-{name}", marks=marks))
+    return found
+
+
+def of_turn(names: Iterable[Any], turn: int, turns: int = 2) -> list[Any]:
+    """Each second name or target, or third, by ``turn`` from 0 on: those that one test takes in the short form."""
     return list(names)[turn::turns]
 
 
-def in_turns(names: Iterable[str], turn: int, turns: int = 2, order: Iterable[str] | None = None) -> list[Any]:
-    """All names as parameters of a test; those of other turns are left to the long form.
+def in_turns(names: Iterable[Any], turn: int, turns: int = 2, order: Iterable[Any] | None = None) -> list[Any]:
+    """All names or targets as parameters of a test; those of other turns are left to the long form.
 
     Tests of one pipeline take different turns, so that every name is in the short form of one of them. Where they take
     different names, ``order`` has all of them.
