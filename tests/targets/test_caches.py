@@ -9,12 +9,16 @@ import torch
 
 import prepbench as pb
 from tests.capture.aten.test_caches import Attention, sample
+from tests.turns import every_second
 
-TARGETS = [pb.OnnxRuntimeDeployment(), pb.OpenVinoDeployment(), pb.InductorDeployment()]
+TARGETS = {
+    "OnnxRuntime": pb.OnnxRuntimeDeployment(),
+    "Inductor": pb.InductorDeployment(),
+    "OpenVino": pb.OpenVinoDeployment(),
+}
 
 
-@pytest.mark.parametrize("window", [None, 4], ids=["all entries", "window"])
-@pytest.mark.parametrize("target", TARGETS, ids=lambda target: type(target).__name__.removesuffix("Deployment"))
+@pytest.mark.parametrize(("target", "window"), every_second(TARGETS, {"all entries": None, "window": 4}))
 def test_an_empty_and_a_filled_cache(target: pb.DeploymentSettings, window: int | None) -> None:
     model = Attention(window).eval()
     compiled = pb.compile_model(

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import prepbench as pb
+from tests.turns import every_second
 
 TRAINED = 1200
 
@@ -54,7 +55,10 @@ def convolutional() -> nn.Module:
     )
 
 
-@pytest.fixture(scope="module", params=[convolutional, Rows], ids=["convolutional", "transformer"])
+MODELS = {"convolutional": convolutional, "transformer": Rows}
+
+
+@pytest.fixture(scope="module")
 def digits(request: pytest.FixtureRequest) -> Digits:
     datasets = pytest.importorskip("sklearn.datasets")
     data = datasets.load_digits()
@@ -85,10 +89,14 @@ def compile_(digits: Digits, target: pb.DeploymentSettings, settings: pb.Quantiz
     return compiled
 
 
-TARGETS = [pb.OnnxRuntimeDeployment(), pb.InductorDeployment(), pb.OpenVinoDeployment()]
+TARGETS = {
+    "InductorDeployment": pb.InductorDeployment(),
+    "OnnxRuntimeDeployment": pb.OnnxRuntimeDeployment(),
+    "OpenVinoDeployment": pb.OpenVinoDeployment(),
+}
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=lambda target: type(target).__name__)
+@pytest.mark.parametrize(("target", "digits"), every_second(TARGETS, MODELS), indirect=["digits"])
 def test_8_bits_lose_less_than_half_a_point(digits: Digits, target: pb.DeploymentSettings) -> None:
     full = digits.accuracy(digits.model)
     assert full > 93
@@ -97,15 +105,14 @@ def test_8_bits_lose_less_than_half_a_point(digits: Digits, target: pb.Deploymen
     assert digits.accuracy(compiled) >= full - 0.5
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        pb.QuantizationSettings(weights_num_bits=4),
-        pb.QuantizationSettings(weights_num_bits=4, prefer_weights_only_quantization=True),
-        pb.QuantizationSettings(weights_num_bits=[8, 4]),
-    ],
-    ids=["4 bits", "4 bits, weights only", "8 or 4 bits"],
-)
+FEW_BITS = {
+    "4 bits": pb.QuantizationSettings(weights_num_bits=4),
+    "4 bits, weights only": pb.QuantizationSettings(weights_num_bits=4, prefer_weights_only_quantization=True),
+    "8 or 4 bits": pb.QuantizationSettings(weights_num_bits=[8, 4]),
+}
+
+
+@pytest.mark.parametrize(("settings", "digits"), every_second(FEW_BITS, MODELS), indirect=["digits"])
 def test_4_bit_weights_lose_less_than_two_points(digits: Digits, settings: pb.QuantizationSettings) -> None:
     compiled = compile_(digits, pb.OnnxRuntimeDeployment(), settings)
     assert sum(row.weights_bits == 4 for row in compiled.report.layers) > len(compiled.report.layers) / 4
