@@ -15,8 +15,9 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 BENCH := .bench-venv
 AIMET_NEEDS := bokeh holoviews hvplot cvxpy osqp tensorboard matplotlib scipy networkx psutil pybind11 tqdm
-# models in tests are tiny: threads that wait for each other cost more than they bring, above all on a busy machine
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+# models in tests are tiny: threads that wait for each other cost more than they bring, above all on a busy machine;
+# torch computes sizes with sympy, whose cache of 1,000 entries is too small for many captures in one process
+PYTEST := OMP_NUM_THREADS=1 SYMPY_CACHE_SIZE=20000 $(BIN)/python -m pytest
 IN_EXTENSION = cd extension && PATH="$$(sh ../.ci/node ../$(BIN)):$(CURDIR)/$(BIN):$$PATH"
 
 .PHONY: demo lab docs gallery check format test test-unit stress test-frontend test-notebooks test-browser test-unpinned versions fuzz bench figures notebooks pictures screenshots frontend clean system bench-revision
