@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from torch import nn
 import prepbench as pb
 from prepbench.compile.greedy import CompiledSteps
 from prepbench.errors import ArtifactError, ConditionError, InputError
+from tests.turns import in_turns
 
 DEPLOYMENTS = [
     pb.EagerDeployment(),
@@ -56,7 +58,7 @@ def compiled_for(model: nn.Module, deployment: Any = None, samples: Any = None) 
     )
 
 
-@pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("deployment", in_turns(DEPLOYMENTS, 1), ids=lambda each: type(each).__name__)
 def test_every_target_refuses_what_breaks_a_condition(model: nn.Module, deployment: Any, tmp_path: Path) -> None:
     compiled = compiled_for(model, deployment)
     compiled.save(tmp_path / "saved")
@@ -126,9 +128,15 @@ def test_a_later_quantization_keeps_the_conditions(model: nn.Module) -> None:
         compiled(torch.randn(2, 13, 5))
 
 
-def test_older_folders_have_no_conditions(model: nn.Module, tmp_path: Path) -> None:
-    folder = tmp_path / "saved"
+@pytest.fixture(scope="module")
+def saved(model: nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("conditions") / "saved"
     compiled_for(model).save(folder)
+    return folder
+
+
+def test_older_folders_have_no_conditions(saved: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(saved, tmp_path / "saved"))
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["version"] = "2.1"
     del manifest["calls"]["conditions"], manifest["report"]["conditions"]
@@ -149,9 +157,8 @@ def test_older_folders_have_no_conditions(model: nn.Module, tmp_path: Path) -> N
         {"sizes": [1]},
     ],
 )
-def test_conditions_of_others_are_checked(model: nn.Module, tmp_path: Path, change: dict[str, Any]) -> None:
-    folder = tmp_path / "saved"
-    compiled_for(model).save(folder)
+def test_conditions_of_others_are_checked(saved: Path, tmp_path: Path, change: dict[str, Any]) -> None:
+    folder = Path(shutil.copytree(saved, tmp_path / "saved"))
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["calls"]["conditions"][0].update(change)
     (folder / "manifest.json").write_text(json.dumps(manifest))
@@ -298,7 +305,7 @@ def cools() -> nn.Module:
     return fixed
 
 
-@pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("deployment", in_turns(DEPLOYMENTS, 0), ids=lambda each: type(each).__name__)
 def test_every_target_refuses_values_beyond_what_a_fix_takes_for_granted(
     cools: nn.Module, deployment: Any, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.running.sqnr import sqnr
+from tests.turns import every_second
 
 HALF = (torch.bfloat16, torch.float16)
 
@@ -49,15 +50,18 @@ class AsksForItsType(nn.Module):
 
 
 MODELS = {"convolutional": (Convolutional, (3, 12, 12)), "transformer": (Transformer, (6, 16))}
-TARGETS = [pb.OnnxRuntimeDeployment(), pb.OpenVinoDeployment(), pb.TensorRtDeployment()]
+TARGETS = {
+    "OnnxRuntime": pb.OnnxRuntimeDeployment(),
+    "OpenVino": pb.OpenVinoDeployment(),
+    "TensorRt": pb.TensorRtDeployment(),
+}
 
 
 def noise(batch: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     return torch.randn(batch, *shape, generator=torch.Generator().manual_seed(batch)).to(dtype)
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=lambda settings: type(settings).__name__)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "target"), every_second({name: name for name in MODELS}, TARGETS))
 def test_bfloat16_is_computed_where_the_runtime_lacks_kernels(name: str, target: pb.DeploymentSettings) -> None:
     torch.manual_seed(0)
     kind, shape = MODELS[name]
@@ -73,8 +77,7 @@ def test_bfloat16_is_computed_where_the_runtime_lacks_kernels(name: str, target:
     assert sqnr(kind.forward(model.float(), x.float()), result.float()) > 45
 
 
-@pytest.mark.parametrize("dtype", HALF, ids=str)
-@pytest.mark.parametrize("target", TARGETS, ids=lambda settings: type(settings).__name__)
+@pytest.mark.parametrize(("dtype", "target"), every_second({str(dtype): dtype for dtype in HALF}, TARGETS))
 def test_a_model_in_half_precision_is_quantized(dtype: torch.dtype, target: pb.DeploymentSettings) -> None:
     torch.manual_seed(0)
     model = Convolutional().eval().to(dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import ArtifactError, CaptureError, ConditionError, InputError, SettingsError, TargetError
+from tests.turns import in_turns
 
 DEPLOYMENTS = [
     pb.EagerDeployment(),
@@ -80,7 +82,7 @@ def agrees(compiled: pb.CompiledModel, model: nn.Module, *sizes: tuple[int, int]
         assert result["is_long"] is wanted["is_long"]
 
 
-@pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("deployment", in_turns(DEPLOYMENTS, 0), ids=lambda each: type(each).__name__)
 def test_every_target_has_a_graph_for_each_side(model: nn.Module, deployment: Any, tmp_path: Path) -> None:
     head = Head().eval()
     given = [torch.randn(2, 4, 8), torch.randn(3, 9, 8), torch.randn(2, 5, 8)]
@@ -251,6 +253,13 @@ def test_what_a_leaf_must_be_is_checked(compiled: pb.CompiledModel) -> None:
         compiled(torch.ones(2, 4, 8, dtype=torch.float64), torch.ones(()))
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("variants") / "saved"
+    compiled_for(Head().eval(), tracing_inputs=[torch.randn(2, 4, 8), torch.randn(3, 9, 8)]).save(folder)
+    return folder
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -262,10 +271,8 @@ def test_what_a_leaf_must_be_is_checked(compiled: pb.CompiledModel) -> None:
         lambda manifest: manifest.pop("variants"),
     ],
 )
-def test_variants_of_others_are_checked(tmp_path: Path, change: Any) -> None:
-    folder = tmp_path / "saved"
-    given = [torch.randn(2, 4, 8), torch.randn(3, 9, 8)]
-    compiled_for(Head().eval(), tracing_inputs=given).save(folder)
+def test_variants_of_others_are_checked(saved: Path, tmp_path: Path, change: Any) -> None:
+    folder = Path(shutil.copytree(saved, tmp_path / "saved"))
     manifest = json.loads((folder / "manifest.json").read_text())
     change(manifest)
     (folder / "manifest.json").write_text(json.dumps(manifest))
@@ -290,7 +297,7 @@ class Cooled(nn.Module):
         return heat
 
 
-@pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("deployment", in_turns(DEPLOYMENTS, 1), ids=lambda each: type(each).__name__)
 def test_what_one_side_asserts_about_values_is_a_condition_of_its_calls_only(deployment: Any, tmp_path: Path) -> None:
     long = [torch.full((6, 5), 1.5), torch.full((7, 5), 3.0), torch.full((7, 5), 0.5)]
     short = [torch.full((2, 5), 1.5), torch.full((3, 5), 3.0)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from prepbench.errors import MissingPackageError, TargetError
 from prepbench.inputs import normalize_samples
 from prepbench.settings import quantizable_layers
 from prepbench.targets import target_for
+from tests.turns import one_pair_each
 from tests.zoo import ZOO
 
 # one of each kind
@@ -36,13 +36,14 @@ NETWORKS = [
 # what a target cannot take even in parts, and the words that say so
 # no layer of theirs has an integer form
 FLOAT = {"recurrent_cells", "fourier_layer"}
-TARGETS = [
-    pb.OnnxRuntimeDeployment(),
-    pb.OpenVinoDeployment(inference_precision="f32"),  # its own choice is coarser than what is asserted here
-    pb.TensorRtDeployment(),
-    pb.ExecuTorchDeployment(),
-    pb.InductorDeployment(),
-]
+# in the short form each network is for one of them; OpenVINO's own precision is coarser than what is asserted here
+TARGETS = {
+    "OnnxRuntime": pb.OnnxRuntimeDeployment(),
+    "OpenVino": pb.OpenVinoDeployment(inference_precision="f32"),
+    "Inductor": pb.InductorDeployment(),
+    "ExecuTorch": pb.ExecuTorchDeployment(),
+    "TensorRt": pb.TensorRtDeployment(),
+}
 
 
 def installed(target: pb.DeploymentSettings) -> bool:
@@ -72,16 +73,7 @@ def sqnr(right: Any, got: Any) -> float:
     return worst
 
 
-def _pairs() -> Iterator[Any]:
-    """Every network on every target; in the short form, the targets take turns."""
-    for row, name in enumerate(NETWORKS):
-        for column, target in enumerate(TARGETS):
-            kind = type(target).__name__.removesuffix("Deployment")
-            short = row % len(TARGETS) == column
-            yield pytest.param(name, target, id=f"{name}-{kind}", marks=[] if short else [pytest.mark.stress])
-
-
-@pytest.mark.parametrize(("name", "target"), _pairs())
+@pytest.mark.parametrize(("name", "target"), one_pair_each({name: name for name in NETWORKS}, TARGETS))
 def test_a_network_of_the_zoo(name: str, target: pb.DeploymentSettings, tmp_path: Path) -> None:
     if not installed(target):
         pytest.skip(f"{type(target).__name__} is not installed here")

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import prepbench as pb
-from tests.turns import every_second
+from tests.turns import one_pair_each
 
 TARGETS = [pb.OnnxRuntimeDeployment(), pb.OpenVinoDeployment(), pb.ExecuTorchDeployment()]
 LINES, IMAGES = [(2, 2, 14), (4, 2, 17)], [(1, 2, 12, 15), (2, 2, 16, 11)]
@@ -114,7 +114,7 @@ class Applied(nn.Module):
 BY_NAME = {type(target).__name__.removesuffix("Deployment"): target for target in TARGETS}
 
 
-@pytest.mark.parametrize(("kind", "target"), every_second({kind: kind for kind in OVER_SIZES}, BY_NAME))
+@pytest.mark.parametrize(("kind", "target"), one_pair_each({kind: kind for kind in OVER_SIZES}, BY_NAME))
 def test_sizes_that_no_sample_had_are_right(kind: str, target: pb.DeploymentSettings) -> None:
     operators, shapes, other = OVER_SIZES[kind]
     torch.manual_seed(0)

@@ -12,6 +12,7 @@ from torch import nn
 import prepbench as pb
 from prepbench.errors import TargetError
 from prepbench.running.sqnr import sqnr
+from tests.turns import every_second
 
 ONNX_RUNTIME, OPENVINO = pb.OnnxRuntimeDeployment(), pb.OpenVinoDeployment()
 SAMPLES = [torch.randint(0, 20, (2, 7)), torch.randint(0, 20, (3, 11))]
@@ -37,21 +38,21 @@ def check(compiled: Any, model: nn.Module, *further: torch.Tensor, precision: fl
             torch.testing.assert_close(compiled(ids), model(ids), rtol=1e-4, atol=precision)
 
 
-@pytest.mark.parametrize("target", [ONNX_RUNTIME, OPENVINO], ids=["ONNX Runtime", "OpenVINO"])
-@pytest.mark.parametrize(
-    "model",
-    [
-        Tagger(),
-        Tagger(bias=False, num_layers=1, batch_first=False),
-        Tagger(nn.GRU),
-        Tagger(nn.GRU, bias=False, bidirectional=False),
-        Tagger(nn.RNN),
-        Tagger(nn.RNN, nonlinearity="relu", num_layers=1),
-        Tagger(proj_size=3),
-        Tagger(proj_size=3, bias=False, bidirectional=False, batch_first=False),
-    ],
-    ids=lambda model: str(model.layers),
-)
+BOTH = {"ONNX Runtime": ONNX_RUNTIME, "OpenVINO": OPENVINO}
+# of each kind of layer two, which take turns on the two targets
+MODELS = [
+    Tagger(),
+    Tagger(bias=False, num_layers=1, batch_first=False),
+    Tagger(nn.GRU),
+    Tagger(nn.GRU, bias=False, bidirectional=False),
+    Tagger(nn.RNN),
+    Tagger(nn.RNN, nonlinearity="relu", num_layers=1),
+    Tagger(proj_size=3),
+    Tagger(proj_size=3, bias=False, bidirectional=False, batch_first=False),
+]
+
+
+@pytest.mark.parametrize(("model", "target"), every_second({str(model.layers): model for model in MODELS}, BOTH))
 def test_the_target_computes_all_of_it(model: nn.Module, target: pb.DeploymentSettings) -> None:
     model.eval()
     compiled = pb.compile_model(model, tracing_inputs=SAMPLES, deployment_settings=target)
@@ -59,8 +60,9 @@ def test_the_target_computes_all_of_it(model: nn.Module, target: pb.DeploymentSe
     check(compiled, model, EMPTY if model.layers.batch_first else EMPTY.t())
 
 
-@pytest.mark.parametrize("target", [ONNX_RUNTIME, OPENVINO], ids=["ONNX Runtime", "OpenVINO"])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("dtype", "target"), every_second({"bfloat16": torch.bfloat16, "float16": torch.float16}, BOTH)
+)
 def test_half_precision(dtype: torch.dtype, target: pb.DeploymentSettings) -> None:
     model = Tagger().to(dtype).eval()
     compiled = pb.compile_model(model, tracing_inputs=SAMPLES, deployment_settings=target)

@@ -11,6 +11,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import TargetError
+from tests.turns import every_second
 
 TARGETS = [pb.OnnxRuntimeDeployment(), pb.OpenVinoDeployment(), pb.ExecuTorchDeployment()]
 # each takes the number of rows and of columns
@@ -70,8 +71,10 @@ class Computes(nn.Module):
         return torch.stack([x.sum() * 0 + number(*x.shape) for number in self.numbers])
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=lambda target: type(target).__name__.removesuffix("Deployment"))
-@pytest.mark.parametrize("kind", NUMBERS)
+BY_NAME = {type(target).__name__.removesuffix("Deployment"): target for target in TARGETS}
+
+
+@pytest.mark.parametrize(("kind", "target"), every_second({kind: kind for kind in NUMBERS}, BY_NAME))
 def test_numbers_of_sizes_are_those_of_python(kind: str, target: pb.DeploymentSettings) -> None:
     model = Computes(NUMBERS[kind])
     if refusal := REFUSED.get((kind, type(target))):
