@@ -102,19 +102,28 @@ def both(
     net: nn.Module, *shape: int, layers: Mapping[str, pb.LayerQuantizationSettings] | None = None, **settings: Any
 ) -> tuple[pb.CompiledModel, pb.CompiledModel]:
     """The same quantized graph in Inductor and in PyTorch itself."""
-    models = [
-        pb.compile_model(
-            net.eval(),
-            tracing_inputs=[noise(2, *shape), noise(3, *shape)],
-            calibration_inputs=[noise(16, *shape)],
-            deployment_settings=target,
-            quantization_settings=pb.QuantizationSettings(**settings),
-            layer_quantization_settings=layers,
-            compile_options=pb.CompileOptions(keep_ruined_layers_in_float=False),
-        )
-        for target in (pb.InductorDeployment(), pb.EagerDeployment())
-    ]
-    return models[0], models[1]
+    first, second = pb.InductorDeployment(), pb.EagerDeployment()
+    return quantized(net, first, *shape, layers=layers, **settings), quantized(
+        net, second, *shape, layers=layers, **settings
+    )
+
+
+def quantized(
+    net: nn.Module,
+    target: pb.DeploymentSettings,
+    *shape: int,
+    layers: Mapping[str, pb.LayerQuantizationSettings] | None = None,
+    **settings: Any,
+) -> pb.CompiledModel:
+    return pb.compile_model(
+        net.eval(),
+        tracing_inputs=[noise(2, *shape), noise(3, *shape)],
+        calibration_inputs=[noise(16, *shape)],
+        deployment_settings=target,
+        quantization_settings=pb.QuantizationSettings(**settings),
+        layer_quantization_settings=layers,
+        compile_options=pb.CompileOptions(keep_ruined_layers_in_float=False),
+    )
 
 
 # settings of a layer, and how many int8 kernels it then takes
@@ -201,32 +210,50 @@ def test_what_outlives_a_call_is_not_changed_where_kernels_add_in_place() -> Non
             assert torch.equal(y, before), name
 
 
-def test_linear_layers_read_matrices_where_sizes_are_dynamic() -> None:
+def test_linear_layers_read_matrices_where_sizes_are_dynamic(monkeypatch: pytest.MonkeyPatch) -> None:
     """What Inductor takes for transposed, because it is part of an image, stops its patterns otherwise."""
-    int8, _ = both(nn.Sequential(nn.Linear(16, 16), nn.Hardswish(), nn.Linear(16, 8)), 16, 16)
+    monkeypatch.setattr(EagerTarget, "placement", InductorTarget.placement)
+    net = nn.Sequential(nn.Linear(16, 16), nn.Hardswish(), nn.Linear(16, 8)).eval()
+    int8 = quantized(net, pb.EagerDeployment(), 16, 16)
     program = fit_to_inductor(int8._origin.lowering.program)  # type: ignore[union-attr]
     linears = program.graph.find_nodes(op="call_function", target=torch.ops.aten.linear.default)
     assert [node.args[0].meta["val"].ndim for node in linears] == [2, 2]
 
 
 class Lines(nn.Module):
-    """Convolutions over a line, whose result has learned positions added and is averaged."""
+    """Convolutions over a line, whose result has learned positions added and is averaged; and over it as an image.
+
+    The image is pooled in a window much larger than itself, which would be walked through value by value.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.one, self.two = nn.Conv1d(3, 8, 3, padding="same"), nn.Conv1d(8, 8, 3, 2, padding=1, groups=4)
         self.positions = nn.Parameter(torch.randn(10, 8))
+        self.image = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding="valid"), nn.ReLU(), nn.AvgPool2d(500, ceil_mode=True), nn.Flatten()
+        )
+        self.head = nn.Linear(8, 4)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         y = F.gelu(self.two(F.gelu(self.one(x)))).permute(0, 2, 1)
-        return (y + self.positions).mean(1)
+        return (y + self.positions).mean(1), self.head(self.image(x.unflatten(2, (4, 5))))
 
 
-def test_convolutions_over_a_line_give_results_of_the_right_size(tmp_path: Path) -> None:
-    int8, reference = both(Lines(), 3, 20)
+def test_convolutions_over_lines_and_pooling_of_a_whole_image(tmp_path: Path) -> None:
+    """Sizes of results are right, padding is taken by its name, and the pooling is a mean."""
+    model = Lines()
+    int8, reference = both(model, 3, 20)
     x = noise(5, 3, 20)
-    assert float((int8(x) - reference(x)).pow(2).sum() / reference(x).pow(2).sum()) < 10**-3
-    assert calls_of(int8, tmp_path, "qconv_pointwise") == [2]
+    with torch.no_grad():
+        for found, same, exact in zip(int8(x), reference(x), model(x), strict=True):
+            assert float((found - same).square().sum() / same.square().sum()) < 10**-3
+            assert float((found - exact).square().sum() / exact.square().sum()) < 10**-2
+    assert calls_of(int8, tmp_path, "qconv_pointwise") == [3]
+    program = int8._origin.lowering.program  # type: ignore[union-attr]
+    operators = [node.target for node in fit_to_inductor(program).graph.nodes]
+    assert torch.ops.aten.avg_pool2d.default not in operators
+    assert operators.count(torch.ops.aten.mean.dim) == 2
 
 
 def test_packed_weights_of_convolutions_lie_on_cache_lines(compiled: pb.CompiledModel, tmp_path: Path) -> None:
@@ -238,27 +265,6 @@ def test_packed_weights_of_convolutions_lie_on_cache_lines(compiled: pb.Compiled
     aligned = all(value.data_ptr() % 64 == 0 for value in constants.values() if not value.is_mkldnn)
     assert packed
     assert aligned or set(packed) == set(package._weights)
-
-
-def test_pooling_a_whole_image_is_a_mean_and_padding_by_name_is_taken() -> None:
-    """A window much larger than the image would be walked through value by value."""
-    net = nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding="valid"), nn.ReLU(), nn.AvgPool2d(500, ceil_mode=True), nn.Flatten(), nn.Linear(8, 4)
-    ).eval()
-    compiled = pb.compile_model(
-        net,
-        tracing_inputs=[noise(2, 3, 8, 8), noise(3, 3, 8, 8)],
-        calibration_inputs=[noise(16, 3, 8, 8)],
-        deployment_settings=pb.InductorDeployment(),
-        quantization_settings=pb.QuantizationSettings(),
-    )
-    x = noise(5, 3, 8, 8)
-    with torch.no_grad():
-        assert float((compiled(x) - net(x)).square().sum() / net(x).square().sum()) < 10**-2.5
-    program = compiled._origin.lowering.program  # type: ignore[union-attr]
-    operators = [node.target for node in fit_to_inductor(program).graph.nodes]
-    assert torch.ops.aten.mean.dim in operators
-    assert torch.ops.aten.avg_pool2d.default not in operators
 
 
 @torch.library.custom_op("prepbench_tests::twice", mutates_args=())
