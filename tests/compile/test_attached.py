@@ -217,8 +217,8 @@ def test_padded_prompts_with_positions() -> None:
         assert torch.equal(tokens(model), expected[1])
 
 
-def test_prompt_lookup_needs_a_graph_with_the_logits_of_several_tokens() -> None:
-    model, looked_up = make_model(layers=1), {"prompt_lookup_num_tokens": 3}
+def test_prompt_lookup_needs_a_graph_with_the_logits_of_several_tokens(model: Any, compiled: Any) -> None:
+    looked_up = {"prompt_lookup_num_tokens": 3}
     prompt, samples = PROMPTS[:1].repeat(1, 2), make_samples(model)
     expected = tokens(model, prompt, do_sample=False)
     made = {
@@ -227,10 +227,10 @@ def test_prompt_lookup_needs_a_graph_with_the_logits_of_several_tokens() -> None
             tracing_inputs=[{**sample, **keep_options} for sample in samples],
             deployment_settings=TARGETS["eager"],
         )
-        for keep, keep_options in {None: {}, 0: {"logits_to_keep": 0}, 1: {"logits_to_keep": 1}}.items()
+        for keep, keep_options in {0: {"logits_to_keep": 0}, 1: {"logits_to_keep": 1}}.items()
     }
-    for keep in (None, 0):
-        with made[keep].attached(model):
+    for several in (compiled["eager"], made[0]):
+        with several.attached(model):
             assert torch.equal(tokens(model, prompt, do_sample=False, **looked_up), expected)
     with made[1].attached(model), pytest.raises(InputError, match="tracing inputs without logits_to_keep="):
         tokens(model, prompt, do_sample=False, **looked_up)
