@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +11,9 @@ import pytest
 import torch
 
 import prepbench as pb
+
+# pytest listens to loggers that do not hand on what they log, and torch writes a trace where somebody listens
+logging.getLogger("torch.__trace").propagate = True
 
 
 @pytest.fixture(autouse=True)
