@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.turns import every_second
+
 SCRIPT = """
 import threading
 import torch, prepbench as pb
@@ -35,7 +37,10 @@ else:
 """
 
 
-@pytest.mark.parametrize(("target", "in_thread"), [("onnxruntime", False), ("onnxruntime", True), ("openvino", False)])
+@pytest.mark.parametrize(
+    ("target", "in_thread"),
+    every_second({name: name for name in ("onnxruntime", "openvino")}, {"in a thread": True, "here": False}),
+)
 def test_a_first_compile_prints_nothing(target: str, in_thread: bool) -> None:
     script = SCRIPT.format(target=target, in_thread=in_thread)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)

@@ -24,19 +24,18 @@ from tests.fuzz.__main__ import (
     summed,
 )
 from tests.fuzz.programs import QUESTIONS, RESULTS, SIZES, STEPS, Program, drawn, made
-
-# as many as a run of the tests has time for; make fuzz takes others
-SEEDS = range(5000, 5010)
+from tests.turns import in_turns
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+# a few only, with each target; make fuzz takes others
+@pytest.mark.parametrize("seed", in_turns(range(5000, 5010), 0))
 def test_a_random_program_is_right_or_refused(seed: int) -> None:
-    for target in ("eager", list(TARGETS)[1 + seed % (len(TARGETS) - 1)]):
+    for target in ("eager", list(TARGETS)[1 + seed // 2 % (len(TARGETS) - 1)]):
         row = one(seed, target)
         assert row["kind"] not in (WRONG, RAW), f"{row['text']}\n{row['source']}"
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", in_turns(range(24), 0))
 def test_a_program_of_many_ways_is_right_or_refused(seed: int, tmp_path: Path) -> None:
     program = ways.drawn(seed, inputs=1 + seed % 2)
     end, text = ways.judged(program, tmp_path)
@@ -44,8 +43,8 @@ def test_a_program_of_many_ways_is_right_or_refused(seed: int, tmp_path: Path) -
 
 
 def test_programs_of_many_ways_can_be_judged(tmp_path: Path) -> None:
-    ends = [ways.judged(ways.drawn(seed), tmp_path)[0] for seed in range(100, 106)]
-    assert ends.count("right") > 3
+    ends = [ways.judged(ways.drawn(seed), tmp_path)[0] for seed in range(100, 103)]
+    assert ends.count("right") > 1
 
 
 def test_most_programs_can_be_judged(tmp_path: Path) -> None:
