@@ -75,7 +75,7 @@ def test_repr_names_line_and_remedy() -> None:
     assert "torch.where" in text
 
 
-@pytest.mark.parametrize("name", in_turns(ZOO, 0))
+@pytest.mark.parametrize("name", in_turns(ZOO, 0, 4))
 def test_documents_are_stable_and_consistent(name: str) -> None:
     first, second = (collection_of(name).document() for _ in range(2))
     assert first == second

@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 import prepbench as pb
 from prepbench.capture.sizes.recurrent import has_lengths
 from prepbench.errors import TargetError
+from tests.turns import in_turns
 
 
 class Packed(nn.Module):
@@ -66,7 +67,7 @@ def made() -> None:
         model.eval()
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", in_turns(MODELS, 0))
 def test_capture(name: str) -> None:
     model = MODELS[name]
     captured = pb.capture(model, samples(model)[:2])
@@ -127,7 +128,7 @@ def test_a_sequence_longer_than_the_total_fails_as_in_pytorch() -> None:
         compiled(*too_long)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", in_turns(MODELS, 1))
 def test_module_graphs(name: str) -> None:
     model = MODELS[name]
     given = samples(model)
