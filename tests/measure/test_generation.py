@@ -99,7 +99,8 @@ def test_other_tokens_lower_the_agreement(model: Any, compiled: Any) -> None:
 
 def test_a_candidate_without_a_cache_says_so(model: Any) -> None:
     samples = [{"input_ids": PROMPTS}, {"input_ids": PROMPTS[:1, :3].repeat(3, 1)}]
-    plain = pb.compile_model(model, tracing_inputs=[{**one, "use_cache": False} for one in samples])
+    without = [{**one, "use_cache": False} for one in samples]
+    plain = pb.compile_model(model, tracing_inputs=without, deployment_settings=pb.EagerDeployment())
     result = pb.compare({"float32": model, "plain": plain}, Generation(PROMPTS, 4), rounds=0)
     assert result["plain"].metric == 1.0
     assert "no cache: each step computes all tokens again" in result["plain"].note
