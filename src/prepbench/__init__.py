@@ -16,6 +16,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from prepbench._display import static as static
     from prepbench.adapt.recover import Recovery as Recovery
     from prepbench.adapt.recover import recover as recover
     from prepbench.adapt.trainable_model import TrainableModel as TrainableModel
@@ -135,6 +136,7 @@ _HOME = {
     "search": "prepbench.search.search",
     "sensitivity": "prepbench.search.sensitivity",
     "show_progress": "prepbench.progress_bar",
+    "static": "prepbench._display",
     "sweep": "prepbench.search.sweep",
     "trainable": "prepbench.compile",
     "validate_model": "prepbench.prepare",

@@ -8,16 +8,88 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
+import sys
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from prepbench.checks import check_path, check_texts
+from prepbench.checks import check_path, check_switch, check_texts
 
 
 def view(module: str, function: str, *arguments: Any, **keywords: Any) -> Any:
     """Call ``prepbench.<module>.<function>``, e.g. ``view("views.display", "collection_bundle", self)``."""
     return getattr(importlib.import_module(f"prepbench.{module}"), function)(*arguments, **keywords)
+
+
+_VARIABLE = "PREPBENCH_STATIC"
+_OF_A_PROGRAM = re.compile(r"[^_]+_\d+_\d+")  # session, process and count: how jupyter_client numbers its messages
+
+_chosen: bool | None = None
+
+
+def static(on: bool = True) -> AbstractContextManager[None]:
+    """Show pictures in the place of live views, from now on or during a ``with`` block.
+
+    Diagrams and benches are shown live only where somebody can use them: where a page asked for the cell to run. A
+    program that runs a notebook, such as nbconvert, papermill or a book, gets the picture, and no state of widgets.
+    This overrules it, as does the environment variable ``PREPBENCH_STATIC`` (``1`` for pictures, ``0`` for live views).
+
+    Args:
+        on: True for pictures everywhere, also in JupyterLab; False for live views everywhere, also where a program
+            runs the notebook.
+
+    Returns:
+        What ends it when used in a ``with`` statement; what is shown inside it follows it.
+
+    Raises:
+        SettingsError: ``on`` is not a boolean.
+
+    Example:
+        >>> import prepbench as pb
+        >>> from IPython.display import display
+        >>> graph = pb.recursive_trace(torch.nn.Sequential(torch.nn.Linear(4, 2)), inputs=torch.ones(2, 4))
+        >>> with pb.static():
+        ...     display(graph.diagram())
+        >>> pb.static()  # in all cells below
+    """
+    check_switch("on", on)
+    return _Static(on)
+
+
+class _Static(AbstractContextManager[None]):
+    def __init__(self, on: bool) -> None:
+        global _chosen
+        self._on, self._before = on, _chosen
+        _chosen = on
+
+    def __enter__(self) -> None:
+        """Nothing: it is on since it was made."""
+
+    def __exit__(self, *error: object) -> None:
+        global _chosen
+        _chosen = self._before
+
+    def __repr__(self) -> str:
+        return f"static({self._on}): {'pictures' if self._on else 'live views'} from here on"
+
+
+def is_static() -> bool:
+    """Whether what is shown now is a picture only."""
+    if _chosen is not None:
+        return _chosen
+    wanted = os.environ.get(_VARIABLE, "")
+    return wanted != "0" if wanted else _is_asked_by_program()
+
+
+def _is_asked_by_program() -> bool:
+    """Whether a program asked for the running cell; its pages come later and from a file, without the kernel."""
+    if os.environ.get("SERVER_SOFTWARE", "").startswith("voila"):  # a program that leaves the kernel to its pages
+        return False
+    shell: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    request = shell.get_parent() if hasattr(shell, "get_parent") else {}
+    return _OF_A_PROGRAM.fullmatch(str((request or {}).get("header", {}).get("msg_id", ""))) is not None
 
 
 class HasDiagram:

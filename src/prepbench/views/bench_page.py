@@ -16,7 +16,7 @@ from prepbench.document.codec import to_json
 from prepbench.document.model import DiagramDocument
 from prepbench.storage import write_file
 from prepbench.views.bench_chart import chart_svg
-from prepbench.views.display import LIMIT, document_data
+from prepbench.views.display import LIMIT, TALLEST, document_data
 from prepbench.views.dot import description, render
 from prepbench.views.page import packed_text, script, to_text
 from prepbench.views.palette import controls
@@ -111,7 +111,6 @@ NO_KERNEL = (
 _ROWS = 60  # rows of a table in a saved output; all of them are in the saved file
 _POINTS = 200
 _CELL = 600  # letters of a text
-_TALLEST = 100_000  # characters of a picture in a saved output
 _TEXT = 20_000
 _LONGEST = LIMIT * 2 // 3  # bytes of the page: our own type needs room, too
 
@@ -189,7 +188,7 @@ def picture_html(graph: DiagramDocument) -> str:
     document = graph.documents[0]
     view = scene(document)
     svg = render(view)
-    if svg is None or len(svg) > _TALLEST:
+    if svg is None or len(svg) > TALLEST:
         text = to_text(document, view.expanded)
         return f"<pre>{html.escape(text[:_TEXT])}{'…' if len(text) > _TEXT else ''}</pre>"
     return f'<div class="pb-picture">{_image(svg, description(view))}</div>'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import json
+import shutil
 from collections.abc import Iterable
 from pathlib import PurePath
 from typing import Any
@@ -90,8 +91,11 @@ def _change(diff: str) -> str:
     return f"<div>{''.join(parts)}</div>" if diff else ""
 
 
+LEVELS = {"module": "module", "aten": "ATen"}
+"""How the levels of graphs are called."""
+
 LIMIT = 300_000  # bytes of one saved output
-_SMALL = 40_000  # characters of a picture that is saved a second time, for readers without HTML
+TALLEST = 100_000  # characters of a picture in a saved output, where there may be others
 _READABLE = 60_000  # bytes of a document that is saved as it is
 _TOO_LARGE = (
     "This graph is too large to be saved in the notebook with its operations. It is live with .diagram(), and in a "
@@ -164,15 +168,38 @@ def validation_bundle(report: Any) -> dict[str, Any]:
 def before_after_bundle(pair: Any) -> dict[str, Any]:
     """Return two module graphs side by side."""
     both = combined(pair.before, pair.after, compare=True)
+    failures = (pair.before.failures, pair.after.failures)
+    return _with_document({"text/plain": repr(pair), "text/html": _side_by_side(both, failures)}, both)
+
+
+def diagram_bundle(whole: DiagramDocument) -> dict[str, Any]:
+    """Return the still form of a diagram: one graph is a picture that every reader shows; of several, all are in HTML,
+    side by side.
+    """
+    bundle: dict[str, Any] = {"text/plain": "\n\n".join(map(to_text, whole.documents))}
+    view = scene(whole.documents[0])
+    svg = render(view) if len(whole.documents) == 1 else None
+    if svg is not None and len(svg) < TALLEST:
+        bundle["image/svg+xml"] = svg
+    else:
+        bundle["text/html"] = _side_by_side(whole)
+    data = document_data(whole, LIMIT - sum(len(value.encode()) for value in bundle.values()))
+    return bundle if data is None else {**bundle, MIME_TYPE: data}
+
+
+def _side_by_side(whole: DiagramDocument, failures: tuple[tuple[Failure, ...], ...] = ()) -> str:
+    """Return all graphs of a diagram in HTML, with the marks of what differs between them."""
     parts = []
-    for i, (title, collection) in enumerate((("before", pair.before), ("after", pair.after))):
-        marks = {mark.id: str(mark.change) for mark in both.marks if mark.document == i}
-        document = both.documents[i]
+    for i, document in enumerate(whole.documents):
+        marks = {mark.id: str(mark.change) for mark in whole.marks if mark.document == i}
         view = scene(document, marks=marks)
-        page = _page(document, view, collection.failures, f"module graph {title}", render(view))
+        svg = render(view)
+        if svg is not None and len(svg) > TALLEST:
+            svg = None
+        kind = " ".join([f"{LEVELS[document.level]} graph", *whole.titles[i : i + 1]])
+        page = _page(document, view, failures[i] if failures else (), kind, svg)
         parts.append(f'<div style="flex:1 1 320px;min-width:0;overflow:auto">{page}</div>')
-    page = f'<div style="display:flex;gap:16px;align-items:flex-start;flex-wrap:wrap">{"".join(parts)}</div>'
-    return _with_document({"text/plain": repr(pair), "text/html": page}, both)
+    return f'<div style="display:flex;gap:16px;align-items:flex-start;flex-wrap:wrap">{"".join(parts)}</div>'
 
 
 _SHOWN_ROWS = 200
@@ -210,11 +237,8 @@ def axes_bundle(axes: Any) -> dict[str, Any]:
 
 def _bundle(document: GraphCollectionDocument, failures: tuple[Failure, ...], text: str, kind: str) -> dict[str, Any]:
     view = scene(document)
-    svg = render(view)
-    bundle = {"text/plain": text, "text/html": _page(document, view, failures, kind, svg)}
-    if svg is not None and len(svg) < _SMALL:
-        bundle["image/svg+xml"] = svg
-    return _with_document(bundle, document)
+    page = _page(document, view, failures, kind, render(view))
+    return _with_document({"text/plain": text, "text/html": page}, document)
 
 
 def _with_document(bundle: dict[str, Any], document: GraphCollectionDocument | DiagramDocument) -> dict[str, Any]:
@@ -256,9 +280,10 @@ def _page(
 
 
 def _picture(document: GraphCollectionDocument, view: Scene, svg: str | None) -> str:
-    """Return the diagram as an image; an indented tree where it cannot be laid out."""
+    """Return the diagram as an image; an indented tree where it cannot be laid out or is too large."""
     if svg is None:
-        return f"<pre>{html.escape(to_text(document, view.expanded))}</pre><p>{html.escape(HINT)}</p>"
+        why = HINT if shutil.which("dot") is None else "This graph is too large for a picture."
+        return f"<pre>{html.escape(to_text(document, view.expanded))}</pre><p>{html.escape(why)}</p>"
     data = base64.b64encode(svg.encode()).decode()
     image = f'<img alt="{html.escape(description(view))}" src="data:image/svg+xml;base64,{data}"/>'
     return f'<div class="pb-picture">{image}</div>'

@@ -17,6 +17,7 @@ import anywidget
 import ipywidgets
 import traitlets
 
+from prepbench._display import is_static
 from prepbench.bench import Bench, BenchSummary, RecoverySettings
 from prepbench.bench.captures import error_card
 from prepbench.bench.history import is_far
@@ -115,7 +116,7 @@ class BenchControls(anywidget.AnyWidget):
         """Return the static form of the bench for outputs without a kernel or trust; computed once per change."""
         summary = replace(self.bench.summary(), selected="", fixes_known=True)  # nothing is looked for there
         if self._still is None or self._still[0] != summary:
-            self._still = summary, {**still(self.bench), "text/plain": repr(self.bench)}
+            self._still = summary, _still(self.bench)
         return self._still[1]
 
     def shown(self, shown: bool) -> None:
@@ -278,8 +279,10 @@ class BenchPicture:
 
 
 def bench_bundle(bench: Bench) -> dict[str, Any]:
-    """Return the output of a cell: the live widget, and a static form for when there is no kernel or no trust."""
+    """Return the output of a cell: a static form, and the live widget where somebody can use it."""
     bench.refresh()  # the notebook may have named it since
+    if is_static():
+        return _still(bench)
     widget = bench_widget(bench)
     controls: BenchControls = widget.children[0]
     controls.look_for_fixes()
@@ -287,6 +290,10 @@ def bench_bundle(bench: Bench) -> dict[str, Any]:
         _WIDGET_VIEW: {"version_major": 2, "version_minor": 0, "model_id": widget.model_id},
         **controls.still(),
     }
+
+
+def _still(bench: Bench) -> dict[str, Any]:
+    return {**still(bench), "text/plain": repr(bench)}
 
 
 # Callbacks after each cell of a notebook.

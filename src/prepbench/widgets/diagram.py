@@ -11,12 +11,13 @@ from typing import Any
 import anywidget
 import traitlets
 
+from prepbench._display import is_static
 from prepbench.document.codec import from_json, to_json
-from prepbench.document.model import MIME_TYPE, DiagramDocument, GraphCollectionDocument, Overlay
+from prepbench.document.model import DiagramDocument, GraphCollectionDocument, Overlay
 from prepbench.errors import InputError, PrepbenchError
-from prepbench.views.display import document_data
+from prepbench.views.display import LEVELS, diagram_bundle
 from prepbench.views.overlays import make_overlay
-from prepbench.views.page import STATIC, packed, page, script, to_text, write_page
+from prepbench.views.page import STATIC, packed, page, script, write_page
 from prepbench.widgets.actions import Action, Nothing, perform
 
 
@@ -142,6 +143,24 @@ class DiagramWidget(anywidget.AnyWidget):
         """Send the document, which the page returns as JSON, as one HTML file."""
         self.send({"action": "page"}, [page(from_json(document)).encode()])
 
+    def open(self) -> None:
+        """Tell the page of the widget. Where pictures are shown there is no page, and a notebook would keep the state
+        of a widget that it does not show.
+        """
+        if not is_static():
+            super().open()
+
+    @property
+    def model_id(self) -> str:
+        """Return the widget's id, for a box that it is put into: then there is a page, whatever is shown."""
+        if self.comm is None:
+            super().open()
+        return str(super().model_id)
+
+    def __repr__(self) -> str:
+        graphs = (f"{each.model_type} ({LEVELS[each.level]} graph)" for each in self._document.documents)
+        return f"Diagram of {', '.join(graphs)}"
+
     def _on_request(self, widget: Any, content: dict[str, Any], buffers: Any) -> None:
         try:
             perform(DIAGRAM_ACTIONS, self, content)
@@ -149,12 +168,9 @@ class DiagramWidget(anywidget.AnyWidget):
             self.send({"action": content.get("action"), "error": str(error)})
 
     def _repr_mimebundle_(self, **keywords: Any) -> Any:
-        """Return the widget; for notebooks without trust or a kernel, also the document and a text."""
-        bundle = super()._repr_mimebundle_(**keywords)
-        still: dict[str, Any] = {"text/plain": "\n\n".join(map(to_text, self._document.documents))}
-        data = document_data(self.document)
-        if data is not None:
-            still[MIME_TYPE] = data
+        """Return a text, a picture and the document; with them the live view, where somebody can use it."""
+        still = diagram_bundle(self.document)
+        bundle = None if is_static() else super()._repr_mimebundle_(**keywords)
         return ({**bundle[0], **still}, *bundle[1:]) if isinstance(bundle, tuple) else still
 
 
