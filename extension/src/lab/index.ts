@@ -50,7 +50,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
     watchKernels(benches);
     shareWithWidgets(app, diagrams, openSource);
     shareWithBenches(benches, beside);
-    rendermime.addFactory(rendererFactory(diagrams), 0);
+    rendermime.addFactory(rendererFactory(diagrams));
     rendermime.addFactory(benchRendererFactory(diagrams, benches));
     for (const kind of [graphFiles(app, diagrams), benchFiles(app, diagrams)]) addFileType(app, kind, restorer);
     addPanel(app, new ModelPanel(app.shell, diagrams, openSource, benches), restorer);

@@ -1,38 +1,46 @@
 import type { IRenderMime } from "@jupyterlab/rendermime-interfaces";
-import type { Message } from "@lumino/messaging";
-import { Widget } from "@lumino/widgets";
 
 import type { DiagramView, Source } from "../render";
+import { BEFORE_WIDGETS, LiveOutput } from "./liveoutput";
 import type { Diagrams } from "./registry";
+import { element } from "./widgets";
 
 export const MIME_TYPE = "application/vnd.prepbench.graph+json";
 
-/** An output with a diagram. */
-export class DiagramOutput extends Widget implements IRenderMime.IRenderer {
-  constructor(private readonly diagrams: Diagrams) {
-    super();
-    this.addClass("pbl-output");
+const NOTE = "No kernel: this is the diagram as it was saved. Run the cell again to use it from Python.";
+
+/** A diagram in an output. */
+export class DiagramOutput extends LiveOutput {
+  constructor(diagrams: Diagrams) {
+    super(diagrams, MIME_TYPE);
   }
 
-  async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
+  protected override showSaved(data: unknown, wasLive: boolean): HTMLElement {
     if (this.view === null) {
       this.view = this.diagrams.create(this);
-      this.node.append(this.view.element);
+      const frame = element("div", "pbl-output");
+      frame.append(this.view.element);
+      this.saved.append(this.note, frame);
     }
-    await shown(this.view, sourceOf(model.data[MIME_TYPE]));
+    this.note.textContent = wasLive ? NOTE : "";
+    this.note.hidden = !wasLive;
+    void shown(this.view, sourceOf(data));
+    return this.saved;
   }
 
-  protected override onAfterAttach(message: Message): void {
-    super.onAfterAttach(message);
-    this.diagrams.moved();
-  }
-
+  private readonly saved = element("div", "pbl-diagram-output");
+  private readonly note = element("p", "pbl-diagram-note");
   private view: DiagramView | null = null;
 }
 
 /** Shows documents in outputs, also in those of notebooks that are not trusted: nothing in a document is run. */
 export function rendererFactory(diagrams: Diagrams): IRenderMime.IRendererFactory {
-  return { safe: true, mimeTypes: [MIME_TYPE], defaultRank: 0, createRenderer: () => new DiagramOutput(diagrams) };
+  return {
+    safe: true,
+    mimeTypes: [MIME_TYPE],
+    defaultRank: BEFORE_WIDGETS,
+    createRenderer: () => new DiagramOutput(diagrams),
+  };
 }
 
 /** Loads a document; one that cannot be read is told by the diagram itself. */
