@@ -15,6 +15,7 @@ from prepbench._display import is_static
 from prepbench.document.bench import BENCH_MIME_TYPE
 from prepbench.document.model import MIME_TYPE
 from prepbench.errors import SettingsError
+from prepbench.measure.comparison import CandidateResult, Comparison
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 PICTURES = {"text/html", "image/svg+xml", "image/png"}
@@ -69,11 +70,14 @@ def test_each_display_holds_a_text_one_picture_and_the_document(displays: dict[s
         assert {MIME_TYPE, BENCH_MIME_TYPE} & set(data), name
 
 
-def test_static_gives_the_same_outputs_without_the_live_view(displays: dict[str, Any]) -> None:
-    for display in displays.values():
-        live = {kind: value for kind, value in data_of(display).items() if kind != VIEW}
+def test_static_gives_the_same_text_and_picture_and_nothing_else(displays: dict[str, Any]) -> None:
+    of = ("saved artifact", "eager", "own process")
+    rows = tuple(CandidateResult(name, 0.9, 0.0, 3.0, 4.0, 1.0, 10**6, *of) for name in ("float", "int8"))
+    for display in (*displays.values(), Comparison(rows, "accuracy", "", True, 64, 8, 10, 2)):
+        plain = {kind: value for kind, value in data_of(display).items() if not kind.startswith("application/")}
         with pb.static():
-            assert data_of(display) == live
+            assert data_of(display) == plain
+        assert len(plain) == 2
 
 
 def test_without_graphviz_the_picture_is_the_tree(displays: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

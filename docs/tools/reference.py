@@ -25,7 +25,7 @@ GROUPS = {
     "Train back": "trainable TrainableModel recover Recovery",
     "Compare and measure": "compare Comparison metrics Generation profile Profile sensitivity Sensitivity",
     "Search": "search SearchResult Budget sweep SweepResult Results load_results",
-    "Look": "diagram Bench",
+    "Look": "diagram Bench static",
     "Jobs and errors": "Job Progress Cancelled show_progress PrepbenchError PrepbenchWarning",
 }
 """Public names by what they are for; a test holds them to ``prepbench.__all__``."""

@@ -19,8 +19,12 @@ from prepbench.checks import check_path, check_switch, check_texts
 
 
 def view(module: str, function: str, *arguments: Any, **keywords: Any) -> Any:
-    """Call ``prepbench.<module>.<function>``, e.g. ``view("views.display", "collection_bundle", self)``."""
-    return getattr(importlib.import_module(f"prepbench.{module}"), function)(*arguments, **keywords)
+    """Call ``prepbench.<module>.<function>``, e.g. ``view("views.display", "collection_bundle", self)``.
+
+    Of a bundle, which is what functions of that name return, the parts that were chosen by :func:`static`.
+    """
+    made = getattr(importlib.import_module(f"prepbench.{module}"), function)(*arguments, **keywords)
+    return as_chosen(made) if function.endswith("bundle") else made
 
 
 _VARIABLE = "PREPBENCH_STATIC"
@@ -37,8 +41,9 @@ def static(on: bool = True) -> AbstractContextManager[None]:
     This overrules it, as does the environment variable ``PREPBENCH_STATIC`` (``1`` for pictures, ``0`` for live views).
 
     Args:
-        on: True for pictures everywhere, also in JupyterLab; False for live views everywhere, also where a program
-            runs the notebook.
+        on: True for a text and a picture or table everywhere, also in JupyterLab, and nothing else: without the
+            documents that JupyterLab draws, of which Sphinx warns. False for live views everywhere, also where a
+            program runs the notebook.
 
     Returns:
         What ends it when used in a ``with`` statement; what is shown inside it follows it.
@@ -51,8 +56,7 @@ def static(on: bool = True) -> AbstractContextManager[None]:
         >>> from IPython.display import display
         >>> graph = pb.recursive_trace(torch.nn.Sequential(torch.nn.Linear(4, 2)), inputs=torch.ones(2, 4))
         >>> with pb.static():
-        ...     display(graph.diagram())
-        >>> pb.static()  # in all cells below
+        ...     display(graph.diagram())  # pb.static() in a line of its own holds for all that follows
     """
     check_switch("on", on)
     return _Static(on)
@@ -76,11 +80,19 @@ class _Static(AbstractContextManager[None]):
 
 
 def is_static() -> bool:
-    """Whether what is shown now is a picture only."""
-    if _chosen is not None:
-        return _chosen
+    """Whether what is shown now is no live view."""
+    chosen = _choice()
+    return _is_asked_by_program() if chosen is None else chosen
+
+
+def as_chosen(bundle: dict[str, Any]) -> dict[str, Any]:
+    """Return an output with what every reader knows only, if that was chosen; else as it is."""
+    return {kind: data for kind, data in bundle.items() if not (_choice() and kind.startswith("application/vnd."))}
+
+
+def _choice() -> bool | None:
     wanted = os.environ.get(_VARIABLE, "")
-    return wanted != "0" if wanted else _is_asked_by_program()
+    return _chosen if _chosen is not None or not wanted else wanted != "0"
 
 
 def _is_asked_by_program() -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import anywidget
 import traitlets
 
-from prepbench._display import is_static
+from prepbench._display import as_chosen, is_static
 from prepbench.document.codec import from_json, to_json
 from prepbench.document.model import DiagramDocument, GraphCollectionDocument, Overlay
 from prepbench.errors import InputError, PrepbenchError
@@ -169,7 +169,7 @@ class DiagramWidget(anywidget.AnyWidget):
 
     def _repr_mimebundle_(self, **keywords: Any) -> Any:
         """Return a text, a picture and the document; with them the live view, where somebody can use it."""
-        still = diagram_bundle(self.document)
+        still = as_chosen(diagram_bundle(self.document))
         bundle = None if is_static() else super()._repr_mimebundle_(**keywords)
         return ({**bundle[0], **still}, *bundle[1:]) if isinstance(bundle, tuple) else still
 
