@@ -263,3 +263,38 @@ def test_an_empty_sample_is_none_to_make_trials_from() -> None:
     for x in (*samples, torch.randn(1, 4), torch.randn(3, 7)):
         with contextlib.suppress(ConditionError):
             assert torch.equal(compiled(x), model(x))
+
+
+class OneRow(torch.nn.Module):
+    """Adds up the rows of what has one row or one column, which for one entry gives that entry."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 1 if min(x.shape) > 1 else x.sum(0, keepdim=True)
+
+
+class Reshaped(torch.nn.Module):
+    """Without rows, one column stays, and others are what the graph for several rows gives."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x[:, 1:] if x.shape[1] > x.shape[0] else x
+        return x + 1 if x.shape[0] > 0 or x.shape[1] > 0 else x.reshape(0, 3)
+
+
+@pytest.mark.parametrize(
+    ("model", "shapes"),
+    [(OneRow(), [(1, 1), (3, 6)]), (OneRow(), [(3, 6), (1, 1), (4, 9)]), (Reshaped(), [(2, 6), (3, 8)])],
+)
+def test_a_sample_that_agrees_by_chance_is_no_reason_to_trust(
+    model: torch.nn.Module, shapes: list[tuple[int, int]]
+) -> None:
+    """A sample of one row may agree with the graph for several, and two small sizes may be wrong only together."""
+    samples = [torch.randn(*shape) for shape in shapes]
+    compiled = pb.compile_model(model, tracing_inputs=samples, deployment_settings=pb.EagerDeployment())
+    for x in samples:
+        assert torch.equal(compiled(x), model(x))
+    for shape in itertools.product((0, 1, 2, 5), repeat=2):
+        x = torch.randn(*shape)
+        with contextlib.suppress(ConditionError):
+            found = compiled(x)
+            assert found.shape == model(x).shape
+            assert torch.equal(found, model(x))

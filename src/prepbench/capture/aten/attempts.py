@@ -15,7 +15,7 @@ from prepbench._torch_compat.exporting import mark_module_stack, seen_as_exporti
 from prepbench._torch_compat.scans import name_modules_in_steps
 from prepbench._torch_compat.sizes import forget_pending_sizes
 from prepbench.capture.aten.export_program import Program, SpecialisedSize, export_program
-from prepbench.capture.aten.holds_where import model_decides, without_idle_questions
+from prepbench.capture.aten.holds_where import call_that_is_wrong_at_one, model_decides, without_idle_questions
 from prepbench.capture.aten.leaf_operators import LeafOperators, is_inside_any, outermost
 from prepbench.capture.aten.leaf_outputs import LeafOutputs
 from prepbench.capture.failures.describe import WrongProgram, as_leaf, describe_failure, problem
@@ -162,6 +162,8 @@ class Attempts:
                     continue
                 break
             found = problem(program.module(), self.model, self._samples, self._expected, noted)
+            if found is None and not exact:
+                found = self._wrong_at_one(program, noted)
             if found is None:
                 return program
             if exact and (less := self._asking_less(program, noted)) is not None:
@@ -170,6 +172,14 @@ class Attempts:
             first = found if first is None or isinstance(first, SpecialisedSize) else first
         assert first is not None
         raise first
+
+    def _wrong_at_one(self, program: Program, noted: NotedState) -> WrongProgram | None:
+        call = call_that_is_wrong_at_one(program, self.model, self._samples, self.axes, noted)
+        if call is None:
+            return None
+        with without_output():
+            expected = [outcome(self.model, call, self.model, noted)]
+            return problem(program.module(), self.model, [call], expected, noted)
 
     def _asking_less(self, program: Program, noted: NotedState) -> Program | None:
         """Return the program without torch's guards on which samples differ, if it is right without them."""

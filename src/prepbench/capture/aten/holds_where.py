@@ -52,8 +52,10 @@ class Trial:
         sample: the call.
         sizes: of its tensors.
         equal: whether the graph agrees with the model.
-        made: the dim that was given a size of 0 or 1, its name, and that size; None for other calls.
-        refused: the condition that a wrong result makes, where none that is known tells the call apart.
+        made: the dim that was given a size of 0 or 1, its name, and that size; None for other calls. Of two dims the
+            one with the smaller size.
+        refused: the condition that a wrong result makes, where none that is known tells the call apart; by default
+            that the size of ``made`` is another.
     """
 
     sample: Sample
@@ -94,7 +96,9 @@ def _mattering(conditions: Sequence[SizeCondition], trials: Sequence[tuple[Trial
 
 def _that_tell(condition: SizeCondition, trials: Sequence[tuple[Trial, bool]]) -> list[tuple[Trial, bool]]:
     """Return the trials that decide about a guard, and whether they speak against it."""
-    found = [(trial, is_right) for trial, is_right in trials if breaks(trial.sizes, condition)]
+    # what two small sizes do together is a condition of its own
+    alone = [(trial, is_right) for trial, is_right in trials if not (trial.made and trial.refused)]
+    found = [(trial, is_right) for trial, is_right in alone if breaks(trial.sizes, condition)]
     # A trial with a size of 0 or 1 may fail for that size alone, which becomes a condition of its own. So it decides
     # about this condition only if no trial with larger sizes breaks it.
     larger = [(trial, is_right) for trial, is_right in found if not trial.made]
@@ -151,10 +155,10 @@ class HoldsWhere:
         for trial, is_equal in open_ones:
             if is_equal or _breaks_any(trial, kept):
                 continue
-            if trial.made:
-                kept.append(_unequal_size(*trial.made))
-            elif trial.refused:
+            if trial.refused:
                 kept.append(trial.refused)
+            elif trial.made:
+                kept.append(_unequal_size(*trial.made))
         return tuple(kept)
 
     def right_calls(self, conditions: Sequence[SizeCondition]) -> list[Sample]:
@@ -206,6 +210,39 @@ def _unequal_size(place: Place, name: str, size: int) -> SizeCondition:
     asked = Asked(sympy.Ne(symbol, size, evaluate=False), {symbol: name}, None, is_own=False)
     text = f"{name} must not be {size}: no sample has this size, and the graph computes something else for it"
     return replace(asked.condition({size_key(name): place}), text=text)
+
+
+def _unequal_sizes(places: Sequence[Place], names: Sequence[str], pair: Sequence[int]) -> SizeCondition:
+    symbols = [_symbol(f"s{index}") for index in range(len(places))]
+    differ = [sympy.Ne(symbol, size, evaluate=False) for symbol, size in zip(symbols, pair, strict=True)]
+    asked = Asked(sympy.Or(*differ, evaluate=False), dict(zip(symbols, names, strict=True)), None, is_own=False)
+    condition = asked.condition({size_key(name): place for name, place in zip(names, places, strict=True)})
+    both = " and ".join(f"{name} {size}" for name, size in zip(names, pair, strict=True))
+    text = f"must not be {both}: no sample has these sizes, and the graph computes something else for them"
+    return replace(condition, text=text)
+
+
+def call_that_is_wrong_at_one(
+    program: Program, model: torch.nn.Module, samples: Sequence[Sample], axes: DynamicAxes, noted: NotedState
+) -> Sample | None:
+    """Return a call that the program takes and is wrong for, where a size is 1 as in a sample; None if none is known.
+
+    Tracing that assumes sizes of 2 or more answers ``if rows > 1`` without a guard. A sample of one row may agree with
+    the graph by chance, and then nothing refuses other calls with one row.
+
+    Args:
+        program: captured from the model; right for the samples.
+        model: the model, which runs here; its state is restored.
+        samples: as above.
+        axes: of the program.
+        noted: the state of the model.
+    """
+    if not any(1 in axis.sizes for axis in axes.dynamic):
+        return None
+    of = functools.partial(sizes_by_place, model, paths_of(program, model))
+    calls = _MadeCalls(model, samples, axes, (), of, _places_of(model, samples[0]))
+    judge = _Judge(program, model, noted, check_guards=True)
+    return next((call for call in calls.at_ones_of_samples() if judge.is_right(call) is False), None)
 
 
 def holds_where(
@@ -543,6 +580,38 @@ class _MadeCalls:
                     if is_met and count >= 2:
                         break
 
+        yield from self._small_pairs()
+
+    def _small_pairs(self) -> Iterator[Trial]:
+        """Yield calls in which two sizes are 0 or 1: each alone may be right."""
+        for symbol, other in itertools.combinations(self._groups, 2):
+            axes = [min(self._groups[one], key=lambda axis: axis.sizes[0]) for one in (symbol, other)]
+            places = [place for axis in axes if (place := self._place(axis)) is not None and self._now.get(place)]
+            if len(places) < 2:
+                continue
+            seen = {tuple(sizes.get(place) for place in places) for sizes in self._seen}
+            names = [f"{axis.path}.shape[{axis.dim}]" for axis in axes]
+            for pair in itertools.product((1, 0), repeat=2):
+                if pair in seen or not all(axis.allows(size) for axis, size in zip(axes, pair, strict=True)):
+                    continue
+                steps = [size - self._now[place] for place, size in zip(places, pair, strict=True)]
+                call = self._made({symbol: steps[0], other: steps[1]})
+                if call is not None and tuple(call[1][place] for place in places) == pair:
+                    small = min(zip(pair, places, names, strict=True))
+                    refused = _unequal_sizes(places, names, pair)
+                    yield Trial(*call, equal=False, made=(small[1], small[2], small[0]), refused=refused)
+
+    def at_ones_of_samples(self) -> Iterator[Sample]:
+        """Yield calls in which a size is 1 that is 1 in a sample, too, beside other sizes than there."""
+        for symbol, group in self._groups.items():
+            places = [place for axis in group if (place := self._place(axis)) is not None and self._now.get(place)]
+            if not places or not any(sizes.get(places[0]) == 1 for sizes in self._seen):
+                continue
+            step = {symbol: 1 - self._now[places[0]]}
+            calls = (self._made({**longer, **step}) for longer in self._longer(symbol))
+            made = (call[0] for call in calls if call is not None and call[1][places[0]] == 1)
+            yield from itertools.islice(made, 3)
+
     def _longer(self, symbol: str) -> Iterator[dict[str, int]]:
         """Yield changes of the other sizes: none, all by the same, and each alone.
 
@@ -651,12 +720,25 @@ def _changes(symbols: Sequence[str], behind: Mapping[str, Sequence[Place]], now:
 
 
 class _Judge:
-    """Decides whether a program agrees with its model on a call."""
+    """Decides whether a program agrees with its model on a call.
 
-    def __init__(self, program: Program, model: torch.nn.Module, noted: NotedState | None = None) -> None:
-        # without guards, because the trials ask what the graph computes beyond them
-        self._module: Any = program.module(check_guards=False)
-        self._model, self._noted = model, noted
+    Args:
+        program: captured from the model.
+        model: the model.
+        noted: the state of the model.
+        check_guards: say nothing about calls that the program refuses; else trials ask what it computes beyond them.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        model: torch.nn.Module,
+        noted: NotedState | None = None,
+        *,
+        check_guards: bool = False,
+    ) -> None:
+        self._module: Any = program.module(check_guards=check_guards)
+        self._model, self._noted, self._check_guards = model, noted, check_guards
 
     def judged(self, made: Iterable[Trial]) -> list[Trial]:
         """Return the trials that tell something, with whether the program is right."""
@@ -674,7 +756,7 @@ class _Judge:
                 if difference(expected, outcome(self._module, sample, self._model, self._noted), ROUNDED).equal:
                     return True
             except Exception:  # of any kind: the graph fails where the model runs
-                return False
+                return None if self._check_guards else False
             # they differ; that counts only if the model agrees with itself, bit for bit: empty tensors and
             # uninitialised memory make some models give other results each time. The second run is made here alone, as
             # most trials agree.
