@@ -298,3 +298,33 @@ def test_a_sample_that_agrees_by_chance_is_no_reason_to_trust(
             found = compiled(x)
             assert found.shape == model(x).shape
             assert torch.equal(found, model(x))
+
+
+class Parts(torch.nn.Module):
+    """Cuts a part by a part of its size: at some sizes a cut leaves all, whatever torch made of another one."""
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n = x.shape[1]
+        x = x[:, : n // self.first]
+        x = torch.cat([x, x[:, :1]], 1)
+        return x[:, : n // self.second]
+
+
+@pytest.mark.parametrize("parts", [(3, 2), (4, 2), (3, 1), (5, 3)])
+@pytest.mark.parametrize("lengths", [(4, 5), (4, 7), (6, 7)])
+def test_a_guard_is_idle_only_where_all_that_are_kept_hold(parts: tuple[int, int], lengths: tuple[int, int]) -> None:
+    model = Parts(*parts)
+    samples = [torch.randn(9 - index, length) for index, length in enumerate(lengths)]
+    compiled = pb.compile_model(model, tracing_inputs=samples, deployment_settings=pb.EagerDeployment())
+    for x in samples:
+        assert torch.equal(compiled(x), model(x))
+    for length in range(24):
+        x = torch.randn(5, length)
+        with contextlib.suppress(ConditionError):
+            found = compiled(x)
+            assert found.shape == model(x).shape
+            assert torch.equal(found, model(x))

@@ -42,6 +42,8 @@ _LONGER = (1, 2, 4, 8, 16, 64)
 """By how much the other sizes of a call with a small size may grow."""
 _TRIALS = 12
 """The most trial calls that break torch's guards."""
+_ROUNDS = 3
+"""How often guards that make no difference are tried again, where those hold that do."""
 
 
 @dataclass(frozen=True)
@@ -290,6 +292,14 @@ def holds_where(
             trials += judged(calls.breaking([condition], mattering))
             tried.append(condition)
             mattering = _mattering(tried, [(trial, trial.equal) for trial in trials])
+    # what is kept may tell the wrong calls apart that were made, and still take others that an idle guard refuses
+    for _ in range(_ROUNDS):
+        idle = [one for one in tried if one not in mattering]
+        further = judged(calls.breaking(idle, mattering, again=min(2 * len(idle), _TRIALS)))
+        if not further:
+            break
+        trials += further
+        mattering = _mattering(tried, [(trial, trial.equal) for trial in trials])
     return HoldsWhere(firm, tuple(tried), edges=edges, trials=tuple(trials))
 
 
@@ -625,15 +635,22 @@ class _MadeCalls:
         for more in _LONGER if len(others) > 1 else ():
             yield from ({other: more} for other in others)
 
-    def breaking(self, conditions: Iterable[SizeCondition], others: Sequence[SizeCondition] = ()) -> Iterator[Trial]:
+    def breaking(
+        self, conditions: Iterable[SizeCondition], others: Sequence[SizeCondition] = (), *, again: int = 0
+    ) -> Iterator[Trial]:
         """Yield calls that break conditions, as long as there are some left of the number that may be made.
 
         Args:
-            conditions: to break, each by two calls.
+            conditions: to break, each by the two smallest calls.
             others: conditions that the calls meet, so that they tell about the broken one alone.
+            again: how many further calls may be made, of middle and of large sizes, too: near the samples a graph may
+                agree by chance, e.g. where a slice is longer than what it cuts.
         """
+        self._left = again or self._left
         for condition in conditions:
-            for change in itertools.islice(self._breaking(condition, others), 2):
+            changes = list(itertools.islice(self._breaking(condition, others), 200 if again else 2))
+            chosen = dict.fromkeys([0, 1, len(changes) // 2, len(changes) - 1])
+            for change in (changes[index] for index in chosen if 0 <= index < len(changes)):
                 if self._left and (call := self._made(change)) is not None and breaks(call[1], condition):
                     self._left -= 1
                     yield Trial(*call, equal=False)
