@@ -123,7 +123,7 @@ class Program:
         """The text of a module with the class ``Program``."""
         lines = [f"        {line}" for step in self.steps for line in step.split("\n")]
         head = HEAD.format(seed=self.seed)
-        if len(self.shapes[0]) > 2:
+        if any(len(shape) > 2 for shape in self.shapes):
             head = head.replace("(self, x)", "(self, x, y)") + "        c = y.shape[0]\n"
         return "\n".join([head + "\n".join(lines), f"        return {self.result}", ""])
 
