@@ -328,3 +328,25 @@ def test_a_guard_is_idle_only_where_all_that_are_kept_hold(parts: tuple[int, int
             found = compiled(x)
             assert found.shape == model(x).shape
             assert torch.equal(found, model(x))
+
+
+class Alternating(torch.nn.Module):
+    """Cuts what has as many columns, up to fours, as another has rows, and joins others."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        if x.shape[1] % 4 == y.shape[0] % 4:
+            return x[: max(y.shape[0], 1)]
+        return torch.cat([x, y], 0)
+
+
+def test_a_variant_of_empty_samples_takes_empty_calls_only() -> None:
+    model = Alternating()
+    sizes = [(0, 8, 4), (1, 3, 2), (1, 8, 2)]
+    samples = [(torch.randn(rows, columns), torch.randn(others, columns)) for rows, columns, others in sizes]
+    compiled = pb.compile_model(model, tracing_inputs=samples, deployment_settings=pb.EagerDeployment())
+    for rows, columns, others in (*sizes, *itertools.product((0, 1, 3, 9), (3, 4, 8), (0, 2, 4))):
+        x, y = torch.randn(rows, columns), torch.randn(others, columns)
+        with contextlib.suppress(ConditionError):
+            found = compiled(x, y)
+            assert found.shape == model(x, y).shape
+            assert torch.equal(found, model(x, y))

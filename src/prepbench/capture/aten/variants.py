@@ -97,7 +97,8 @@ def _first_variant(
         except CaptureError:  # torch's guards for either traced sample make no difference
             variant = _of_all(found, model, same, of_same)
         taken = {id(sample) for sample in variant.samples}
-        return _told_apart(variant, model, [sample for sample in left if id(sample) not in taken])
+        told = _told_apart(variant, model, [sample for sample in left if id(sample) not in taken])
+        return _with_conditions(told, _only_empty(told, model, samples))
 
     same = [sample for sample in left if sample is left[0] or _takes(found, model, sample, found.holds_where.firm)]
     try:
@@ -237,6 +238,22 @@ def _told_apart(variant: Captured, model: torch.nn.Module, left: Sequence[Sample
                 "is known tells them apart."
             )
     return told
+
+
+def _only_empty(variant: Captured, model: torch.nn.Module, samples: Sequence[Sample]) -> list[SizeCondition]:
+    """Return the conditions that sizes are 0 which are 0 in all samples of a variant, and larger in others.
+
+    Results without entries are equal whatever the graph computes, and no trial call can be made from them.
+    """
+    seen = [sizes_in(model, one) for one in variant.samples]
+    everywhere = [sizes_in(model, one) for one in samples]
+    paths = paths_of(variant.program, variant.model)
+    return [
+        _condition(paths, axis, sympy.Eq, 0, None)
+        for axis in variant.axes.dynamic
+        if all(sizes[axis.path, axis.dim] == 0 for sizes in seen)
+        and any(sizes.get((axis.path, axis.dim)) for sizes in everywhere)
+    ]
 
 
 def _only_here(variant: Captured, model: torch.nn.Module, sample: Sample) -> SizeCondition | None:
