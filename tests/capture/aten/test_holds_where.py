@@ -350,3 +350,23 @@ def test_a_variant_of_empty_samples_takes_empty_calls_only() -> None:
             found = compiled(x, y)
             assert found.shape == model(x, y).shape
             assert torch.equal(found, model(x, y))
+
+
+class Rolled(torch.nn.Module):
+    """Rolls by as many rows as another has, which is no roll at all where both have as many."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.cumsum(0) if y.shape[0] == 1 else x.roll(y.shape[0], 0)
+
+
+def test_sizes_that_are_equal_in_all_samples_are_tried_apart() -> None:
+    model = Rolled()
+    samples = [(torch.randn(rows, columns), torch.randn(rows, columns)) for rows, columns in [(12, 3), (6, 1), (6, 5)]]
+    compiled = pb.compile_model(model, tracing_inputs=samples, deployment_settings=pb.EagerDeployment())
+    for x, y in samples:
+        assert torch.equal(compiled(x, y), model(x, y))
+    assert torch.equal(compiled(torch.ones(9, 4), torch.ones(9, 4)), torch.ones(9, 4))
+    for rows, others in itertools.product((1, 2, 7), (1, 2, 5)):
+        x, y = torch.randn(rows, 4), torch.randn(others, 4)
+        with contextlib.suppress(ConditionError):
+            assert torch.equal(compiled(x, y), model(x, y))

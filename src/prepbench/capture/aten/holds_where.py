@@ -42,6 +42,8 @@ _LONGER = (1, 2, 4, 8, 16, 64)
 """By how much the other sizes of a call with a small size may grow."""
 _TRIALS = 12
 """The most trial calls that break torch's guards."""
+_APART = 4
+"""The most trial calls of a size that is 1 where another one, which is equal in all samples, is not."""
 _ROUNDS = 3
 """How often guards that make no difference are tried again, where those hold that do."""
 
@@ -224,6 +226,13 @@ def _unequal_sizes(places: Sequence[Place], names: Sequence[str], pair: Sequence
     return replace(condition, text=text)
 
 
+def _equal_sizes(places: Sequence[Place], names: Sequence[str]) -> SizeCondition:
+    symbols = [_symbol(f"s{index}") for index in range(2)]
+    asked = Asked(sympy.Eq(*symbols, evaluate=False), dict(zip(symbols, names, strict=True)), None, is_own=False)
+    condition = asked.condition({size_key(name): place for name, place in zip(names, places, strict=True)})
+    return replace(condition, text=f"{names[0]} must equal {names[1]}, as in all samples")
+
+
 def call_that_is_wrong_at_one(
     program: Program, model: torch.nn.Module, samples: Sequence[Sample], axes: DynamicAxes, noted: NotedState
 ) -> Sample | None:
@@ -281,6 +290,8 @@ def holds_where(
     trials = judged(calls.small((*doubtful, *edges)))
     trials += judged(calls.breaking(edges))
     trials += judged(calls.beside(disproved))
+    # those that are right are no calls for targets: that these sizes are equal is what the samples say
+    trials += [trial for trial in judged(calls.apart()) if not trial.equal]
     tried: list[SizeCondition] = []
     mattering: list[SizeCondition] = []
     while doubtful:
@@ -611,6 +622,27 @@ class _MadeCalls:
                     refused = _unequal_sizes(places, names, pair)
                     yield Trial(*call, equal=False, made=(small[1], small[2], small[0]), refused=refused)
 
+    def apart(self) -> Iterator[Trial]:
+        """Yield calls in which a size is 1 that equals the size of another tensor in all samples.
+
+        Trials change such sizes together, so that they tell nothing about calls where they differ.
+        """
+        for symbol, group in self._groups.items():
+            found = {axis.path: axis for axis in group if self._now.get(self._place(axis) or (-1, -1), 0) > 1}
+            for axis, other in itertools.islice(itertools.permutations(found.values(), 2), _APART):
+                place, same = self._place(axis), self._place(other)
+                if place is None or same is None or not axis.allows(1):
+                    continue
+                if any(sizes.get(place) != sizes.get(same) for sizes in self._seen):
+                    continue
+                rest = [one for one in group if one is not axis]
+                groups = {**self._groups, symbol: [axis], f"{symbol} apart": rest}
+                call = self._made({symbol: 1 - self._now[place]}, groups)
+                if call is not None and call[1][place] == 1 and call[1][same] != 1:
+                    names = [f"{one.path}.shape[{one.dim}]" for one in (axis, other)]
+                    refused = _equal_sizes([place, same], names)
+                    yield Trial(*call, equal=False, made=(place, names[0], 1), refused=refused)
+
     def at_ones_of_samples(self) -> Iterator[Sample]:
         """Yield calls in which a size is 1 that is 1 in a sample, too, beside other sizes than there."""
         for symbol, group in self._groups.items():
@@ -695,10 +727,12 @@ class _MadeCalls:
     def _place(self, axis: Axis) -> Place | None:
         return self._places.get(size_key(f"{axis.path}.shape[{axis.dim}]"))
 
-    def _made(self, change: Mapping[str, int]) -> tuple[Sample, dict[Place, int]] | None:
+    def _made(
+        self, change: Mapping[str, int], groups: dict[str, list[Axis]] | None = None
+    ) -> tuple[Sample, dict[Place, int]] | None:
         try:
             with TimeLimit(LONGEST):
-                sample = resized_to_fit(self._model, self._base, change, self._groups)
+                sample = resized_to_fit(self._model, self._base, change, groups or self._groups)
         except TimeLimitReached:
             return None
         sizes = self._of(sample)
