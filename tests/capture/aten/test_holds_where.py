@@ -370,3 +370,65 @@ def test_sizes_that_are_equal_in_all_samples_are_tried_apart() -> None:
         x, y = torch.randn(rows, 4), torch.randn(others, 4)
         with contextlib.suppress(ConditionError):
             assert torch.equal(compiled(x, y), model(x, y))
+
+
+class Scaled(torch.nn.Module):
+    """Multiplies by the rows of another, which is the same as cutting where both have one."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * y.shape[0] if x.shape[0] > 1 else x[: max(y.shape[0], 1)]
+
+
+class Joined(torch.nn.Module):
+    """Joins where both have several rows."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x = torch.cat([x, y], 0) if min(x.shape[0], y.shape[0]) > 1 else x[:, :: max(y.shape[0] % 3, 1)]
+        return x.index_select(0, torch.arange(y.shape[0]) % max(x.shape[0], 1))
+
+
+class Cut(torch.nn.Module):
+    """Cuts what has no columns to as many rows as another has."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x + y[:1] if x.shape[1] > 0 else x[: max(y.shape[0], 1)]
+
+
+@pytest.mark.parametrize(
+    ("model", "sizes"),
+    [
+        (Scaled(), [(2, 9, 2), (1, 2, 1), (5, 5, 5)]),
+        (Joined(), [(1, 2, 1), (3, 1, 3), (2, 1, 2), (12, 1, 12)]),
+        (Cut(), [(2, 8, 3), (4, 12, 12), (9, 5, 5)]),
+    ],
+)
+def test_small_sizes_are_tried_beside_near_and_far_ones(
+    model: torch.nn.Module, sizes: list[tuple[int, int, int]]
+) -> None:
+    samples = [(torch.randn(rows, columns), torch.randn(others, columns)) for rows, columns, others in sizes]
+    compiled = pb.compile_model(model, tracing_inputs=samples, deployment_settings=pb.EagerDeployment())
+    for x, y in samples:
+        assert torch.equal(compiled(x, y), model(x, y))
+    for rows, columns, others in itertools.product((1, 2, 3, 7), (0, 1, 2, 8), (1, 2, 8)):
+        x, y = torch.randn(rows, columns), torch.randn(others, columns)
+        with contextlib.suppress(ConditionError):
+            found = compiled(x, y)
+            assert found.shape == model(x, y).shape
+            assert torch.equal(found, model(x, y))
+
+
+class Quarter(torch.nn.Module):
+    """Doubles one row, and gives nothing of fewer than four columns."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * 2 if x.shape[0] == 1 else x.cumsum(1))[:, : x.shape[1] // 4]
+
+
+def test_results_without_entries_tell_nothing() -> None:
+    model = Quarter()
+    samples = [torch.randn(*shape) for shape in [(3, 1), (12, 3), (9, 4)]]
+    compiled = pb.compile_model(model, tracing_inputs=samples, deployment_settings=pb.EagerDeployment())
+    for rows, columns in itertools.product((1, 2, 5), (1, 3, 4, 6, 9)):
+        x = torch.randn(rows, columns)
+        with contextlib.suppress(ConditionError):
+            assert torch.equal(compiled(x), model(x))

@@ -26,7 +26,7 @@ from prepbench.capture.failures.describe import WrongProgram, unequal
 from prepbench.capture.sizes.axis import Axis, with_symbols
 from prepbench.capture.sizes.conditions import Asked, SizeCondition
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, SizesDecide, size_key
-from prepbench.capture.sizes.resizing import sizes_in
+from prepbench.capture.sizes.resizing import sizes_in, with_sizes
 from prepbench.document.model import Failure, SourceLine
 from prepbench.errors import CaptureError
 from prepbench.inputs import Sample
@@ -100,11 +100,15 @@ def _first_variant(
         told = _told_apart(variant, model, [sample for sample in left if id(sample) not in taken])
         return _with_conditions(told, _only_empty(told, model, samples))
 
-    same = [sample for sample in left if sample is left[0] or _takes(found, model, sample, found.holds_where.firm)]
+    same = [
+        sample for sample in left if sample is left[0] or _takes(found, model, sample, found.holds_where.firm, samples)
+    ]
     try:
         return of(same)
     except CaptureError:  # then torch's guards distinguish the samples, so those that break one belong to another graph
-        fewer = [sample for sample in same if sample is left[0] or _takes(found, model, sample, found.conditions)]
+        fewer = [
+            sample for sample in same if sample is left[0] or _takes(found, model, sample, found.conditions, samples)
+        ]
         if len(fewer) == len(same):
             raise
         return of(fewer)
@@ -194,12 +198,29 @@ def _axes_of(some: Sequence[Sample], samples: Sequence[Sample], axes: DynamicAxe
     return DynamicAxes(tuple(made), tuple(some))
 
 
-def _takes(captured: Captured, model: torch.nn.Module, sample: Sample, asked: Sequence[SizeCondition]) -> bool:
+def _takes(
+    captured: Captured,
+    model: torch.nn.Module,
+    sample: Sample,
+    asked: Sequence[SizeCondition],
+    others: Sequence[Sample],
+) -> bool:
     """Return whether a sample meets the conditions, and the graph agrees with the model on it."""
     sizes = sizes_by_place(model, paths_of(captured.program, model), sample)
     if any(breaks(sizes, condition) for condition in asked):
         return False
-    return unequal(captured.program.module(check_guards=False), model, [sample]) is None
+    graph = captured.program.module(check_guards=False)
+    if unequal(graph, model, [sample]) is not None:
+        return False
+    # a few entries may be equal by chance: the same sizes with the values of other samples tell, too
+    wanted = sizes_in(model, sample)
+    for other in others:
+        made = with_sizes(model, other, wanted)
+        if other is not sample and sizes_in(model, made) == wanted:
+            with contextlib.suppress(Exception):  # values that belong to other sizes need not fit
+                if unequal(graph, model, [made]) is not None:
+                    return False
+    return True
 
 
 def _with_conditions(captured: Captured, firm: Sequence[SizeCondition]) -> Captured:
