@@ -104,6 +104,23 @@ def test_a_switch_a_block_and_a_variable(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not is_static()
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"), [("1", True), ("true", True), ("0", False), ("False", False), ("off", False)]
+)
+def test_the_variable_is_read_as_people_write_it(text: str, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREPBENCH_STATIC", text)
+    assert is_static() is expected
+
+
+def test_a_picture_that_stands_alone_is_light_on_a_light_page(displays: dict[str, Any]) -> None:
+    """Its reader's system may be dark, and the page knows nothing of that."""
+    with pb.static():
+        bundle = displays["diagram"]._repr_mimebundle_()
+    svg = (bundle[0] if isinstance(bundle, tuple) else bundle)["image/svg+xml"]
+    assert "--pb-page" in svg
+    assert "prefers-color-scheme" not in svg
+
+
 def test_no_state_of_widgets_is_made_where_pictures_are_shown() -> None:
     graph = pb.recursive_trace(nn.Sequential(nn.Linear(4, 2)), inputs=torch.ones(2, 4))
     with pb.static():

@@ -178,7 +178,8 @@ def diagram_bundle(whole: DiagramDocument) -> dict[str, Any]:
     """
     bundle: dict[str, Any] = {"text/plain": "\n\n".join(map(to_text, whole.documents))}
     view = scene(whole.documents[0])
-    svg = render(view) if len(whole.documents) == 1 else None
+    # what shows an SVG alone asks the reader's system, not the page, which is light almost everywhere
+    svg = render(view, light_only=True) if len(whole.documents) == 1 else None
     if svg is not None and len(svg) < TALLEST:
         bundle["image/svg+xml"] = svg
     else:

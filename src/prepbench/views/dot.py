@@ -206,17 +206,18 @@ _SVG = "http://www.w3.org/2000/svg"
 _LINK = "{http://www.w3.org/1999/xlink}"
 
 
-def render(view: Scene, *, seconds: float = SECONDS) -> str | None:
+def render(view: Scene, *, seconds: float = SECONDS, light_only: bool = False) -> str | None:
     """Return the scene as SVG text, or None when ``dot`` is not installed or takes too long.
 
     Args:
         view: the visible part.
         seconds: time limit of one layout; a second, simpler layout is tried after it.
+        light_only: in light colours, for pages that cannot say whether they are dark; else as the reader's system is.
     """
     if shutil.which("dot") is None:
         return None
     raw = _layout(to_dot(view), seconds) or _layout(to_dot(view, compact=True), seconds)
-    return None if raw is None else _finish(raw, view)
+    return None if raw is None else _finish(raw, view, light_only)
 
 
 def _layout(dot: str, seconds: float) -> bytes | None:
@@ -233,7 +234,7 @@ def description(view: Scene) -> str:
     return f"Graph of {view.title}: {counts or 'no modules'}."
 
 
-def _finish(raw: bytes, view: Scene) -> str:
+def _finish(raw: bytes, view: Scene, light_only: bool) -> str:
     """Add CSS colours, a title and a label for each box; remove links and foreign markup."""
     ElementTree.register_namespace("", _SVG)
     root = ElementTree.fromstring(raw)
@@ -255,7 +256,7 @@ def _finish(raw: bytes, view: Scene) -> str:
     root.set("class", "pb-diagram")
     root.set("aria-label", description(view))
     style = ElementTree.Element(f"{{{_SVG}}}style")
-    style.text = _css()
+    style.text = _css(light_only)
     title = ElementTree.Element(f"{{{_SVG}}}title")
     title.text = description(view)
     root.insert(0, style)
@@ -278,7 +279,7 @@ text{fill:var(--pb-text)} text[fill="DIM"]{fill:var(--pb-dim)}
 """
 
 
-def _css() -> str:
+def _css(light_only: bool) -> str:
     rules = _RULES.replace("DIM", DIM.light)
     looks = {**dict.fromkeys(CHANGES, "change"), **{status: status for status in STATUS if status != "traced"}}
     for name, colour in {"reused": "reused", **looks}.items():
@@ -289,4 +290,5 @@ def _css() -> str:
     colours = variables()
     light = ";".join(f"--pb-{name}:{colours[name].light}" for name in _SHOWN)
     dark = ";".join(f"--pb-{name}:{colours[name].dark}" for name in _SHOWN)
-    return f"svg{{{light}}}\n@media (prefers-color-scheme:dark){{svg{{{dark}}}}}{rules}"
+    dark_rule = "" if light_only else f"@media (prefers-color-scheme:dark){{svg{{{dark}}}}}"
+    return f"svg{{{light}}}\n{dark_rule}{rules}"
