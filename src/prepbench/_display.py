@@ -92,7 +92,7 @@ def as_chosen(bundle: dict[str, Any]) -> dict[str, Any]:
 
 def _choice() -> bool | None:
     wanted = os.environ.get(_VARIABLE, "")
-    return _chosen if _chosen is not None or not wanted else wanted != "0"
+    return _chosen if _chosen is not None or not wanted else wanted.lower() not in ("0", "false", "no", "off")
 
 
 def _is_asked_by_program() -> bool:
