@@ -478,3 +478,22 @@ def test_the_bench_captures_what_it_compiles() -> None:
     report = bench.captures.verified(bench.axes)
     assert report is not None
     assert "compile_model makes a graph for each way" in bench.summary().failures[0].remedy
+
+
+class InPieces(nn.Module):
+    """The count of pieces is asked in one line, which makes several conditions."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat(x.chunk(4, 0)[::-1], 0)
+
+
+def test_a_line_of_code_stands_once_in_what_a_variant_asks() -> None:
+    given = [torch.randn(11, 8), torch.randn(3, 8)]
+    made = pb.compile_model(InPieces(), tracing_inputs=given, deployment_settings=pb.EagerDeployment())
+    assert len(made.variants) == 2
+    texts = [line for line in repr(made.report).splitlines() if "variant" in line]
+    assert len(texts) == 2
+    assert [text.count("x.chunk(4, 0)") for text in texts] == [1, 1]
+    with pytest.raises(ConditionError) as caught:
+        made(torch.randn(6, 8))
+    assert str(caught.value).count("x.chunk(4, 0)") == 2

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from prepbench.capture.aten.verification import conditions_text
 from prepbench.capture.sizes.conditions import SizeCondition
 from prepbench.capture.sizes.size_formulas import check_function
 from prepbench.compile.tensor_specs import TensorChecks, TensorSpecs
@@ -74,7 +75,7 @@ class VariantChoice:
         if self.find(leaves) is not None:
             return
         asked = "; ".join(
-            f"variant {index} asks that {' and '.join(map(str, variant.conditions))}"
+            f"variant {index} asks that {conditions_text(variant.conditions)}"
             for index, variant in enumerate(self._variants)
         )
         every = [one.conditions for one in self._variants]

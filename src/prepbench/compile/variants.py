@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from prepbench.capture.aten.verification import condition_lines
+from prepbench.capture.aten.verification import conditions_text
 from prepbench.capture.sizes.conditions import SizeCondition
 from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.checked_conditions import FileConditions, write_beside, write_conditions
@@ -66,7 +66,7 @@ class Variant:
 def variant_text(samples: Sequence[int], conditions: Sequence[SizeCondition]) -> str:
     """Return a variant's inputs and conditions as text."""
     given = ", ".join(f"inputs[{index}]" for index in samples)
-    return f"for {given} and where {' and '.join(condition_lines(conditions)) or 'no other holds'}"
+    return f"for {given} and where {conditions_text(conditions) or 'no other holds'}"
 
 
 class VariantsRuntime(Runtime):

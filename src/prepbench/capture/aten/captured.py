@@ -11,7 +11,14 @@ import torch
 from prepbench._display import HasDiagram, view
 from prepbench.capture.aten.documents import document_of_program
 from prepbench.capture.aten.holds_where import NOTHING, HoldsWhere
-from prepbench.capture.aten.verification import AxesReport, condition_lines, dynamic_text, verify_axes, verify_variants
+from prepbench.capture.aten.verification import (
+    AxesReport,
+    condition_lines,
+    conditions_text,
+    dynamic_text,
+    verify_axes,
+    verify_variants,
+)
 from prepbench.capture.failures.describe import failure_line
 from prepbench.capture.failures.findings import findings_of_program
 from prepbench.capture.modules.collection import GraphCollection, recursive_trace
@@ -143,6 +150,6 @@ class Captured(HasDiagram):
         lines += [f"  holds where {line}" for line in condition_lines(self.conditions) if not self.variants]
         for index, variant in enumerate(self.variants):
             given = ", ".join(f"inputs[{sample.index}]" for sample in variant.samples)
-            where = " and ".join(condition_lines(variant.conditions)) or "nothing is asked"
+            where = conditions_text(variant.conditions) or "nothing is asked"
             lines.append(f"  variant {index}: for {given} and where {where}")
         return "\n".join(lines)

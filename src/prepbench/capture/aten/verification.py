@@ -19,6 +19,7 @@ from prepbench.capture.sizes.axis import Axis, counted_places, pattern_of
 from prepbench.capture.sizes.conditions import CONDITIONS, SizeCondition, SizeConditions
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, size_key
 from prepbench.capture.sizes.resizing import base_sample, linked_axes, resized_to_fit
+from prepbench.document.model import SourceLine
 from prepbench.errors import ConditionError
 from prepbench.inputs import Sample
 from prepbench.internal_errors import raise_if_internal
@@ -435,6 +436,18 @@ def condition_lines(conditions: Sequence[SizeCondition]) -> list[str]:
         else:
             lines.append(str(first))
     return lines
+
+
+def conditions_text(conditions: Sequence[SizeCondition]) -> str:
+    """Return conditions as one text, in which each line of code stands once, behind what it asks."""
+    asked: dict[SourceLine | None, list[SizeCondition]] = {}
+    for condition in conditions:
+        asked.setdefault(condition.source, []).append(replace(condition, source=None))
+    parts = []
+    for source, some in asked.items():
+        code = f" ({source.file}:{source.line}: {source.code})" if source else ""
+        parts.append(" and ".join(condition_lines(some)) + code)
+    return " and ".join(parts)
 
 
 def _shape_of(text: str) -> tuple[str, ...]:
