@@ -394,6 +394,49 @@ class Cut(torch.nn.Module):
         return x + y[:1] if x.shape[1] > 0 else x[: max(y.shape[0], 1)]
 
 
+class Signed(torch.nn.Module):
+    """Adds where both have as many rows, else subtracts: for zeros both are the same."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x + y if x.shape[0] == y.shape[0] else x - y[:1]
+
+
+@pytest.mark.parametrize("sizes", [[(2, 1, 1), (1, 1, 1), (5, 9, 5)], [(1, 1, 1), (3, 4, 1)], [(1, 1, 1), (4, 5, 4)]])
+def test_a_sample_whose_values_agree_by_chance_is_no_reason_to_trust(sizes: list[tuple[int, int, int]]) -> None:
+    model = Signed()
+    # the values of the sample of one row and one column hide the sign
+    samples = [
+        (torch.randn(rows, columns), torch.randn(others, columns) * (max(rows, columns) > 1))
+        for rows, columns, others in sizes
+    ]
+    compiled = pb.compile_model(model, tracing_inputs=samples, deployment_settings=pb.EagerDeployment())
+    for rows, columns, others in (*sizes, *itertools.product((1, 2, 5), (1, 2, 5), (1, 2, 5))):
+        x, y = torch.randn(rows, columns), torch.randn(others, columns)
+        with contextlib.suppress(InputError):
+            assert torch.equal(compiled(x, y), model(x, y))
+
+
+class Emptied(torch.nn.Module):
+    """Without columns, only the number of rows tells a roll from a choice."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        rows = y.shape[0]
+        return x.index_select(0, torch.arange(rows) % max(x.shape[0], 1)) if x.shape[1] > 0 else x.roll(rows, 0)
+
+
+def test_sizes_that_are_equal_in_all_samples_are_tried_apart_beside_small_ones() -> None:
+    model = Emptied()
+    sizes = [(1, 3), (6, 12), (3, 8)]
+    samples = [(torch.randn(rows, columns), torch.randn(rows, columns)) for rows, columns in sizes]
+    compiled = pb.compile_model(model, tracing_inputs=samples, deployment_settings=pb.EagerDeployment())
+    for rows, columns, others in itertools.product((1, 3, 4), (0, 1, 5), (0, 1, 3, 6)):
+        x, y = torch.randn(rows, columns), torch.randn(others, columns)
+        with contextlib.suppress(ConditionError):
+            found = compiled(x, y)
+            assert found.shape == model(x, y).shape
+            assert torch.equal(found, model(x, y))
+
+
 @pytest.mark.parametrize(
     ("model", "sizes"),
     [

@@ -39,14 +39,20 @@ Sizes = Mapping[Place, int]
 
 LONGEST = 5.0
 """Seconds for a made call of the model: a loop until a sum is large enough never ends for an empty tensor."""
-_LONGER = (1, 16, 4, 2, 8, 64)
-"""By how much the other sizes of a call with a small size may grow: near the sample, far from it, then between."""
+_LONGER = (1, 4, 2, 8, 16, 64)
+"""By how much the other sizes of a call with a small size may grow."""
+_FAR = 16
+"""By how much the other sizes of a call grow in which equal sizes are apart."""
 _TRIALS = 12
 """The most trial calls that break torch's guards."""
 _APART = 4
 """The most trial calls of a size that is 1 where another one, which is equal in all samples, is not."""
 _ROUNDS = 3
 """How often guards that make no difference are tried again, where those hold that do."""
+
+
+def _no_call() -> None:
+    """Make no call: a trial without a larger one."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,9 @@ class Trial:
             one with the smaller size.
         refused: the condition that a wrong result makes, where none that is known tells the call apart; by default
             that the size of ``made`` is another.
+        larger: makes the same call with 2 in the place of a size of 0 or 1: where that is wrong, too, the small size
+            is not the reason. None where it cannot be made.
+        is_reason: whether a wrong result may be due to the small size.
     """
 
     sample: Sample
@@ -68,6 +77,8 @@ class Trial:
     equal: bool
     made: tuple[Place, str, int] | None = None
     refused: SizeCondition | None = None
+    larger: Callable[[], tuple[Sample, Sizes] | None] = _no_call
+    is_reason: bool = True
 
 
 def _mattering(conditions: Sequence[SizeCondition], trials: Sequence[tuple[Trial, bool]]) -> list[SizeCondition]:
@@ -158,7 +169,10 @@ class HoldsWhere:
                 same = (condition.places, condition.source)
                 kept = [one for one in kept if (one.places, one.source) != same] + [condition]
         for trial, is_equal in open_ones:
-            if is_equal or _breaks_any(trial, kept):
+            if is_equal or not trial.is_reason or _breaks_any(trial, kept):
+                continue
+            # e.g. sizes beyond what a target is made for
+            if trial.equal and are_right and (larger := trial.larger()) and not are_right([larger[0]]):
                 continue
             if trial.refused:
                 kept.append(trial.refused)
@@ -254,7 +268,8 @@ def call_that_is_wrong_at_one(
     of = functools.partial(sizes_by_place, model, paths_of(program, model))
     calls = _MadeCalls(model, samples, axes, (), of, _places_of(model, samples[0]))
     judge = _Judge(program, model, noted, check_guards=True)
-    return next((call for call in calls.at_ones_of_samples() if judge.is_right(call) is False), None)
+    wrong = (trial.sample for trial in judge.judged(calls.at_ones_of_samples()) if trial.is_reason and not trial.equal)
+    return next(wrong, None)
 
 
 def holds_where(
@@ -589,16 +604,20 @@ class _MadeCalls:
             for size in (1, 0, *_smallest_allowed(self._firm, place, min(sizes))):
                 if size in sizes or not axis.allows(size):
                     continue
-                small = (place, f"{axis.path}.shape[{axis.dim}]", size) if size < 2 else None
-                step = {symbol: size - self._now[place]}
-                changes = ({**longer, **step} for longer in (self._longer(symbol) if small else [{}]))
-                calls = (call for change in changes if (call := self._made(change)) and call[1][place] == size)
+                if size > 1:
+                    call = self._made({symbol: size - self._now[place]})
+                    if call is not None and call[1][place] == size:
+                        yield Trial(*call, equal=False)
+                    continue
                 further = [other for other in others if other.places != (place,)]
                 is_met, count, enough = False, 0, 1 + 2 * min(2, len(self._groups) - 1)
-                for call in calls:
-                    meets = not any(breaks(call[1], other) for other in further)
+                for base, longer in self._longer(symbol):
+                    trial = self._small_call(axis, symbol, size, base, longer)
+                    if trial is None:
+                        continue
+                    meets = not _breaks_any(trial, further)
                     if count < enough or meets:
-                        yield Trial(*call, equal=False, made=small)
+                        yield trial
                     is_met, count = is_met or meets, count + 1
                     if is_met and count >= enough:
                         break
@@ -625,58 +644,96 @@ class _MadeCalls:
                     yield Trial(*call, equal=False, made=(small[1], small[2], small[0]), refused=refused)
 
     def apart(self) -> Iterator[Trial]:
-        """Yield calls in which a size is 1 that equals the size of another tensor in all samples.
+        """Yield calls in which sizes of two tensors differ that are equal in all samples, one size being 0 or 1.
 
         Trials change such sizes together, so that they tell nothing about calls where they differ.
         """
         for symbol, group in self._groups.items():
-            found = {axis.path: axis for axis in group if self._place(axis) is not None}
-            for axis, other in itertools.islice(itertools.permutations(found.values(), 2), _APART):
+            for axis, other in itertools.islice(itertools.permutations(_of_each_path(group), 2), _APART):
                 place, same = self._place(axis), self._place(other)
-                if place is None or same is None or not axis.allows(1):
+                if place is None or same is None:
                     continue
                 if any(sizes.get(place) != sizes.get(same) for sizes in self._seen):
                     continue
                 base = next((one for one in self._samples if self._of(one).get(place, 0) > 1), None)
                 if base is None:
                     continue
-                rest = [one for one in group if one is not axis]
-                groups = {**self._groups, symbol: [axis], f"{symbol} apart": rest}
-                step, others = {symbol: 1 - self._of(base)[place]}, [one for one in self._groups if one != symbol]
-                for change in ({}, dict.fromkeys(others, _LONGER[1])):
-                    call = self._made({**change, **step}, groups, base)
-                    if call is not None and call[1][place] == 1 and call[1][same] != 1:
+                groups, now = self._split(symbol, axis), self._of(base)[place]
+                others = [one for one in self._groups if one != symbol]
+                for size, change in ((1, {}), (1, dict.fromkeys(others, _FAR)), (0, {})):
+                    call = self._made({**change, symbol: size - now}, groups, base) if axis.allows(size) else None
+                    if call is not None and call[1][place] == size and call[1][same] != size:
                         names = [f"{one.path}.shape[{one.dim}]" for one in (axis, other)]
                         refused = _equal_sizes([place, same], names)
-                        yield Trial(*call, equal=False, made=(place, names[0], 1), refused=refused)
+                        yield Trial(*call, equal=False, made=(place, names[0], size), refused=refused)
+                yield from self._beside_apart(symbol, groups)
 
-    def at_ones_of_samples(self) -> Iterator[Sample]:
+    def _beside_apart(self, symbol: str, groups: dict[str, list[Axis]]) -> Iterator[Trial]:
+        """Yield calls in which a size is 0 or 1 that no sample has, beside a part of a group that is longer."""
+        for small, group in self._groups.items():
+            axis = min(group, key=lambda axis: axis.sizes[0])
+            seen = {sizes.get(self._place(axis) or (-1, -1)) for sizes in self._seen}
+            for size in (1, 0) if small != symbol else ():
+                if size not in seen and axis.allows(size):
+                    trial = self._small_call(axis, small, size, self._base, {symbol: 1}, groups)
+                    yield from [] if trial is None else [trial]
+
+    def _split(self, symbol: str, axis: Axis) -> dict[str, list[Axis]]:
+        """Return the groups, with one axis of a group apart from its others."""
+        rest = [one for one in self._groups[symbol] if one is not axis]
+        return {**self._groups, symbol: [axis], f"{symbol} apart": rest}
+
+    def at_ones_of_samples(self) -> Iterator[Trial]:
         """Yield calls in which a size is 1 that is 1 in a sample, too, beside other sizes than there."""
         for symbol, group in self._groups.items():
-            places = [place for axis in group if (place := self._place(axis)) is not None and self._now.get(place)]
-            if not places or not any(sizes.get(places[0]) == 1 for sizes in self._seen):
+            axis = next((axis for axis in group if self._now.get(self._place(axis) or (-1, -1))), None)
+            place = None if axis is None else self._place(axis)
+            if axis is None or place is None or not any(sizes.get(place) == 1 for sizes in self._seen):
                 continue
-            step = {symbol: 1 - self._now[places[0]]}
-            calls = (self._made({**longer, **step}) for longer in self._longer(symbol))
-            made = (call[0] for call in calls if call is not None and call[1][places[0]] == 1)
-            yield from itertools.islice(made, 3)
+            others = [other for other in self._groups if other != symbol]
+            # the largest sample, too: a few entries may agree with the graph by chance, however often they are repeated
+            changes = [*((self._base, dict.fromkeys(others, more)) for more in range(3)), (self._samples[-1], {})]
+            calls = (self._small_call(axis, symbol, 1, *change) for change in changes)
+            yield from (call for call in calls if call is not None)
 
-    def _longer(self, symbol: str) -> Iterator[dict[str, int]]:
-        """Yield changes of the other sizes: none, all by the same, and each alone; a few of each kind first.
+    def _small_call(
+        self,
+        axis: Axis,
+        symbol: str,
+        size: int,
+        base: Sample,
+        longer: Mapping[str, int],
+        groups: dict[str, list[Axis]] | None = None,
+    ) -> Trial | None:
+        """Return a call in which an axis has a size of 0 or 1, and others are longer than in a sample."""
+        place = self._place(axis)
+        now = None if place is None else self._of(base).get(place)
+        if place is None or not now:
+            return None
+        call = self._made({**longer, symbol: size - now}, groups, base)
+        if call is None or call[1][place] != size:
+            return None
+        larger = functools.partial(self._call, {**longer, symbol: 2 - now}, groups, base)
+        return Trial(*call, equal=False, made=(place, f"{axis.path}.shape[{axis.dim}]", size), larger=larger)
 
-        With the other sizes as in the sample alone, a wrong result may have the right shape by chance, e.g. by
-        broadcasting. And a small size may meet the firm conditions beside larger others only.
+    def _longer(self, symbol: str) -> Iterator[tuple[Sample, dict[str, int]]]:
+        """Yield samples with changes of their other sizes; a few of each kind first.
+
+        With the other sizes as in one sample alone, a wrong result may have the right shape by chance, e.g. by
+        broadcasting. And a small size may meet the firm conditions beside larger others only. The sizes of another
+        sample come before large ones, which may mean what no real call has: a cache that counts more than it holds.
         """
         others = [other for other in self._groups if other != symbol]
-        yield {}
-        for more in _LONGER[:2]:
-            yield dict.fromkeys(others, more)
+        yield self._base, {}
+        yield self._base, dict.fromkeys(others, _LONGER[0])
+        if others:
+            yield self._samples[-1], {}
         if len(others) > 1:
-            yield from ({other: _LONGER[2]} for other in others)
-        for more in _LONGER[2:]:
-            yield dict.fromkeys(others, more)
+            yield from ((self._base, {other: _LONGER[1]}) for other in others)
+        for more in _LONGER[1:]:
+            yield self._base, dict.fromkeys(others, more)
         for more in _LONGER if len(others) > 1 else ():
-            yield from ({other: more} for other in others)
+            yield from ((self._base, {other: more}) for other in others)
 
     def breaking(
         self, conditions: Iterable[SizeCondition], others: Sequence[SizeCondition] = (), *, again: int = 0
@@ -741,17 +798,27 @@ class _MadeCalls:
     def _made(
         self, change: Mapping[str, int], groups: dict[str, list[Axis]] | None = None, base: Sample | None = None
     ) -> tuple[Sample, dict[Place, int]] | None:
+        """Return a call, and its sizes; None for one that was made before."""
+        call = self._call(change, groups, base)
+        if call is None or (key := tuple(sorted(call[1].items()))) in self._done or call[1] == self._now:
+            return None
+        self._done.add(key)
+        return call
+
+    def _call(
+        self, change: Mapping[str, int], groups: dict[str, list[Axis]] | None = None, base: Sample | None = None
+    ) -> tuple[Sample, dict[Place, int]] | None:
         try:
             with TimeLimit(LONGEST):
                 sample = resized_to_fit(self._model, base or self._base, change, groups or self._groups)
         except TimeLimitReached:
             return None
         sizes = self._of(sample)
-        key = tuple(sorted(sizes.items()))
-        if key in self._done or sizes == self._now or any(breaks(sizes, condition) for condition in self._firm):
-            return None
-        self._done.add(key)
-        return sample, sizes
+        return None if any(breaks(sizes, condition) for condition in self._firm) else (sample, sizes)
+
+
+def _of_each_path(group: Iterable[Axis]) -> list[Axis]:
+    return list({axis.path: axis for axis in group}.values())
 
 
 def _beside(seen: Sequence[int]) -> list[int]:
@@ -811,7 +878,17 @@ class _Judge:
 
     def judged(self, made: Iterable[Trial]) -> list[Trial]:
         """Return the trials that tell something, with whether the program is right."""
-        return [replace(trial, equal=equal) for trial in made if (equal := self.is_right(trial.sample)) is not None]
+        found = []
+        for trial in made:
+            equal = self.is_right(trial.sample)
+            if equal is None:
+                continue
+            # else the reason is what else the call changes: far sizes may mean what no real call has, such as a cache
+            # that counts fewer tokens than it holds
+            larger = None if equal else trial.larger()
+            is_reason = larger is None or self.is_right(larger[0]) is not False
+            found.append(replace(trial, equal=equal, is_reason=is_reason))
+        return found
 
     def is_right(self, sample: Sample) -> bool | None:
         """Return whether the program is right; None where the model rejects the call, or is not deterministic on it."""

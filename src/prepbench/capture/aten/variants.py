@@ -87,7 +87,7 @@ def _first_variant(
     axes: DynamicAxes,
 ) -> Captured:
     """Return the graph captured from the first of these samples, for all samples that take the same path."""
-    alone, fixed = _captured_alone(capture_some, model, left[0], _axes_of(left[:1], samples, axes))
+    alone, fixed = _captured_alone(capture_some, model, left[0], _axes_of(left[:1], samples, axes), samples)
     found = _with_conditions(alone, fixed)
 
     def of(same: Sequence[Sample]) -> Captured:
@@ -136,7 +136,11 @@ def _of_all(captured: Captured, model: torch.nn.Module, same: Sequence[Sample], 
 
 
 def _captured_alone(
-    capture_some: CaptureSome, model: torch.nn.Module, sample: Sample, axes: DynamicAxes
+    capture_some: CaptureSome,
+    model: torch.nn.Module,
+    sample: Sample,
+    axes: DynamicAxes,
+    others: Sequence[Sample],
 ) -> tuple[Captured, list[SizeCondition]]:
     """Return the graph of one sample, with as few static axes as possible, and conditions for these.
 
@@ -145,9 +149,16 @@ def _captured_alone(
     sizes = sizes_in(model, sample)
     small = {axis.symbol for axis in axes.dynamic if sizes[axis.path, axis.dim] < 2}
     fixed: dict[str, SourceLine | None] = {}
+
+    def captured(symbols: Collection[str]) -> Captured:
+        program = capture_some([sample], _fixed(axes, symbols))
+        if not small <= set(symbols) and not _takes(program, model, sample, (), others):
+            raise CaptureError("The graph agrees with the model by chance, on the values of this sample alone.")
+        return program
+
     while True:
         try:
-            found = capture_some([sample], _fixed(axes, fixed))
+            found = captured(fixed)
             break
         except CaptureError as error:
             failures: Sequence[Failure] = getattr(error, "failures", ())
@@ -158,7 +169,7 @@ def _captured_alone(
     for symbol in [symbol for symbol, source in fixed.items() if source is None and len(fixed) > 1]:
         fewer = {other: source for other, source in fixed.items() if other != symbol}
         with contextlib.suppress(CaptureError):
-            found, fixed = capture_some([sample], _fixed(axes, fewer)), fewer
+            found, fixed = captured(fewer), fewer
     paths = paths_of(found.program, found.model)
     places = [(axis, fixed[axis.symbol]) for axis in axes.dynamic if axis.symbol in fixed]
     return found, [_condition(paths, axis, sympy.Eq, sizes[axis.path, axis.dim], source) for axis, source in places]
