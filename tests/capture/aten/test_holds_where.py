@@ -424,12 +424,19 @@ class Emptied(torch.nn.Module):
         return x.index_select(0, torch.arange(rows) % max(x.shape[0], 1)) if x.shape[1] > 0 else x.roll(rows, 0)
 
 
-def test_sizes_that_are_equal_in_all_samples_are_tried_apart_beside_small_ones() -> None:
-    model = Emptied()
-    sizes = [(1, 3), (6, 12), (3, 8)]
+class Topped(torch.nn.Module):
+    """Leaves one row where the other has none, and only a long one may be cut so."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x[: max(y.shape[0], 1)] if x.shape[0] + y.shape[0] > 3 else x @ y.t() @ y
+
+
+@pytest.mark.parametrize("model", [Emptied(), Topped()])
+def test_sizes_that_are_equal_in_all_samples_are_tried_apart_beside_small_ones(model: torch.nn.Module) -> None:
+    sizes = [(2, 3), (6, 12), (3, 8)]
     samples = [(torch.randn(rows, columns), torch.randn(rows, columns)) for rows, columns in sizes]
     compiled = pb.compile_model(model, tracing_inputs=samples, deployment_settings=pb.EagerDeployment())
-    for rows, columns, others in itertools.product((1, 3, 4), (0, 1, 5), (0, 1, 3, 6)):
+    for rows, columns, others in itertools.product((1, 3, 7), (0, 1, 5), (0, 1, 3, 6)):
         x, y = torch.randn(rows, columns), torch.randn(others, columns)
         with contextlib.suppress(ConditionError):
             found = compiled(x, y)

@@ -659,8 +659,9 @@ class _MadeCalls:
                 if base is None:
                     continue
                 groups, now = self._split(symbol, axis), self._of(base)[place]
-                others = [one for one in self._groups if one != symbol]
-                for size, change in ((1, {}), (1, dict.fromkeys(others, _FAR)), (0, {})):
+                others = dict.fromkeys([one for one in self._groups if one != symbol], _FAR)
+                changes: tuple[dict[str, int], ...] = ({}, others, {**others, f"{symbol} apart": _FAR})
+                for size, change in itertools.product((1, 0), changes):
                     call = self._made({**change, symbol: size - now}, groups, base) if axis.allows(size) else None
                     if call is not None and call[1][place] == size and call[1][same] != size:
                         names = [f"{one.path}.shape[{one.dim}]" for one in (axis, other)]
