@@ -431,10 +431,21 @@ class Topped(torch.nn.Module):
         return x[: max(y.shape[0], 1)] if x.shape[0] + y.shape[0] > 3 else x @ y.t() @ y
 
 
-@pytest.mark.parametrize("model", [Emptied(), Topped()])
-def test_sizes_that_are_equal_in_all_samples_are_tried_apart_beside_small_ones(model: torch.nn.Module) -> None:
-    sizes = [(2, 3), (6, 12), (3, 8)]
-    samples = [(torch.randn(rows, columns), torch.randn(rows, columns)) for rows, columns in sizes]
+class Summed(torch.nn.Module):
+    """Sums up only where the other has entries."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.cumsum(0) if y.numel() > 0 else x + 1
+
+
+@pytest.mark.parametrize(
+    ("model", "more"), [(Emptied(), 0), (Topped(), 0), (Summed(), 0), (Summed(), 2), (Summed(), 1)]
+)
+def test_sizes_that_change_together_in_all_samples_are_tried_apart_beside_small_ones(
+    model: torch.nn.Module, more: int
+) -> None:
+    sizes = [(1, 4), (3, 6)] if more > 1 else [(2, 3), (6, 12), (3, 8)]  # the first: rows and columns, too
+    samples = [(torch.randn(rows, columns), torch.randn(rows + more, columns)) for rows, columns in sizes]
     compiled = pb.compile_model(model, tracing_inputs=samples, deployment_settings=pb.EagerDeployment())
     for rows, columns, others in itertools.product((1, 3, 7), (0, 1, 5), (0, 1, 3, 6)):
         x, y = torch.randn(rows, columns), torch.randn(others, columns)

@@ -45,8 +45,8 @@ _FAR = 16
 """By how much the other sizes of a call grow in which equal sizes are apart."""
 _TRIALS = 12
 """The most trial calls that break torch's guards."""
-_APART = 4
-"""The most trial calls of a size that is 1 where another one, which is equal in all samples, is not."""
+_APART = 6
+"""The most parts of sizes that change together in all samples which are tried apart from the others."""
 _ROUNDS = 3
 """How often guards that make no difference are tried again, where those hold that do."""
 
@@ -241,11 +241,13 @@ def _unequal_sizes(places: Sequence[Place], names: Sequence[str], pair: Sequence
     return replace(condition, text=text)
 
 
-def _equal_sizes(places: Sequence[Place], names: Sequence[str]) -> SizeCondition:
-    symbols = [_symbol(f"s{index}") for index in range(2)]
-    asked = Asked(sympy.Eq(*symbols, evaluate=False), dict(zip(symbols, names, strict=True)), None, is_own=False)
+def _sizes_that_differ_by(more: int, places: Sequence[Place], names: Sequence[str]) -> SizeCondition:
+    one, other = [_symbol(f"s{index}") for index in range(2)]
+    equal = sympy.Eq(one, other + more, evaluate=False)
+    asked = Asked(equal, dict(zip((one, other), names, strict=True)), None, is_own=False)
     condition = asked.condition({size_key(name): place for name, place in zip(names, places, strict=True)})
-    return replace(condition, text=f"{names[0]} must equal {names[1]}, as in all samples")
+    wanted = f"{names[1]} {'+' if more > 0 else '-'} {abs(more)}" if more else names[1]
+    return replace(condition, text=f"{names[0]} must equal {wanted}, as in all samples")
 
 
 def call_that_is_wrong_at_one(
@@ -644,28 +646,31 @@ class _MadeCalls:
                     yield Trial(*call, equal=False, made=(small[1], small[2], small[0]), refused=refused)
 
     def apart(self) -> Iterator[Trial]:
-        """Yield calls in which sizes of two tensors differ that are equal in all samples, one size being 0 or 1.
+        """Yield calls in which a size is 0 or 1 and another is not what it is beside the first in all samples.
 
-        Trials change such sizes together, so that they tell nothing about calls where they differ.
+        Trials change sizes that are equal in all samples, or differ by the same number, together. So they tell nothing
+        about calls where they differ otherwise.
         """
         for symbol, group in self._groups.items():
-            for axis, other in itertools.islice(itertools.permutations(_of_each_path(group), 2), _APART):
-                place, same = self._place(axis), self._place(other)
-                if place is None or same is None:
+            for part in itertools.islice(_parts(group), _APART):
+                rest = [axis for axis in group if axis not in part]
+                axis, other = part[0], next((one for one in rest if self._place(one) is not None), None)
+                place, same = self._place(axis), None if other is None else self._place(other)
+                if other is None or place is None or same is None:
                     continue
-                if any(sizes.get(place) != sizes.get(same) for sizes in self._seen):
-                    continue
+                steps = {sizes[place] - sizes[same] for sizes in self._seen if place in sizes and same in sizes}
                 base = next((one for one in self._samples if self._of(one).get(place, 0) > 1), None)
-                if base is None:
+                if base is None or len(steps) != 1:
                     continue
-                groups, now = self._split(symbol, axis), self._of(base)[place]
+                more, now = steps.pop(), self._of(base)[place]
+                groups = {**self._groups, symbol: part, f"{symbol} apart": rest}
                 others = dict.fromkeys([one for one in self._groups if one != symbol], _FAR)
                 changes: tuple[dict[str, int], ...] = ({}, others, {**others, f"{symbol} apart": _FAR})
                 for size, change in itertools.product((1, 0), changes):
                     call = self._made({**change, symbol: size - now}, groups, base) if axis.allows(size) else None
-                    if call is not None and call[1][place] == size and call[1][same] != size:
+                    if call is not None and call[1][place] == size and call[1][same] != size - more:
                         names = [f"{one.path}.shape[{one.dim}]" for one in (axis, other)]
-                        refused = _equal_sizes([place, same], names)
+                        refused = _sizes_that_differ_by(more, [place, same], names)
                         yield Trial(*call, equal=False, made=(place, names[0], size), refused=refused)
                 yield from self._beside_apart(symbol, groups)
 
@@ -678,11 +683,6 @@ class _MadeCalls:
                 if size not in seen and axis.allows(size):
                     trial = self._small_call(axis, small, size, self._base, {symbol: 1}, groups)
                     yield from [] if trial is None else [trial]
-
-    def _split(self, symbol: str, axis: Axis) -> dict[str, list[Axis]]:
-        """Return the groups, with one axis of a group apart from its others."""
-        rest = [one for one in self._groups[symbol] if one is not axis]
-        return {**self._groups, symbol: [axis], f"{symbol} apart": rest}
 
     def at_ones_of_samples(self) -> Iterator[Trial]:
         """Yield calls in which a size is 1 that is 1 in a sample, too, beside other sizes than there."""
@@ -818,8 +818,16 @@ class _MadeCalls:
         return None if any(breaks(sizes, condition) for condition in self._firm) else (sample, sizes)
 
 
-def _of_each_path(group: Iterable[Axis]) -> list[Axis]:
-    return list({axis.path: axis for axis in group}.values())
+def _parts(group: Sequence[Axis]) -> Iterator[list[Axis]]:
+    """Yield parts of axes that change together: those with the same sizes, and one axis of each tensor."""
+    same: dict[tuple[int, ...], list[Axis]] = {}
+    for axis in group:
+        same.setdefault(tuple(axis.sizes), []).append(axis)
+    if len(same) > 1:
+        yield from same.values()
+    single = {axis.path: axis for axis in group if len(same) == 1 or len(same[tuple(axis.sizes)]) > 1}
+    if len(single) > 1:
+        yield from ([axis] for axis in single.values())
 
 
 def _beside(seen: Sequence[int]) -> list[int]:
