@@ -308,8 +308,13 @@ def holds_where(
     trials = judged(calls.small((*doubtful, *edges)))
     trials += judged(calls.breaking(edges))
     trials += judged(calls.beside(disproved))
-    # those that are right are no calls for targets: that these sizes are equal is what the samples say
-    trials += [trial for trial in judged(calls.apart()) if not trial.equal]
+    for part in calls.apart():
+        for index, trial in enumerate(part):
+            told = judged([trial])
+            if not told and index == 0:
+                break  # the model takes no call with these sizes apart
+            # those that are right are no calls for targets: that these sizes are equal is what the samples say
+            trials += [one for one in told if not one.equal]
     tried: list[SizeCondition] = []
     mattering: list[SizeCondition] = []
     while doubtful:
@@ -645,8 +650,8 @@ class _MadeCalls:
                     refused = _unequal_sizes(places, names, pair)
                     yield Trial(*call, equal=False, made=(small[1], small[2], small[0]), refused=refused)
 
-    def apart(self) -> Iterator[Trial]:
-        """Yield calls in which a size is 0 or 1 and another is not what it is beside the first in all samples.
+    def apart(self) -> Iterator[Iterator[Trial]]:
+        """Yield calls of sizes that are apart: one is 0 or 1, and another not what it is beside it in all samples.
 
         Trials change sizes that are equal in all samples, or differ by the same number, together. So they tell nothing
         about calls where they differ otherwise.
@@ -654,25 +659,29 @@ class _MadeCalls:
         for symbol, group in self._groups.items():
             for part in itertools.islice(_parts(group), _APART):
                 rest = [axis for axis in group if axis not in part]
-                axis, other = part[0], next((one for one in rest if self._place(one) is not None), None)
-                place, same = self._place(axis), None if other is None else self._place(other)
-                if other is None or place is None or same is None:
-                    continue
-                steps = {sizes[place] - sizes[same] for sizes in self._seen if place in sizes and same in sizes}
-                base = next((one for one in self._samples if self._of(one).get(place, 0) > 1), None)
-                if base is None or len(steps) != 1:
-                    continue
-                more, now = steps.pop(), self._of(base)[place]
-                groups = {**self._groups, symbol: part, f"{symbol} apart": rest}
-                others = dict.fromkeys([one for one in self._groups if one != symbol], _FAR)
-                changes: tuple[dict[str, int], ...] = ({}, others, {**others, f"{symbol} apart": _FAR})
-                for size, change in itertools.product((1, 0), changes):
-                    call = self._made({**change, symbol: size - now}, groups, base) if axis.allows(size) else None
-                    if call is not None and call[1][place] == size and call[1][same] != size - more:
-                        names = [f"{one.path}.shape[{one.dim}]" for one in (axis, other)]
-                        refused = _sizes_that_differ_by(more, [place, same], names)
-                        yield Trial(*call, equal=False, made=(place, names[0], size), refused=refused)
-                yield from self._beside_apart(symbol, groups)
+                if rest:
+                    yield self._apart(symbol, part, rest)
+
+    def _apart(self, symbol: str, part: list[Axis], rest: list[Axis]) -> Iterator[Trial]:
+        axis, other = part[0], next((one for one in rest if self._place(one) is not None), rest[0])
+        place, same = self._place(axis), self._place(other)
+        if place is None or same is None:
+            return
+        steps = {sizes[place] - sizes[same] for sizes in self._seen if place in sizes and same in sizes}
+        base = next((one for one in self._samples if self._of(one).get(place, 0) > 1), None)
+        if base is None or len(steps) != 1:
+            return
+        more, now = steps.pop(), self._of(base)[place]
+        groups = {**self._groups, symbol: part, f"{symbol} apart": rest}
+        others = dict.fromkeys([one for one in self._groups if one != symbol], _FAR)
+        changes: tuple[dict[str, int], ...] = ({}, others, {**others, f"{symbol} apart": _FAR})
+        for size, change in itertools.product((1, 0), changes):
+            call = self._made({**change, symbol: size - now}, groups, base) if axis.allows(size) else None
+            if call is not None and call[1][place] == size and call[1][same] != size - more:
+                names = [f"{one.path}.shape[{one.dim}]" for one in (axis, other)]
+                refused = _sizes_that_differ_by(more, [place, same], names)
+                yield Trial(*call, equal=False, made=(place, names[0], size), refused=refused)
+        yield from self._beside_apart(symbol, groups)
 
     def _beside_apart(self, symbol: str, groups: dict[str, list[Axis]]) -> Iterator[Trial]:
         """Yield calls in which a size is 0 or 1 that no sample has, beside a part of a group that is longer."""
