@@ -11,6 +11,8 @@ import threading
 import types
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -149,6 +151,41 @@ def test_other_threads_print(capsys: pytest.CaptureFixture[str]) -> None:
         _elsewhere(lambda: sys.stdout.write("elsewhere\n"))
     assert own.getvalue() == "here\nerror\n"
     assert capsys.readouterr().out == "elsewhere\n"
+
+
+@pytest.mark.parametrize("order", ["aA", "abAB", "abBA", "abcACB", "abcBAC", "abAcBC", "abAaBA"])
+def test_blocks_of_several_threads_may_end_in_any_order(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each letter is a thread: a small one begins its blocks, a large one ends them."""
+    shown, sqrt = io.StringIO(), math.sqrt
+    monkeypatch.setattr(sys, "stdout", shown)
+    with ExitStack() as stack:
+        threads = {name: stack.enter_context(ThreadPoolExecutor(1)) for name in sorted(set(order.lower()))}
+        open_ones: dict[str, tuple[io.StringIO, ExitStack]] = {}
+
+        def begin(own: io.StringIO, name: str) -> ExitStack:
+            blocks = ExitStack()
+            blocks.enter_context(output_here(own))
+            blocks.enter_context(patched_here(math, "sqrt", lambda number: f"{name} of {number}"))
+            return blocks
+
+        for letter in order:
+            name = letter.lower()
+            if letter == name:
+                own = io.StringIO()
+                open_ones[name] = own, threads[name].submit(begin, own, name).result()
+            else:
+                threads[name].submit(open_ones.pop(name)[1].close).result()
+            for other, thread in threads.items():
+                thread.submit(print, f"after {letter}").result()
+                found = thread.submit(lambda: math.sqrt(4.0)).result()
+                if other in open_ones:
+                    assert found == f"{other} of 4.0"
+                    assert open_ones[other][0].getvalue().endswith(f"after {letter}\n")
+                else:
+                    assert found == 2.0
+                    assert shown.getvalue().endswith(f"after {letter}\n")
+    assert math.sqrt is sqrt
+    assert sys.stdout is shown
 
 
 def test_other_threads_warn() -> None:

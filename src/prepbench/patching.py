@@ -10,6 +10,7 @@ import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from prepbench import interrupts
@@ -119,10 +120,54 @@ _together_lock = threading.Lock()
 @contextmanager
 def patched_here(owner: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
     """Run ``function`` for calls of ``owner.name`` from this thread during the block; other threads get the
-    original.
+    original. Such blocks of several threads may end in any order.
     """
-    with patched(owner, name, only_here(getattr(owner, name), function)):
+    layer = _Layer(owner, name)
+    with layer.set(only_here(getattr(owner, name), function, lambda: layer.is_over)):
         yield
+
+
+@dataclass(eq=False)
+class _Layer:
+    """One of the values that several threads put in the place of the same attribute.
+
+    The one that ends first may lie below others. It lets calls through from then on, and goes when those above it have
+    gone: putting back what was there before it would undo theirs, and theirs would bring it back.
+    """
+
+    owner: Any
+    name: str
+    value: Any = None
+    before: Any = _ABSENT
+    is_over: bool = False
+
+    @contextmanager
+    def set(self, value: Any) -> Iterator[None]:
+        """Set the attribute to this value during the block."""
+        self.value = value
+        with undoing() as undo:
+            undo.add(self._end)
+            with _together_lock:
+                self.before = vars(self.owner).get(self.name, _ABSENT)
+                _layers.setdefault((id(self.owner), self.name), []).append(self)
+                setattr(self.owner, self.name, value)
+            yield
+
+    def _end(self) -> None:
+        self.is_over = True
+        place = id(self.owner), self.name
+        with _together_lock:
+            layers = _layers.get(place, [])
+            while layers and layers[-1].is_over:
+                if vars(self.owner).get(self.name) is layers[-1].value:
+                    _put_back(self.owner, self.name, layers[-1].before)
+                layers.pop()
+            if not layers:
+                _layers.pop(place, None)
+
+
+_layers: dict[tuple[int, str], list[_Layer]] = {}
+"""The layers of each attribute, the top one last."""
 
 
 @contextmanager
@@ -149,12 +194,14 @@ def _put_back(owner: Any, name: str, before: Any) -> None:
         delattr(owner, name)
 
 
-def only_here(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that runs ``function`` in the current thread, and ``original`` in all others."""
+def only_here(
+    original: Callable[..., Any], function: Callable[..., Any], is_over: Callable[[], bool] = lambda: False
+) -> Callable[..., Any]:
+    """Return a function that runs ``function`` in the current thread until ``is_over``, and ``original`` else."""
     here, ident = threading.get_ident(), threading.get_ident
 
     def dispatch(*args: Any, **kwargs: Any) -> Any:
-        return (function if ident() == here else original)(*args, **kwargs)
+        return (function if ident() == here and not is_over() else original)(*args, **kwargs)
 
     return functools.update_wrapper(dispatch, function)
 
@@ -185,19 +232,25 @@ def _calling(name: str) -> types.CodeType:
 class _Stream:
     """Redirects one thread's writes to a stream of its own; other threads' writes are not affected."""
 
-    def __init__(self, original: Any, own: Any) -> None:
-        self._original, self._own, self._here = original, own, threading.get_ident()
+    def __init__(self, original: Any, own: Any, is_over: Callable[[], bool]) -> None:
+        self._original, self._own, self._here, self._is_over = original, own, threading.get_ident(), is_over
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._own if threading.get_ident() == self._here else self._original, name)
+        is_own = threading.get_ident() == self._here and not self._is_over()
+        return getattr(self._own if is_own else self._original, name)
 
 
 @contextmanager
 def output_here(output: Any, errors: Any = None) -> Iterator[None]:
-    """Redirect this thread's output during the block to these streams (both to the first if only one is given)."""
+    """Redirect this thread's output during the block to these streams (both to the first if only one is given).
+
+    Such blocks of several threads may end in any order.
+    """
     errors = output if errors is None else errors
-    with patched(sys, "stdout", _Stream(sys.stdout, output)), patched(sys, "stderr", _Stream(sys.stderr, errors)):
-        yield
+    out, error = _Layer(sys, "stdout"), _Layer(sys, "stderr")
+    with out.set(_Stream(sys.stdout, output, lambda: out.is_over)):
+        with error.set(_Stream(sys.stderr, errors, lambda: error.is_over)):
+            yield
 
 
 class _Here:
