@@ -416,6 +416,47 @@ def test_a_sample_whose_values_agree_by_chance_is_no_reason_to_trust(sizes: list
             assert torch.equal(compiled(x, y), model(x, y))
 
 
+class Doubled(torch.nn.Module):
+    """Doubles one entry alone."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows, columns = x.shape
+        x = x[: max(rows // 2, 1)] if rows + columns > 2 else x * 2
+        return torch.cat([x, x[:, :1]], 1) if rows > 1 and columns != 6 else torch.cat([x, x[:, :1] * 1], 1)
+
+
+def test_a_trial_of_a_few_entries_that_agree_by_chance_tells_nothing() -> None:
+    model = Doubled()
+    samples = [torch.randn(1, 13), torch.randn(8, 6)]
+    samples[0].zero_()  # the entries of which a trial call with one column is made
+    compiled = pb.compile_model(model, tracing_inputs=samples, deployment_settings=pb.EagerDeployment())
+    for shape in itertools.product((1, 2, 8), (1, 2, 6)):
+        x = torch.randn(*shape)
+        with contextlib.suppress(ConditionError):
+            assert torch.equal(compiled(x), model(x))
+
+
+class TurnedPieces(torch.nn.Module):
+    """Turns around what has more than two pieces of four columns."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x[:, ::2]
+        return x.flip(1) if len(x.split(4, 1)) > 2 else x.amax(1, keepdim=True) + x
+
+
+def test_sizes_up_to_the_next_trial_that_is_right_are_refused_with_a_wrong_one() -> None:
+    model = TurnedPieces()
+    samples = [torch.randn(5, 8), torch.randn(2, 1), torch.randn(3, 13)]
+    compiled = pb.compile_model(model, tracing_inputs=samples, deployment_settings=pb.EagerDeployment())
+    taken = set()
+    for columns in range(1, 30):
+        x = torch.randn(3, columns)
+        with contextlib.suppress(ConditionError):
+            assert torch.equal(compiled(x), model(x))
+            taken.add(columns)
+    assert taken >= {1, 8, 13, 14}
+
+
 class Emptied(torch.nn.Module):
     """Without columns, only the number of rows tells a roll from a choice."""
 

@@ -47,6 +47,8 @@ _TRIALS = 12
 """The most trial calls that break torch's guards."""
 _APART = 6
 """The most parts of sizes that change together in all samples which are tried apart from the others."""
+_FEW = 8
+"""Up to how many entries of a tensor agree with the graph by chance."""
 _ROUNDS = 3
 """How often guards that make no difference are tried again, where those hold that do."""
 
@@ -209,17 +211,21 @@ def breaks(sizes: Sizes, condition: SizeCondition) -> bool:
     return condition.holds([sizes[place] for place in condition.places]) is False
 
 
-def _beyond(place: Place, name: str, size: int, seen: Sequence[int]) -> SizeCondition:
-    """Return the condition that refuses a size which no sample has, and all others on that side or between samples."""
+def _beyond(place: Place, name: str, size: int, seen: Sequence[int], tried: Sequence[int]) -> SizeCondition:
+    """Return the condition that refuses a size which no sample has, and all others between samples, or up to the next
+    size towards them that is tried, too.
+    """
     n = sympy.Symbol("s", integer=True, positive=True)
     low = max((one for one in seen if one < size), default=None)
     high = min((one for one in seen if one > size), default=None)
     if low is not None and high is not None:
         asked, text = sympy.Or(n <= low, n >= high), f"at most {low} or at least {high}"
     elif high is not None:
-        asked, text = n >= size + 1, f"at least {size + 1}"
+        low = min(one for one in (*tried, high) if one > size)
+        asked, text = n >= low, f"at least {low}"
     else:
-        asked, text = n <= size - 1, f"at most {size - 1}"
+        high = max(one for one in (*tried, seen[-1]) if one < size)
+        asked, text = n <= high, f"at most {high}"
     condition = Asked(asked, {n: name}, None, is_own=False).condition({size_key(name): place})
     return replace(condition, text=f"{name} must be {text}")
 
@@ -776,12 +782,13 @@ class _MadeCalls:
                 if place not in map(self._place, group) or not self._now.get(place):
                     continue
                 seen = sorted({sizes[place] for sizes in self._seen if place in sizes})
-                for size in _beside(seen):
+                tried = _beside(seen)
+                for size in tried:
                     if not all(axis.allows(size) for axis in group if self._place(axis) == place):
                         continue
                     call = self._made({symbol: size - self._now[place]})
                     if call is not None and call[1][place] == size:
-                        yield Trial(*call, equal=False, refused=_beyond(place, name, size, seen))
+                        yield Trial(*call, equal=False, refused=_beyond(place, name, size, seen, tried))
 
     def _breaking(self, condition: SizeCondition, others: Sequence[SizeCondition]) -> Iterator[dict[str, int]]:
         """Yield changes of one or two sizes that break a condition, and meet the others and the firm ones, the smallest
@@ -840,10 +847,12 @@ def _parts(group: Sequence[Axis]) -> Iterator[list[Axis]]:
 
 
 def _beside(seen: Sequence[int]) -> list[int]:
-    """Return sizes from 2 on that no sample has: the nearest, some between, the smallest, and one of twice the size."""
+    """Return sizes from 2 on that no sample has: the nearest, some between, the smallest, and some up to twice the
+    size.
+    """
     below, last = [*range(seen[0] - 1, 1, -1)], seen[-1]
     between = [size for one, other in itertools.pairwise(seen) for size in (one + 1, (one + other) // 2, other - 1)]
-    found = dict.fromkeys([*below[:3], *below[-1:], *between, last + 1, last + 2, 2 * last + 1])
+    found = dict.fromkeys([*below[:3], *below[-1:], *between, last + 1, last + 2, last + last // 2, 2 * last + 1])
     return [size for size in found if size > 1 and size not in seen]
 
 
@@ -873,6 +882,30 @@ def _is_empty(values: Any, how: Callable[[Iterable[bool]], bool] = all) -> bool:
     return bool(found) and how(found)
 
 
+def _with_other_values(sample: Sample) -> Sample | None:
+    """Return a call with other values in floating-point tensors of few entries; None where there are none."""
+    leaves, spec = pytree.tree_flatten((sample.args, sample.kwargs))
+    few = {
+        index
+        for index, leaf in enumerate(leaves)
+        if type(leaf) is torch.Tensor
+        and leaf.layout is torch.strided
+        and leaf.is_floating_point()
+        and 0 < leaf.numel() <= _FEW
+    }
+    if not few:
+        return None
+    made = [leaf + _steps(leaf) if index in few else leaf for index, leaf in enumerate(leaves)]
+    args, kwargs = pytree.tree_unflatten(made, spec)
+    return replace(sample, args=args, kwargs=kwargs)
+
+
+def _steps(leaf: torch.Tensor) -> torch.Tensor:
+    """Return numbers that are exact in all types and change all values, and their order."""
+    steps = torch.arange(leaf.numel(), device=leaf.device).remainder(3) * 0.75 + 0.5
+    return steps.reshape(leaf.shape).to(leaf.dtype)
+
+
 class _Judge:
     """Decides whether a program agrees with its model on a call.
 
@@ -898,18 +931,31 @@ class _Judge:
         """Return the trials that tell something, with whether the program is right."""
         found = []
         for trial in made:
-            equal = self.is_right(trial.sample)
+            equal, sample = self._tried(trial.sample)
             if equal is None:
                 continue
             # else the reason is what else the call changes: far sizes may mean what no real call has, such as a cache
             # that counts fewer tokens than it holds
             larger = None if equal else trial.larger()
             is_reason = larger is None or self.is_right(larger[0]) is not False
-            found.append(replace(trial, equal=equal, is_reason=is_reason))
+            found.append(replace(trial, sample=sample, equal=equal, is_reason=is_reason))
         return found
 
     def is_right(self, sample: Sample) -> bool | None:
         """Return whether the program is right; None where the model rejects the call, or is not deterministic on it."""
+        return self._tried(sample)[0]
+
+    def _tried(self, sample: Sample) -> tuple[bool | None, Sample]:
+        """Return whether the program is right, and the call that tells, which may have other values."""
+        found = self._is_right(sample, where_it_fails=None if self._check_guards else False)
+        # a few entries may agree by chance: 0 is twice itself
+        other = _with_other_values(sample) if found else None
+        # where the graph fails, other values may not be what the model takes for granted
+        if other is not None and self._is_right(other, where_it_fails=None) is False:
+            return False, other
+        return found, sample
+
+    def _is_right(self, sample: Sample, *, where_it_fails: bool | None) -> bool | None:
         with without_output():
             try:
                 with TimeLimit(LONGEST):
@@ -921,7 +967,7 @@ class _Judge:
                     # results without entries are equal whatever the graph computes
                     return None if _is_empty(expected.output) and not _is_empty(sample, any) else True
             except Exception:  # of any kind: the graph fails where the model runs
-                return None if self._check_guards else False
+                return where_it_fails
             # they differ; that counts only if the model agrees with itself, bit for bit: empty tensors and
             # uninitialised memory make some models give other results each time. The second run is made here alone, as
             # most trials agree.
