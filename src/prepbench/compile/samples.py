@@ -9,7 +9,8 @@ import torch
 
 from prepbench._torch_compat import pytree
 from prepbench.capture.aten.captured import Captured
-from prepbench.capture.aten.holds_where import breaks, paths_of, sizes_by_place
+from prepbench.capture.aten.holds_where import paths_of, sizes_by_place
+from prepbench.capture.aten.trial_calls import breaks
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.capture.sizes.resizing import linked_axes, resized, sizes_in, with_sums
 from prepbench.compile.call_spec import CallSpec

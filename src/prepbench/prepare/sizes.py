@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from prepbench.capture.aten.holds_where import LONGEST
+from prepbench.capture.aten.trial_calls import LONGEST
 from prepbench.capture.modules.trace_result import TraceResult
 from prepbench.capture.sizes.axis import Axis
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, value_at

@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.capture.aten import holds_where
-from prepbench.capture.aten.holds_where import HoldsWhere, Trial
+from prepbench.capture.aten import trial_calls
+from prepbench.capture.aten.holds_where import HoldsWhere
+from prepbench.capture.aten.trial_calls import Trial
 from prepbench.capture.sizes.conditions import SizeCondition
 from prepbench.errors import ConditionError, InputError
 
@@ -133,7 +134,7 @@ def test_no_sample_breaks_a_condition() -> None:
 
 
 def test_a_model_that_ends_for_no_empty_tensor_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holds_where, "LONGEST", 0.5)
+    monkeypatch.setattr(trial_calls, "LONGEST", 0.5)
 
     def forward(x: torch.Tensor) -> torch.Tensor:
         while not torch.compiler.is_exporting() and x.numel() == 0:

@@ -14,14 +14,8 @@ import torch
 from prepbench._torch_compat.programs import without_guards
 from prepbench.capture.aten.captured import Captured
 from prepbench.capture.aten.export_program import SpecialisedSize
-from prepbench.capture.aten.holds_where import (
-    Trial,
-    breaks,
-    paths_of,
-    sizes_by_place,
-    trials_beside,
-    with_conditions_checked,
-)
+from prepbench.capture.aten.holds_where import paths_of, sizes_by_place, trials_beside, with_conditions_checked
+from prepbench.capture.aten.trial_calls import Trial, breaks
 from prepbench.capture.failures.describe import WrongProgram, unequal
 from prepbench.capture.sizes.axis import Axis, with_symbols
 from prepbench.capture.sizes.conditions import Asked, SizeCondition

@@ -13,8 +13,9 @@ from typing import Any, Literal, Protocol, TypeVar
 import torch
 
 from prepbench.capture.aten.export_program import Program, axis_sizes, export_program
-from prepbench.capture.aten.holds_where import breaks, paths_of, sizes_by_place
+from prepbench.capture.aten.holds_where import paths_of, sizes_by_place
 from prepbench.capture.aten.leaf_operators import KeepAlive
+from prepbench.capture.aten.trial_calls import breaks
 from prepbench.capture.sizes.axis import Axis, counted_places, pattern_of
 from prepbench.capture.sizes.conditions import CONDITIONS, SizeCondition, SizeConditions
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, size_key
