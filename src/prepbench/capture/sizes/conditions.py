@@ -243,7 +243,24 @@ def condition_in_words(expression: Any, names: dict[Any, str]) -> str:
             rest = sympy.expand(difference - slope * symbol)
             if slope in (1, -1) and symbol not in rest.free_symbols:
                 return f"{names[symbol]} always equals {_said(-rest / slope, names)}"
-    return condition_text(expression, names)
+    return _compared(difference, type(expression).__name__, names) or condition_text(expression, names)
+
+
+def _compared(difference: Any, relation: str, names: dict[Any, str]) -> str | None:
+    """Return the comparison of two sums of sizes, each with what is added on its side; None for other terms."""
+    import sympy
+
+    terms = sympy.expand(difference).as_coefficients_dict()
+    if relation not in _COMPARED or not all(
+        factor.is_Integer and (term.is_Symbol or term == 1) for term, factor in terms.items()
+    ):
+        return None
+    # the constant where it is positive; without sizes on the left, the sides change places
+    left = sympy.Add(*(factor * term for term, factor in terms.items() if factor > 0))
+    right = left - sympy.expand(difference)
+    if not left.free_symbols:
+        left, right, relation = right, left, _TURNED.get(relation, relation)
+    return f"{_said(left, names)} {_COMPARED[relation]} {_said(right, names)}" if left.free_symbols else None
 
 
 _WORDS = {
@@ -254,6 +271,9 @@ _WORDS = {
     "Unequality": "is not",
     "Equality": "==",
 }
+
+
+_COMPARED = _WORDS | {"Equality": "always equals"}
 
 
 _TURNED = {
