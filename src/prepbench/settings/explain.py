@@ -15,7 +15,12 @@ from prepbench.errors import InputError, SettingsError
 from prepbench.settings.lora import LoraSettings, layers_with_adapters
 from prepbench.settings.pruning import LayerPruningSettings, PruningSettings
 from prepbench.settings.quantizable import is_quantizable, is_table, layers_to_quantize, quantizable_layers
-from prepbench.settings.quantization import LayerQuantizationSettings, QuantizationSettings
+from prepbench.settings.quantization import (
+    LayerQuantizationSettings,
+    QuantizationSettings,
+    activation_format,
+    weight_formats,
+)
 from prepbench.settings.rules import LayerNames, LayerRules, check_layer_rules, check_rule
 
 # of tables of embeddings where no rule names their bits
@@ -62,11 +67,9 @@ class ExplainedLayer:
     def _precision(self) -> str:
         if self.settings is None:
             return "float"
-        bits = self.settings.weights_num_bits
-        weights = f"int{bits}" if isinstance(bits, int) else " or ".join(f"int{number}" for number in bits)
-        if self.settings.prefer_weights_only_quantization:
-            return f"{weights} weights"
-        return f"{weights} weights, int{self.settings.activations_num_bits} activations"
+        weights, activations = weight_formats(self.settings), activation_format(self.settings)
+        said = f"{' or '.join(one.name for one in weights)} weights"
+        return said if activations.is_float else f"{said}, {activations.name} activations"
 
 
 class Explanation(list[ExplainedLayer]):

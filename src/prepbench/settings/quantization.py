@@ -9,10 +9,13 @@ from typing import Any
 
 from prepbench.checks import check_type, described
 from prepbench.errors import SettingsError
+from prepbench.settings.numbers import FLOAT32, INT4, INT8, INT16, NumberFormat, format_of_bits
 from prepbench.settings.validation import Settings, check_candidates, check_choice, check_range
 
-BITS = (4, 8)
-ACTIVATION_BITS = (4, 8, 16)
+WEIGHT_FORMATS = (INT4, INT8)
+ACTIVATION_FORMATS = (INT4, INT8, INT16)
+BITS = tuple(one.bits for one in WEIGHT_FORMATS)
+ACTIVATION_BITS = tuple(one.bits for one in ACTIVATION_FORMATS)
 BLOCK_SIZES = (0, 16, 32, 64, 128, 256)
 OBSERVERS = ("minmax", "percentile", "mse")
 WEIGHT_ALGORITHMS = ("auto", "nearest", "gptq", "awq", "hqq", "adaround")
@@ -206,6 +209,16 @@ class LayerQuantizationSettings(Settings):
     def _overrides(self) -> dict[str, Any]:
         shared = {field.name for field in fields(QuantizationSettings)}
         return {name: value for name in sorted(shared) if (value := getattr(self, name)) is not None}
+
+
+def weight_formats(settings: QuantizationSettings) -> tuple[NumberFormat, ...]:
+    """Return the formats of the candidates for the weights, in the order of the settings."""
+    return tuple(map(format_of_bits, _listed(settings.weights_num_bits)))
+
+
+def activation_format(settings: QuantizationSettings) -> NumberFormat:
+    """Return the format in which layers read activations; float32 where weights alone are quantized."""
+    return FLOAT32 if settings.prefer_weights_only_quantization else format_of_bits(settings.activations_num_bits)
 
 
 def _listed(value: int | Sequence[int]) -> tuple[int, ...]:
