@@ -21,8 +21,9 @@ from prepbench.quantize.rounding import nearest, quantized_rows
 from prepbench.quantize.rows import PackedRows, QuantizedRows
 from prepbench.quantize.weights import WeightScheme, weight_qparams
 from prepbench.settings import QuantizationSettings, explain_settings
+from prepbench.settings.numbers import INT4, INT8, NumberFormat
 
-FOUR_BITS = WeightScheme(4, block_size=16, least_error=True)
+FOUR_BITS = WeightScheme(INT4, block_size=16, least_error=True)
 
 
 def noise(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -47,7 +48,7 @@ def lost(weight: torch.Tensor, found: QuantizedRows, x: torch.Tensor, axis: int 
 
 
 SCHEMES = [
-    WeightScheme(4, symmetric, block_size=block, least_error=True, algorithm=algorithm)
+    WeightScheme(INT4, symmetric, block_size=block, least_error=True, algorithm=algorithm)
     for symmetric, block, algorithm in itertools.product((True, False), (0, 16), ("gptq", "awq"))
 ]
 
@@ -55,7 +56,7 @@ SCHEMES = [
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 def test_what_looks_at_inputs_loses_less_than_the_nearest_integers_on_other_inputs(scheme: WeightScheme) -> None:
     weight, unseen = noise(32, 64), inputs(256, seed=5)
-    nearest = WeightScheme(4, scheme.symmetric, block_size=scheme.block_size, least_error=True)
+    nearest = WeightScheme(INT4, scheme.symmetric, block_size=scheme.block_size, least_error=True)
     found = quantized_rows(weight, 0, scheme, hessian(inputs(1024)))
     most = 0.9 if scheme.algorithm == "gptq" else 1
     assert lost(weight, found, unseen) < most * lost(weight, quantized_rows(weight, 0, nearest), unseen)
@@ -63,7 +64,7 @@ def test_what_looks_at_inputs_loses_less_than_the_nearest_integers_on_other_inpu
     assert low <= int(found.integers.min()) <= int(found.integers.max()) <= high
 
 
-ADAPTIVE = [WeightScheme(4, symmetric, block_size=block, least_error=True, algorithm="adaround")
+ADAPTIVE = [WeightScheme(INT4, symmetric, block_size=block, least_error=True, algorithm="adaround")
             for symmetric, block in itertools.product((True, False), (0, 16))]  # fmt: skip
 
 
@@ -81,7 +82,7 @@ def test_learned_rounding_loses_less_than_error_compensation_on_other_inputs(sch
 def test_learning_alone_loses_less_than_the_nearest_integers() -> None:
     weight, x = noise(32, 64), inputs(1024)
     matrix = (x.t() @ x)[None]
-    scheme = WeightScheme(4)
+    scheme = WeightScheme(INT4)
     scale, zero_point = weight_qparams(weight, 0, scheme)
     learned = rounding._Layer(weight, scheme, matrix, zero_point).learned(scale)
     assert bool(((learned - weight / scale[:, None]).abs() < 1.001).all())  # up or down, and no farther
@@ -175,7 +176,7 @@ def test_scales_fit_the_integers_that_were_found_with_others(scheme: WeightSchem
 def test_scales_fitted_one_after_the_other_are_nearly_those_of_least_squares(block: int) -> None:
     weight, x = noise(4, 64), inputs(512)
     known = hessian(x)
-    scheme = WeightScheme(4, block_size=block, least_error=True)
+    scheme = WeightScheme(INT4, block_size=block, least_error=True)
     start = nearest(weight, 0, scheme)
     steps, scale = start.integers.reshape(4, 64).float(), start.scale.reshape(4, -1)
     fitted = rounding.fitted_scales(weight, steps, scale, known.damped)
@@ -202,7 +203,7 @@ def test_weights_of_the_same_inputs_share_what_is_computed_from_them(monkeypatch
 
 
 def test_the_axis_of_output_channels_may_be_the_last() -> None:
-    weight, scheme = noise(64, 32), WeightScheme(4, least_error=True, algorithm="gptq")
+    weight, scheme = noise(64, 32), WeightScheme(INT4, least_error=True, algorithm="gptq")
     one, other = (
         quantized_rows(given, axis, scheme, hessian(inputs(1024))).floats(given, axis)
         for given, axis in ((weight, 1), (weight.t().contiguous(), 0))
@@ -213,7 +214,7 @@ def test_the_axis_of_output_channels_may_be_the_last() -> None:
 def test_weights_of_inputs_that_were_always_zero_are_rounded_to_nearest() -> None:
     weight, x = noise(32, 64), inputs(256)
     x[:, 10:20] = 0
-    scheme = WeightScheme(4, least_error=True, algorithm="gptq")
+    scheme = WeightScheme(INT4, least_error=True, algorithm="gptq")
     found = quantized_rows(weight, 0, scheme, hessian(x))
     far = (found.floats(weight, 0) - weight)[:, 10:20].abs()
     inside = weight[:, 10:20].abs() < found.scale[:, None] * 7
@@ -223,14 +224,14 @@ def test_weights_of_inputs_that_were_always_zero_are_rounded_to_nearest() -> Non
 @pytest.mark.parametrize("count", [1, 8, 64])
 def test_few_positions_do_not_make_it_worse_than_the_nearest_integers(count: int) -> None:
     weight, unseen = noise(32, 64), inputs(256, seed=5)
-    found = quantized_rows(weight, 0, WeightScheme(4, least_error=True, algorithm="gptq"), hessian(inputs(count)))
-    nearest = quantized_rows(weight, 0, WeightScheme(4, least_error=True))
+    found = quantized_rows(weight, 0, WeightScheme(INT4, least_error=True, algorithm="gptq"), hessian(inputs(count)))
+    nearest = quantized_rows(weight, 0, WeightScheme(INT4, least_error=True))
     assert lost(weight, found, unseen) < 1.05 * lost(weight, nearest, unseen)
 
 
 @pytest.mark.parametrize("algorithm", ["gptq", "awq", "hqq", "adaround"])
 def test_inputs_and_weights_of_zeros_stay_finite(algorithm: str) -> None:
-    scheme = WeightScheme(4, block_size=16, least_error=True, algorithm=algorithm)
+    scheme = WeightScheme(INT4, block_size=16, least_error=True, algorithm=algorithm)
     weight = noise(8, 64)
     weight[3] = 0
     for given, x in ((weight, torch.zeros(4, 64)), (torch.zeros(8, 64), inputs(4)), (weight.bfloat16(), inputs(4))):
@@ -246,7 +247,8 @@ def test_half_quadratic_leaves_small_errors_where_most_weights_are(symmetric: bo
     errors = [
         float((quantized_rows(weight, 0, scheme).floats(weight, 0) - weight).abs().pow(0.7).sum())
         for scheme in (
-            WeightScheme(4, symmetric, block_size=16, least_error=True, algorithm=name) for name in ("hqq", "nearest")
+            WeightScheme(INT4, symmetric, block_size=16, least_error=True, algorithm=name)
+            for name in ("hqq", "nearest")
         )
     ]
     assert errors[0] < 0.99 * errors[1]
@@ -258,7 +260,7 @@ def test_a_weight_in_parts_gets_the_integers_that_it_gets_as_a_whole(
     algorithm: str, axis: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weight, block = noise(50, 64).movedim(0, axis), 0 if axis else 16
-    scheme = WeightScheme(4, symmetric=False, block_size=block, least_error=True, algorithm=algorithm)
+    scheme = WeightScheme(INT4, symmetric=False, block_size=block, least_error=True, algorithm=algorithm)
     known = None if algorithm == "hqq" else hessian(inputs(1024))
     whole = quantized_rows(weight.bfloat16(), axis, scheme, known)
     monkeypatch.setattr(rounding, "_SIZE", 7 * 64)
@@ -270,13 +272,13 @@ def test_a_weight_in_parts_gets_the_integers_that_it_gets_as_a_whole(
     assert torch.equal(cut.zero_point, whole.zero_point)
 
 
-@pytest.mark.parametrize("bits", [3, 4, 8])
+@pytest.mark.parametrize("kind", [NumberFormat("int3", 3, torch.int8, -4, 3), INT4, INT8], ids=["3", "4", "8"])
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("columns", [16, 15])
-def test_packed_rows_are_the_rows_in_as_few_bytes(bits: int, symmetric: bool, columns: int) -> None:
-    rows = quantized_rows(noise(9, columns) + 1, 0, WeightScheme(bits, symmetric))
-    packed = PackedRows.of(rows, bits)
-    fits = bits <= 4 and columns % 2 == 0
+def test_packed_rows_are_the_rows_in_as_few_bytes(kind: NumberFormat, symmetric: bool, columns: int) -> None:
+    rows = quantized_rows(noise(9, columns) + 1, 0, WeightScheme(kind, symmetric))
+    packed = PackedRows.of(rows, kind.bits)
+    fits = kind.bits <= 4 and columns % 2 == 0
     assert packed.numbers.nbytes == rows.integers.numel() // (2 if fits else 1)
     assert (packed.zero_point is None) == symmetric
     unpacked = packed.unpacked()
@@ -343,11 +345,11 @@ def test_few_bits_keep_the_gain_of_each_channel() -> None:
     torch.manual_seed(0)
     weight = torch.randn(6, 4, 3, 3) * torch.logspace(-2, 1, 6)[:, None, None, None]
     weight[5] = 0
-    found = nearest(weight, 0, WeightScheme(bits=4, least_error=True))
+    found = nearest(weight, 0, WeightScheme(INT4, least_error=True))
     rows, rounded = weight.flatten(1), found.integers * found.scale[:, None]
     torch.testing.assert_close((rows * rounded).sum(1), rows.square().sum(1), rtol=1e-5, atol=0)
     assert not rounded[5].any()
-    one_scale = WeightScheme(bits=4, least_error=True, per_channel=False)
+    one_scale = WeightScheme(INT4, least_error=True, per_channel=False)
     assert nearest(weight, 0, one_scale).scale == weight_qparams(weight, 0, one_scale)[0]
 
 
@@ -364,7 +366,7 @@ def test_errors_of_few_bits_do_not_add_up_over_layers() -> None:
         return y
 
     def rounded(weight: torch.Tensor, *, gain: bool) -> torch.Tensor:
-        scheme = WeightScheme(bits=4, least_error=True)
+        scheme = WeightScheme(INT4, least_error=True)
         found = nearest(weight, 0, scheme)
         scale = found.scale if gain else weight_qparams(weight, 0, scheme)[0]
         return (found.integers * scale[:, None]).reshape(weight.shape)

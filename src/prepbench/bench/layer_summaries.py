@@ -31,8 +31,17 @@ from prepbench.settings import (
     PruningSettings,
     QuantizationSettings,
 )
+from prepbench.settings.numbers import FLOAT32, format_of_bits
 from prepbench.settings.pruning import CHANNELS, SCORES
-from prepbench.settings.quantization import ACTIVATION_BITS, BITS, BLOCK_SIZES, OBSERVERS, WEIGHT_ALGORITHMS
+from prepbench.settings.quantization import (
+    ACTIVATION_BITS,
+    BITS,
+    BLOCK_SIZES,
+    OBSERVERS,
+    WEIGHT_ALGORITHMS,
+    activation_format,
+    weight_formats,
+)
 from prepbench.targets import target_for
 
 
@@ -57,20 +66,28 @@ COLUMNS = (
     ),
 )
 
+# what an editor shows for no quantization
+_FLOAT = str(FLOAT32.bits)
+
+
+def _listed(value: int | Sequence[int]) -> str:
+    return str(value) if isinstance(value, int) else ", ".join(map(str, sorted(value)))
+
+
 _SETTINGS = (
     SettingField(
         "weights",
         "Weights",
-        "bits of the weights; 32 leaves the layer in float",
+        f"bits of the weights; {_FLOAT} leaves the layer in float",
         "choice",
-        ("32", *map(str, reversed(BITS)), f"{BITS[0]}, {BITS[1]}"),
+        (_FLOAT, *map(str, reversed(BITS)), _listed(BITS)),
     ),
     SettingField(
         "activations",
         "Activations",
-        "bits of the layer's inputs and outputs; 32 quantizes its weights only",
+        f"bits of the layer's inputs and outputs; {_FLOAT} quantizes its weights only",
         "choice",
-        ("32", *map(str, reversed(ACTIVATION_BITS))),
+        (_FLOAT, *map(str, reversed(ACTIVATION_BITS))),
     ),
     SettingField(
         "block",
@@ -130,11 +147,9 @@ def setting_fields(targets: Sequence[DeploymentSettings]) -> tuple[SettingField,
 
 
 def _takes(placement: Placement, field: str, choice: str) -> bool:
-    if field == "weights":
-        bits = {*placement.weights_bits, *placement.weights_only_bits, 32}
-        return any(int(part) in bits for part in choice.split(","))
-    if field == "activations":
-        return int(choice) in (*placement.activations_bits, 32)
+    formats = {"weights": placement.weights + placement.weights_only, "activations": placement.activations}
+    if field in formats:
+        return any(format_of_bits(int(part)) in (*formats[field], FLOAT32) for part in choice.split(","))
     return field != "block" or choice == "0" or placement.block_sizes
 
 
@@ -162,12 +177,12 @@ def change_of_pruning(field: str, value: str) -> tuple[str, object]:
 def change_of(field: str, value: str) -> tuple[str, object]:
     """Return the field of :class:`QuantizationSettings` and its value for a choice in the editor."""
     if field == "weights":
+        if value == _FLOAT:
+            return "skip_quantization", True
         bits = tuple(int(part) for part in value.split(","))
-        return (
-            ("skip_quantization", True) if bits == (32,) else ("weights_num_bits", bits[0] if len(bits) == 1 else bits)
-        )
+        return "weights_num_bits", bits[0] if len(bits) == 1 else bits
     if field == "activations":
-        return ("prefer_weights_only_quantization", True) if value == "32" else ("activations_num_bits", int(value))
+        return ("prefer_weights_only_quantization", True) if value == _FLOAT else ("activations_num_bits", int(value))
     if field == "block":
         return "weights_only_quantization_block_size", int(value)
     if field == "algorithm":
@@ -207,16 +222,14 @@ def _with_pruning(decision: Decision, rule: str, settings: PruningSettings | Non
 
 def _decision(rule: str, settings: QuantizationSettings | None) -> Decision:
     if settings is None:
-        return Decision("float", rule, "32", "32", "false", "0", "", "", quantized=False)
+        return Decision("float", rule, _FLOAT, _FLOAT, "false", "0", "", "", quantized=False)
     only = settings.prefer_weights_only_quantization
     block = settings.weights_only_quantization_block_size if only else 0
-    weights = _listed(settings.weights_num_bits)
-    activations = "32" if only else str(settings.activations_num_bits)
     return Decision(
         settings_label(settings),
         rule,
-        weights,
-        activations,
+        _listed(settings.weights_num_bits),
+        str(activation_format(settings).bits),
         str(only).lower(),
         _listed(block),
         settings.observer,
@@ -231,18 +244,14 @@ def settings_label(settings: QuantizationSettings | None) -> str:
     """
     if settings is None:
         return "float"
-    bits = " or ".join(f"int{number}" for number in _listed(settings.weights_num_bits).split(", "))
+    weights = " or ".join(one.name for one in sorted(weight_formats(settings), key=lambda one: one.bits))
     by = "" if settings.weights_algorithm == "auto" else f", {settings.weights_algorithm}"
     by += ", channels equalised" if settings.cross_layer_equalization else ""
-    if not settings.prefer_weights_only_quantization:
-        activations = settings.activations_num_bits
-        return (bits if bits == f"int{activations}" else f"{bits}, int{activations} activations") + by
+    activations = activation_format(settings)
+    if not activations.is_float:
+        return (weights if weights == activations.name else f"{weights}, {activations.name} activations") + by
     block = settings.weights_only_quantization_block_size
-    return f"{bits} weights" + (f", blocks of {_listed(block)}" if block != 0 else "") + by
-
-
-def _listed(value: int | Sequence[int]) -> str:
-    return str(value) if isinstance(value, int) else ", ".join(map(str, sorted(value)))
+    return f"{weights} weights" + (f", blocks of {_listed(block)}" if block != 0 else "") + by
 
 
 def outcomes(

@@ -36,6 +36,7 @@ from prepbench.running.tracing import tracing
 from prepbench.running.twin import Twin
 from prepbench.running.unchanged import run
 from prepbench.settings import PrunableLayer
+from prepbench.settings.numbers import FLOAT32
 
 
 @dataclass(frozen=True)
@@ -216,10 +217,10 @@ def size_remarks(task: CompileTask, rows: Sequence[LayerReport]) -> tuple[str, .
     masked = [row for row in task.pruned if row.zeros]
     if not masked:
         return ()
-    bits = {row.fqn: row.weights_bits for row in rows}
-    stored = sum(row.left * bits.get(row.fqn, 32) / 8 for row in masked)
+    bits = dict.fromkeys((row.fqn for row in masked), FLOAT32.bits) | {row.fqn: row.weights_bits for row in rows}
+    stored = sum(row.left * bits[row.fqn] / 8 for row in masked)
     # a bit for each weight says whether it is there
-    packed = sum((row.left - row.zeros) * bits.get(row.fqn, 32) / 8 + row.left / 8 for row in masked)
+    packed = sum((row.left - row.zeros) * bits[row.fqn] / 8 + row.left / 8 for row in masked)
     return (
         f"masks gain size only, because {task.target.display_name} multiplies by zeros like by other weights: the "
         f"masked layers take {stored / 1e6:.2f} MB, and {packed / 1e6:.2f} MB once zeros are left out",

@@ -21,6 +21,8 @@ from prepbench.errors import SettingsError
 from prepbench.quantize import NEEDS_MOMENTS, LayerReport, WeightScheme, insert_observers, products_bytes
 from prepbench.running.module_state import state_bytes
 from prepbench.running.tracing import tracing
+from prepbench.settings.numbers import FLOAT32
+from prepbench.settings.quantization import weight_formats
 
 
 def planned(task: CompileTask, timer: StageTimer) -> CompileReport:
@@ -78,8 +80,7 @@ def _with_candidates(row: LayerReport, task: CompileTask) -> LayerReport:
     settings = next(layer.settings for layer in task.layer_settings or () if layer.fqn == row.fqn)
     if settings is None or not row.quantized or not task.is_pretrained:
         return row
-    numbers = (candidate.weights_num_bits for candidate in settings.candidates())
-    bits = {number for number in numbers if isinstance(number, int)}
+    bits = {one.bits for one in weight_formats(settings)}
     return replace(row, bits_to_measure=tuple(sorted(bits))) if len(bits) > 1 else row
 
 
@@ -94,7 +95,7 @@ def _bytes(program: torch.export.ExportedProgram, *, in_float32: bool = False) -
 
 def _saved(row: LayerReport) -> int:
     """Return the bytes saved by quantizing a float32 layer, without its scales."""
-    return row.parameters * (32 - row.weights_bits) // 8 if row.quantized else 0
+    return row.parameters * (FLOAT32.bits - row.weights_bits) // 8 if row.quantized else 0
 
 
 # Estimate the memory of a compile before any weight is touched.

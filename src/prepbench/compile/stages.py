@@ -44,6 +44,7 @@ from prepbench.running.module_state import state_bytes
 from prepbench.running.tracing import tracing
 from prepbench.running.unchanged import numbers_kept
 from prepbench.settings import DeploymentSettings, ExplainedLayer
+from prepbench.settings.numbers import INT8
 from prepbench.storage import nothing_left
 from prepbench.targets import Target, target_for
 
@@ -260,8 +261,8 @@ def _leaves(task: CompileTask) -> ModelLeaves | None:
 
 def _remarks(target: Target, quantized: Quantized | None) -> tuple[str, ...]:
     reason = target.placement.reduce_range
-    full = [row for row in quantized.layers if row.weights_bits == row.activations_bits == 8] if quantized else []
-    return (f"8-bit weights use 7 bits, because {reason}",) if reason and full else ()
+    bits = [{row.weights_bits, row.activations_bits} for row in quantized.layers] if quantized else []
+    return (f"8-bit weights use 7 bits, because {reason}",) if reason and {INT8.bits} in bits else ()
 
 
 def _quantize_later(task: CompileTask, request: CompileRequest, progress: ProgressCallback) -> CompiledModel:

@@ -31,6 +31,7 @@ from prepbench.quantize.statistics import Statistics
 from prepbench.quantize.weights import WeightScheme
 from prepbench.running.sqnr import Powers
 from prepbench.settings import CompileOptions, QuantizationSettings
+from prepbench.settings.numbers import FLOAT32
 
 # noise to signal that a candidate may add when the settings name several but no threshold: 20 dB
 CANDIDATE_LIMIT = 0.01
@@ -351,7 +352,7 @@ def _share(schemes: Sequence[WeightScheme], one: WeightScheme) -> float:
     none.
     """
     first = schemes[0]
-    return 0.0 if one == first else max(_FINER, (one.bits - first.bits) / (32 - first.bits))
+    return 0.0 if one == first else max(_FINER, (one.bits - first.bits) / (FLOAT32.bits - first.bits))
 
 
 def _next(corrected: float, allowed: float, enough: float, too_much: float) -> float:

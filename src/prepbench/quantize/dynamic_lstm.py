@@ -9,6 +9,7 @@ from torch import fx
 
 from prepbench.capture.sizes.recurrent import lstm_results
 from prepbench.quantize.layer_nodes import LayerNode
+from prepbench.settings.numbers import UINT8
 
 _FLOAT = torch.ops.prepbench.lstm_layer.default
 
@@ -92,6 +93,6 @@ def _rounded(x: torch.Tensor) -> torch.Tensor:
     if not x.numel():
         return x
     low, high = (value.clamp(max=0) if i == 0 else value.clamp(min=0) for i, value in enumerate(torch.aminmax(x)))
-    scale = ((high - low) / 255).clamp(min=torch.finfo(torch.float32).tiny)
-    zero_point = (-low / scale).round().clamp(0, 255).to(torch.int32)
-    return torch.fake_quantize_per_tensor_affine(x, scale, zero_point, 0, 255)
+    scale = ((high - low) / UINT8.steps).clamp(min=torch.finfo(torch.float32).tiny)
+    zero_point = (-low / scale).round().clamp(UINT8.low, UINT8.high).to(torch.int32)
+    return torch.fake_quantize_per_tensor_affine(x, scale, zero_point, int(UINT8.low), int(UINT8.high))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from prepbench.running.sqnr import decibels_text
 from prepbench.settings import CompileOptions, QuantizationSettings
+from prepbench.settings.quantization import activation_format, weight_formats
 
 # by the fewest bits: SQNR of a layer and of the model in dB, divergence of predictions in nats
 _LAYER = {4: 5.0, 8: 10.0}
@@ -109,6 +110,4 @@ class Floors:
 
 def named_bits(settings: QuantizationSettings) -> int:
     """Return the fewest bits that the settings name, of weights or activations; of several candidates the most."""
-    bits = settings.weights_num_bits
-    most = bits if isinstance(bits, int) else max(bits)
-    return most if settings.prefer_weights_only_quantization else min(most, settings.activations_num_bits)
+    return min(max(one.bits for one in weight_formats(settings)), activation_format(settings).bits)

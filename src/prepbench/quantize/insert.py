@@ -36,6 +36,8 @@ from prepbench.quantize.plan import Plan, annotate, make_plan
 from prepbench.quantize.report import LayerReport
 from prepbench.quantize.statistics import Statistics, own_written_buffers, written_names
 from prepbench.settings import CompileOptions, ExplainedLayer, QuantizationSettings, is_within
+from prepbench.settings.numbers import INT8
+from prepbench.settings.quantization import weight_formats
 
 
 def insert_observers(
@@ -419,9 +421,6 @@ def _reach(starts: Sequence[fx.Node], owner: dict[fx.Node, str], until: Sequence
 EQUALISED = "channels equalised"
 """The note of a layer whose channels were scaled."""
 
-# bits
-_ROOM_FOR_OUTLIERS = 8
-
 
 def change_weights(
     graph: fx.GraphModule,
@@ -469,8 +468,7 @@ def smooths_unasked(options: CompileOptions, settings: Mapping[str, Quantization
     layers are quantized.
     """
     both = [one for one in settings.values() if not one.prefer_weights_only_quantization]
-    bits = {each.weights_num_bits for one in both for each in one.candidates()}
-    has_room = bits == {_ROOM_FOR_OUTLIERS} and all(one.per_channel for one in both)
+    has_room = {each for one in both for each in weight_formats(one)} == {INT8} and all(one.per_channel for one in both)
     return options.smooth_quant is None and has_room
 
 

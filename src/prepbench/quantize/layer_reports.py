@@ -24,6 +24,8 @@ from prepbench.quantize.observed import Observed, observer_of
 from prepbench.quantize.plan import Plan
 from prepbench.quantize.report import NOT_CALLED, LayerReport
 from prepbench.settings import ExplainedLayer, is_within, tensors_of_layer
+from prepbench.settings.numbers import FLOAT32
+from prepbench.settings.quantization import activation_format, weight_formats
 
 _IN_EACH_CALL = "ranges of activations are found in each call"
 
@@ -62,14 +64,14 @@ class LayerReporter:
         first = next(settings.candidates())
         only_weights = settings.prefer_weights_only_quantization
         is_dynamic = not only_weights and self.plan.nodes[layer.fqn][0].is_recurrent
-        assert isinstance(first.weights_num_bits, int)
+        (weights,) = weight_formats(first)
         assert isinstance(first.weights_only_quantization_block_size, int)
         return LayerReport(
             layer.fqn,
             layer.type,
             parameters,
-            weights_bits=first.weights_num_bits,
-            activations_bits=32 if only_weights else settings.activations_num_bits,
+            weights_bits=weights.bits,
+            activations_bits=activation_format(settings).bits,
             rule=layer.rule,
             reason=self._why_weights_only(layer) if only_weights else "",
             block_size=first.weights_only_quantization_block_size if only_weights else 0,
@@ -130,7 +132,7 @@ def decided_report(row: LayerReport, observed: Observed, decisions: Decisions) -
     sqnr = bounded_decibels(decisions.noise[row.fqn]) if row.fqn in decisions.noise else None
     if row.fqn in decisions.left_in_float:
         return replace(
-            row, weights_bits=32, activations_bits=32, block_size=0, observer="", sqnr=sqnr,
+            row, weights_bits=FLOAT32.bits, activations_bits=FLOAT32.bits, block_size=0, observer="", sqnr=sqnr,
             reason=decisions.left_in_float[row.fqn],
         )  # fmt: skip
     layer, scheme = observed.plan.nodes[row.fqn][0], decisions.schemes[row.fqn]

@@ -12,6 +12,7 @@ from prepbench.jobs import check_cancelled
 from prepbench.quantize.rounding import CachedRows
 from prepbench.quantize.rows import QuantizedRows
 from prepbench.quantize.weights import EPSILON, WeightScheme, integers, rows_of
+from prepbench.settings.numbers import INT8
 
 # how many values of one batch are kept for observers that need more than the extremes, and how many of all batches
 _KEPT_OF_A_BATCH = 2**13
@@ -109,7 +110,7 @@ class ActivationObserver(pt2e().UniformQuantizationObserverBase):  # type: ignor
 
     def _of_range(self, low: float, high: float) -> tuple[torch.Tensor, torch.Tensor]:
         scale, zero_point = self._in_steps(low, high)
-        is_coarse = self.quant_max - self.quant_min < 255
+        is_coarse = self.quant_max - self.quant_min < INT8.steps
         return scale * _OFF_HALVES if is_coarse else scale, zero_point
 
     def _in_steps(self, low: float, high: float) -> tuple[torch.Tensor, torch.Tensor]:

@@ -118,7 +118,7 @@ def estimate_output_noise(
 
     Example:
         >>> noise = estimate_output_noise(graph, plan, schemes, samples, outputs)  # doctest: +SKIP
-        >>> noise.total({"head": WeightScheme(8)})  # doctest: +SKIP
+        >>> noise.total({"head": WeightScheme(INT8)})  # doctest: +SKIP
         2.3e-05
     """
     statistics = Statistics() if statistics is None else statistics

@@ -11,6 +11,8 @@ from prepbench._torch_compat.cpu import byte_sums_saturate
 from prepbench.quantize.dynamic_lstm import has_integer_kernel
 from prepbench.quantize.layer_nodes import LayerNode
 from prepbench.settings import QuantizationSettings
+from prepbench.settings.numbers import INT4, INT8, INT16, NumberFormat
+from prepbench.settings.quantization import activation_format, weight_formats
 
 
 def why_reduce_range() -> str:
@@ -73,8 +75,9 @@ def _has_no_integers(call: LayerCall) -> bool:
     """Return whether a recurrent layer has no simulation in integers, which LSTMs with 8 bits have."""
     if not call.layer.is_recurrent or call.is_weights_only:
         return False
-    bits = {call.settings.activations_num_bits, *(one.weights_num_bits for one in call.settings.candidates())}
-    return bits != {8} or not has_integer_kernel(call.layer)
+    return {activation_format(call.settings), *weight_formats(call.settings)} != {INT8} or not has_integer_kernel(
+        call.layer
+    )
 
 
 RECURRENT_IN_FLOAT = "this target has no integer kernel for this recurrent layer with these bits"
@@ -114,9 +117,9 @@ class Placement:
         signed_activations: activations are int8 instead of uint8.
         symmetric_activations: activations have no zero point.
         middle_zero_points: the input of a linear layer has its zero point in the middle wherever values are negative.
-        weights_bits: bits of weights that the target has together with quantized activations.
-        weights_only_bits: bits of weights that it has with activations in float.
-        activations_bits: bits of activations that it has; 4 of them as integers of 8 with fewer values.
+        weights: formats of weights that the target has together with quantized activations.
+        weights_only: formats of weights that it has with activations in float.
+        activations: formats of activations that it has; int4 as integers of 8 bits with fewer values.
         block_sizes: whether weights-only layers may have a scale for each block of inputs.
         constraints: the layers that it cannot quantize, the first that matches gives the reason.
         reduce_range: why 8-bit weights must leave one bit unused where activations have 8 bits; empty if they need not.
@@ -131,9 +134,9 @@ class Placement:
     signed_activations: bool = False
     symmetric_activations: bool = False
     middle_zero_points: bool = False
-    weights_bits: tuple[int, ...] = (4, 8)
-    weights_only_bits: tuple[int, ...] = (4, 8)
-    activations_bits: tuple[int, ...] = (8, 16)
+    weights: tuple[NumberFormat, ...] = (INT4, INT8)
+    weights_only: tuple[NumberFormat, ...] = (INT4, INT8)
+    activations: tuple[NumberFormat, ...] = (INT8, INT16)
     block_sizes: bool = True
     constraints: tuple[Constraint, ...] = ()
     reduce_range: str = ""

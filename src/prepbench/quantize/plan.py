@@ -15,11 +15,9 @@ from prepbench.quantize.layer_nodes import ACTIVATIONS, ADDITIONS, LayerNode, la
 from prepbench.quantize.placement import LayerCall, Placement
 from prepbench.quantize.weights import WeightScheme
 from prepbench.settings import QuantizationSettings
+from prepbench.settings.numbers import INT8, format_of_bits
 
 Edge = tuple[str, str]
-
-# bits of integers that kernels add
-_FEWEST_ADDED = 8
 
 
 @dataclass(frozen=True)
@@ -174,7 +172,7 @@ def _plan_addition(plan: Plan, node: fx.Node, placement: Placement, ends: dict[f
     if len(operands) < 2 or not known or not (placement.additions or (placement.conv_additions and ends_branch)):
         return
     # no kernel adds integers of fewer bits, and what runtimes fuse in its place rounds otherwise (OpenVINO)
-    if plan.settings[known[0].fqn].activations_num_bits < _FEWEST_ADDED:
+    if plan.settings[known[0].fqn].activations_num_bits < INT8.bits:
         return
     # residual branches have one shape; kernels for others are rare, and OpenVINO's are wrong at other batch sizes
     if len({str(operand.meta["val"].shape) for operand in operands}) > 1:
@@ -328,15 +326,13 @@ def activation_spec(settings: QuantizationSettings, placement: Placement, percen
     """
     from prepbench.quantize.observers import ActivationObserver  # loads torchao
 
-    bits = settings.activations_num_bits
+    kind = format_of_bits(settings.activations_num_bits)
+    kind = kind if placement.signed_activations else kind.unsigned
     symmetric = settings.activations_symmetric or placement.symmetric_activations
-    signed = placement.signed_activations or bits > 8
-    half = 2 ** (bits - 1)
-    dtype = torch.int16 if bits > 8 else torch.int8 if signed else torch.uint8
     return pt2e().QuantizationSpec(
-        dtype=dtype,
-        quant_min=-half if signed else 0,
-        quant_max=half - 1 if signed else 2 * half - 1,
+        dtype=kind.dtype,
+        quant_min=kind.low,
+        quant_max=kind.high,
         qscheme=torch.per_tensor_symmetric if symmetric else torch.per_tensor_affine,
         observer_or_fake_quant_ctr=ActivationObserver.with_args(
             method=settings.observer, percentile=percentile, in_middle=in_middle
@@ -353,7 +349,7 @@ def weight_spec(axis: int, settings: QuantizationSettings, *, reduce_range: bool
     per_channel = torch.per_channel_symmetric if scheme.symmetric else torch.per_channel_affine
     per_tensor = torch.per_tensor_symmetric if scheme.symmetric else torch.per_tensor_affine
     return pt2e().QuantizationSpec(
-        dtype=torch.int8,
+        dtype=scheme.format.dtype,
         quant_min=low,
         quant_max=high,
         qscheme=per_channel if scheme.per_channel else per_tensor,

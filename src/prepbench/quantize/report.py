@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from prepbench.settings.numbers import FLOAT32, format_of_bits
+
 
 @dataclass(frozen=True)
 class LayerReport:
@@ -32,8 +34,8 @@ class LayerReport:
     fqn: str
     type: str
     parameters: int
-    weights_bits: int = 32
-    activations_bits: int = 32
+    weights_bits: int = FLOAT32.bits
+    activations_bits: int = FLOAT32.bits
     rule: str = "global"
     reason: str = ""
     block_size: int = 0
@@ -47,8 +49,8 @@ class LayerReport:
 
     @property
     def quantized(self) -> bool:
-        """Whether its weights have fewer than 32 bits."""
-        return self.weights_bits < 32
+        """Whether its weights are integers."""
+        return not format_of_bits(self.weights_bits).is_float
 
     @property
     def summary(self) -> str:
@@ -57,11 +59,12 @@ class LayerReport:
             return f"float: {self.reason}" if self.reason else "float"
         if self.bits_to_measure:
             return f"{' or '.join(map(str, self.bits_to_measure))} bits, to be measured"
-        kind = f"int{self.weights_bits}"
-        if self.activations_bits == 32:
+        weights, activations = format_of_bits(self.weights_bits), format_of_bits(self.activations_bits)
+        kind = weights.name
+        if activations.is_float:
             kind = f"{kind} weights"
-        elif self.activations_bits != self.weights_bits:
-            kind = f"{kind}, int{self.activations_bits} activations"
+        elif activations != weights:
+            kind = f"{kind}, {activations.name} activations"
         return kind if self.stored_bits in (None, self.weights_bits) else f"{kind}, stored in {self.stored_bits:g} bits"
 
 

@@ -12,6 +12,7 @@ from prepbench.jobs import check_cancelled
 from prepbench.quantize.hessian import DAMPING, InputHessian, damped
 from prepbench.quantize.rows import PackedRows, QuantizedRows
 from prepbench.quantize.weights import EPSILON, WeightScheme, integers, rows_of, weight_qparams
+from prepbench.settings.numbers import INT8
 
 # Round a weight part by part, so that intermediate results stay small and in the processor's caches.
 
@@ -52,7 +53,7 @@ def nearest(weight: torch.Tensor, axis: int, scheme: WeightScheme) -> QuantizedR
     Nahshan and Soudry, "Post training 4-bit quantization of convolutional networks for rapid-deployment", 2019, keep
     their norm.
     """
-    keeps_gain = scheme.bits < 8 and (scheme.per_channel or scheme.block_size > 0)
+    keeps_gain = scheme.bits < INT8.bits and (scheme.per_channel or scheme.block_size > 0)
     rounded = _gain_preserving if keeps_gain else _nearest
     return in_parts(weight, axis, scheme, lambda part: rounded(part, axis, scheme))
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from prepbench.settings import QuantizationSettings
+from prepbench.settings.numbers import INT8, NumberFormat
+from prepbench.settings.quantization import activation_format, weight_formats
 
 # A range of nothing but zeros still needs a scale above zero; a larger bound would round small weights away.
 EPSILON = 2.0**-40
@@ -20,7 +22,7 @@ class WeightScheme:
     """How one weight is quantized.
 
     Attributes:
-        bits: 4 or 8.
+        format: of the integers.
         symmetric: no zero points.
         full_range: whether symmetric integers include -128 (or -8).
         per_channel: a scale for each output channel, otherwise one for all.
@@ -30,7 +32,7 @@ class WeightScheme:
         algorithm: how integers are found, see :func:`prepbench.quantize.rounding.quantized_rows`.
     """
 
-    bits: int = 8
+    format: NumberFormat = INT8
     symmetric: bool = True
     full_range: bool = True
     per_channel: bool = True
@@ -48,27 +50,28 @@ class WeightScheme:
         range of least error is taken whatever the observer. With ``reduce_range``, 8-bit weights leave a bit unused
         where activations have 8 bits too.
         """
-        bits, block_size = settings.weights_num_bits, settings.weights_only_quantization_block_size
-        assert isinstance(bits, int)
+        (kind,), block_size = weight_formats(settings), settings.weights_only_quantization_block_size
         assert isinstance(block_size, int)
         return cls(
-            bits,
+            kind,
             settings.weights_symmetric,
             settings.weights_utilize_full_int_range,
             settings.per_channel,
             block_size if settings.prefer_weights_only_quantization else 0,
-            settings.observer == "mse" or bits < 8,
-            reduce_range
-            and bits == 8
-            and settings.activations_num_bits == 8
-            and not settings.prefer_weights_only_quantization,
-            _BEST[bits < 8] if settings.weights_algorithm == "auto" else settings.weights_algorithm,
+            settings.observer == "mse" or kind.bits < INT8.bits,
+            reduce_range and kind == activation_format(settings) == INT8,
+            _BEST[kind.bits < INT8.bits] if settings.weights_algorithm == "auto" else settings.weights_algorithm,
         )
+
+    @property
+    def bits(self) -> int:
+        """Return the bits of each integer."""
+        return self.format.bits
 
     @property
     def limits(self) -> tuple[int, int]:
         """Return the smallest and largest integer."""
-        top = 2 ** (self.bits - 1 - self.reduce_range) - 1
+        top = int(self.format.high) >> self.reduce_range
         return (-top if self.symmetric and not self.full_range else -top - 1), top
 
     def fits(self, weight: torch.Tensor, axis: int) -> bool:

@@ -74,15 +74,10 @@ FORMATS = (INT4, INT8, INT16, UINT4, UINT8, FLOAT8, FLOAT16, BFLOAT16, FLOAT32)
 
 
 def format_of_bits(bits: int) -> NumberFormat:
-    """Return the format that settings and reports mean by a number of bits: integers, and float32 by 32.
-
-    Raises:
-        ValueError: no format has as many.
+    """Return the format that settings and reports mean by a number of bits: integers, and float32 by 32; the next
+    wider one where no format has as many, and float32 for more.
     """
-    for one in FORMATS:
-        if one.bits == bits:
-            return one
-    raise ValueError(f"no format of numbers has {bits} bits")
+    return min((one for one in FORMATS if one.bits >= bits), key=lambda one: one.bits, default=FLOAT32)
 
 
 def format_named(text: str) -> NumberFormat | None:

@@ -18,6 +18,8 @@ from prepbench.packages import imported, is_absent
 from prepbench.patching import logs_dropped_here, warnings_ignored_here
 from prepbench.quantize import Constraint, Placement
 from prepbench.settings import DeploymentSettings, ExplainedLayer, QuantizationSettings
+from prepbench.settings.numbers import NumberFormat
+from prepbench.settings.quantization import activation_format, weight_formats
 from prepbench.targets.kept_programs import KeptPrograms
 from prepbench.targets.kernel_times import KernelTimes
 
@@ -247,35 +249,29 @@ def check_settings(target: Target, settings: DeploymentSettings, explained: Iter
 
 def unsupported(settings: QuantizationSettings, placement: Placement) -> str:
     """Return the requested features that the target lacks; empty if it has all of them."""
-    bits = settings.weights_num_bits
-    listed = (bits,) if isinstance(bits, int) else tuple(bits)
-    blocks = settings.weights_only_quantization_block_size
-    if settings.prefer_weights_only_quantization:
-        missing = [number for number in listed if number not in placement.weights_only_bits]
-        if missing:
-            return f"{missing[0]}-bit weights with activations in float"
-        if blocks != 0 and not placement.block_sizes:
-            return "scales for blocks of weights"
-        return ""
-    missing = [number for number in listed if number not in placement.weights_bits]
+    activations = activation_format(settings)
+    taken = placement.weights_only if activations.is_float else placement.weights
+    missing = [one for one in weight_formats(settings) if one not in taken]
     if missing:
-        return f"{missing[0]}-bit weights with quantized activations"
-    if settings.activations_num_bits not in placement.activations_bits:
-        return f"{settings.activations_num_bits}-bit activations"
-    return ""
+        others = "activations in float" if activations.is_float else "quantized activations"
+        return f"{missing[0].bits}-bit weights with {others}"
+    if not activations.is_float:
+        return "" if activations in placement.activations else f"{activations.bits}-bit activations"
+    lacks_blocks = settings.weights_only_quantization_block_size != 0 and not placement.block_sizes
+    return "scales for blocks of weights" if lacks_blocks else ""
 
 
 def supported(placement: Placement) -> str:
     """Return the features of a target in words."""
 
-    def bits(numbers: tuple[int, ...]) -> str:
-        return " or ".join(map(str, sorted(numbers)))
+    def bits(formats: tuple[NumberFormat, ...]) -> str:
+        return " or ".join(map(str, sorted(one.bits for one in formats)))
 
     parts = []
-    if placement.weights_bits:
-        parts.append(f"weights of {bits(placement.weights_bits)} bits with activations of ")
-        parts[-1] += f"{bits(placement.activations_bits)} bits"
-    if placement.weights_only_bits:
+    if placement.weights:
+        parts.append(f"weights of {bits(placement.weights)} bits with activations of ")
+        parts[-1] += f"{bits(placement.activations)} bits"
+    if placement.weights_only:
         blocks = ", with or without blocks" if placement.block_sizes else ""
-        parts.append(f"weights of {bits(placement.weights_only_bits)} bits with activations in float{blocks}")
+        parts.append(f"weights of {bits(placement.weights_only)} bits with activations in float{blocks}")
     return "; ".join(parts) or "no quantization"

@@ -15,6 +15,7 @@ from prepbench.capture.aten.export_program import dynamic_sizes, export_again
 from prepbench.errors import TargetError, sentence
 from prepbench.internal_errors import raise_if_internal
 from prepbench.quantize.layer_nodes import CONVOLUTIONS, TRANSPOSED
+from prepbench.settings.numbers import NumberFormat
 
 register_quantized_operators()
 aten = torch.ops.aten
@@ -60,10 +61,10 @@ class QuantizedWeight:
 
 
 _CONVOLUTIONS = CONVOLUTIONS | TRANSPOSED
-Choice = Callable[[fx.Node, QuantizedWeight], int]
+Choice = Callable[[fx.Node, QuantizedWeight], NumberFormat]
 
 
-def fit_weights(module: fx.GraphModule, bits: Choice) -> bool:
+def fit_weights(module: fx.GraphModule, choose: Choice) -> bool:
     """Rewrite how quantized weights are stored, in place; the graph's results stay the same.
 
     Products with a weight become ``aten.linear``, and there is one scale for each output channel, because this is
@@ -71,8 +72,8 @@ def fit_weights(module: fx.GraphModule, bits: Choice) -> bool:
 
     Args:
         module: a graph with its weights as attributes.
-        bits: for a layer's node and its weight, how many bits to store the integers in. 0 stores float numbers, where
-            a target has no kernel or would dequantize in each call.
+        choose: for a layer's node and its weight, the format to store it in; float32 where a target has no kernel or
+            would dequantize in each call.
 
     Returns:
         Whether the graph has quantized weights.
@@ -87,9 +88,9 @@ def fit_weights(module: fx.GraphModule, bits: Choice) -> bool:
         found = True
         with module.graph.inserting_before(node):
             if node.target in _CONVOLUTIONS:
-                node.update_arg(1, _stored(module, weight, bits(node, weight)))
+                node.update_arg(1, _stored(module, weight, choose(node, weight)))
             elif weight.integers.ndim == 2:
-                _as_linear(module, node, weight, bits)
+                _as_linear(module, node, weight, choose)
     if found:
         module.graph.eliminate_dead_code()
         _forget_unused(module)
@@ -142,13 +143,13 @@ def lowered_program(module: fx.GraphModule, program: Program, inputs: tuple[Any,
         ) from cause
 
 
-def _as_linear(module: fx.GraphModule, node: fx.Node, weight: QuantizedWeight, bits: Choice) -> None:
+def _as_linear(module: fx.GraphModule, node: fx.Node, weight: QuantizedWeight, choose: Choice) -> None:
     _, _, bias_index, is_row = _LINEAR[node.target]
     if not is_row:
         axis = 0 if weight.scale.numel() == 1 else 1 - weight.axis
         weight = replace(weight, integers=weight.integers.t().contiguous(), axis=axis)
     bias = node.args[bias_index] if bias_index is not None and len(node.args) > bias_index else None
-    arguments = (input_of(node), _stored(module, weight, bits(node, weight)), bias)
+    arguments = (input_of(node), _stored(module, weight, choose(node, weight)), bias)
     linear = module.graph.call_function(aten.linear.default, arguments if bias is not None else arguments[:2])
     linear.meta = dict(node.meta)
     node.replace_all_uses_with(linear)
@@ -179,14 +180,13 @@ def _value(module: fx.GraphModule, argument: Any) -> Any:
     return argument
 
 
-def _stored(module: fx.GraphModule, weight: QuantizedWeight, bits: int) -> fx.Node:
-    """Return a node with the weight, stored in this many bits."""
-    if bits == 0:
+def _stored(module: fx.GraphModule, weight: QuantizedWeight, kind: NumberFormat) -> fx.Node:
+    """Return a node with the weight, stored in this format."""
+    if kind.is_float:
         return _constant(module, weight.floats())
-    half = 2 ** (bits - 1)
     numbers = [value.expand(weight.integers.shape[weight.axis]) for value in (weight.scale, weight.zero_point.long())]
     constants = [_constant(module, value) for value in (weight.integers, *numbers)]
-    arguments = (*constants, weight.axis, -half, half - 1, torch.int8)
+    arguments: tuple[Any, ...] = (*constants, weight.axis, kind.low, kind.high, kind.dtype)
     return module.graph.call_function(quantized.dequantize_per_channel.default, arguments)
 
 

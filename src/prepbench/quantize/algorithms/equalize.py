@@ -23,6 +23,7 @@ from prepbench.quantize.algorithms.channel_groups import (
 from prepbench.quantize.algorithms.constants import Constants, bias_of
 from prepbench.quantize.layer_nodes import LayerNode
 from prepbench.settings import QuantizationSettings
+from prepbench.settings.quantization import activation_format, weight_formats
 
 # A layer is in two groups, so what is best for one changes with the other.
 _ROUNDS = 2
@@ -205,8 +206,7 @@ def _step(x: ChannelStatistics, scale: torch.Tensor, settings: QuantizationSetti
         return 0.0
     high, low = float((x.high / scale).max()), float((x.low / scale).min())
     span = 2 * max(high, -low) if settings.activations_symmetric else high - low
-    levels: int = 2**settings.activations_num_bits - 1
-    return span / levels
+    return span / activation_format(settings).steps
 
 
 # The scaling of a weight's outputs and inputs, for the estimate of its noise.
@@ -280,7 +280,5 @@ class ScaledWeight:
 
 def steps_of(rows: torch.Tensor, settings: QuantizationSettings) -> torch.Tensor:
     """Return the steps of weights whose largest values are ``rows``."""
-    bits = settings.weights_num_bits
     largest = rows if settings.per_channel else rows.amax().expand_as(rows)
-    levels: int = 2 ** ((bits if isinstance(bits, int) else min(bits)) - 1) - 1
-    return largest / levels
+    return largest / min(one.high for one in weight_formats(settings))

@@ -25,6 +25,7 @@ from prepbench.quantize.algorithms.constants import (
     writes,
 )
 from prepbench.quantize.layer_nodes import CONVOLUTIONS, TRANSPOSED, WEIGHTED, LayerNode, parameter_of
+from prepbench.settings.numbers import INT8
 
 aten = torch.ops.aten
 
@@ -224,9 +225,9 @@ def _noise(activations: Sequence[ChannelStatistics], weights: Sequence[torch.Ten
     total = 0.0
     for activation, weight in zip(activations, weights, strict=True):
         squares = weight.square()
-        step = float((activation.high / scale).max() - (activation.low / scale).min()) / 255
+        step = float((activation.high / scale).max() - (activation.low / scale).min()) / INT8.steps
         of_activations = step**2 / 12 * float((squares * scale**2).sum())
-        steps = (weight * scale).abs().amax(1) / 127
+        steps = (weight * scale).abs().amax(1) / INT8.high
         of_weights = float(steps.square().sum()) / 12 * float((activation.power / scale**2).sum())
         signal = float((squares * activation.power).sum())
         total += (of_activations + of_weights) / signal if signal > 0 else 0.0

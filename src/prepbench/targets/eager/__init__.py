@@ -10,6 +10,7 @@ import torch
 
 from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, EagerDeployment
+from prepbench.settings.numbers import INT4, INT8, INT16
 from prepbench.storage import write_file
 from prepbench.targets.base import NO_LEAVES, NO_RECURRENT, NO_TRANSPOSED, Lowering, Runtime, Target
 from prepbench.targets.kernel_times import KernelTimes, kernel_times, layers_from_text, layers_of, layers_to_text
@@ -66,7 +67,7 @@ class EagerTarget(Target):
     display_name = "PyTorch eager"
     settings_type = EagerDeployment
     runs_leaves = True
-    placement = Placement(activations_bits=(4, 8, 16), constraints=(NO_TRANSPOSED, NO_RECURRENT))
+    placement = Placement(activations=(INT4, INT8, INT16), constraints=(NO_TRANSPOSED, NO_RECURRENT))
 
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         return EagerRuntime(lowering.program)

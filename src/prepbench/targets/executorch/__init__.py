@@ -14,6 +14,7 @@ from prepbench._torch_compat.scans import scans_in
 from prepbench.errors import InputError, TargetError
 from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, ExecuTorchDeployment
+from prepbench.settings.numbers import INT8
 from prepbench.storage import KeptFolder
 from prepbench.targets.base import NO_LEAVES, NO_RECURRENT, NO_TABLES, NO_TRANSPOSED, Lowering, Runtime, Target
 from prepbench.targets.executorch.layers import NO_LAYERS, InstructionLayers, read_layers
@@ -119,9 +120,9 @@ class ExecuTorchTarget(Target):
         conv_additions=True,
         additions=True,
         signed_activations=True,
-        weights_bits=(8,),
-        weights_only_bits=(8,),
-        activations_bits=(8,),
+        weights=(INT8,),
+        weights_only=(INT8,),
+        activations=(INT8,),
         block_sizes=False,
         constraints=(NO_TABLES, NO_TRANSPOSED, NO_RECURRENT),
     )

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from prepbench.settings.numbers import FLOAT32, INT4, INT8, NumberFormat
 from prepbench.targets.weights import QuantizedWeight, fit_weights, input_of, operator_name
 
 aten = torch.ops.aten
@@ -111,7 +112,7 @@ def fit_to_xnnpack(module: fx.GraphModule) -> None:
     - Each call of a layer gets a bias of its own. XNNPACK stores a bias once, in integers whose scale is that of what
       the first call reads, and so the others would add another bias.
     """
-    if not fit_weights(module, _bits):
+    if not fit_weights(module, _format):
         return
     _separate_biases(module)
     for node in list(module.graph.find_nodes(op="call_function", target=quantized.dequantize_per_tensor.default)):
@@ -163,12 +164,12 @@ def has_dynamic_sizes(node: fx.Node) -> bool:
     return sum(isinstance(size, torch.SymInt) for size in tuple[Any, ...](node.meta["val"].shape)) > 1
 
 
-def _bits(node: fx.Node, weight: QuantizedWeight) -> int:
+def _format(node: fx.Node, weight: QuantizedWeight) -> NumberFormat:
     if not weight.is_symmetric or weight.integers.ndim > 4 or (weight.integers.ndim == 3 and has_dynamic_sizes(node)):
-        return 0
+        return FLOAT32
     if is_between_quantizers(node):
-        return 8
+        return INT8
     if weight.integers.ndim > 2:
-        return 0
+        return FLOAT32
     # two integers of 4 bits share a byte, so there must be an even number of them
-    return 4 if weight.bits <= 4 and weight.integers.shape[1] % 2 == 0 else 8
+    return INT4 if weight.bits <= INT4.bits and weight.integers.shape[1] % 2 == 0 else INT8

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from prepbench._torch_compat.operators import OpOverload, argument_names, schema_of
+from prepbench.settings.numbers import FLOAT32, INT8, UINT8, NumberFormat
 from prepbench.targets.decompose import decompose
 from prepbench.targets.pooling import adaptive_average, adaptive_maximum, average_pool, is_mean, maximum_pool
 from prepbench.targets.weights import QuantizedWeight, fit_weights, input_of, lowered_program, operator_name
@@ -43,7 +44,7 @@ def fit_to_inductor(program: Program) -> Program:
     module = program.module(check_guards=False)
     assert isinstance(module, fx.GraphModule)
     passes = (_spell_padding, _round_in_float, _widen_conv1d, _flatten_linears, _subtract_negatives, _average_images)
-    applied = [fit_weights(module, _bits), *(run(module) for run in passes)]
+    applied = [fit_weights(module, _format), *(run(module) for run in passes)]
     if not any(applied):
         return program
     module.recompile()
@@ -66,10 +67,10 @@ _POOLING: dict[Any, Any] = {
 }
 
 
-def _bits(node: fx.Node, weight: QuantizedWeight) -> int:
+def _format(node: fx.Node, weight: QuantizedWeight) -> NumberFormat:
     source = input_of(node)
     has_kernel = weight.is_symmetric and weight.integers.ndim <= 4 and operator_name(source) == _DEQUANTIZE
-    return 8 if has_kernel and source.args[5] in (torch.uint8, torch.int8) else 0
+    return INT8 if has_kernel and source.args[5] in (UINT8.dtype, INT8.dtype) else FLOAT32
 
 
 _QUANTIZE = "quantized_decomposed.quantize_per_tensor"

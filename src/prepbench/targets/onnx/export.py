@@ -30,6 +30,7 @@ from prepbench.errors import TargetError, sentence
 from prepbench.freed_memory import give_back
 from prepbench.internal_errors import raise_if_internal
 from prepbench.patching import logs_dropped_here, output_here, warnings_ignored_here
+from prepbench.settings.numbers import INT4
 from prepbench.targets.base import Lowering
 from prepbench.targets.onnx.decompose import decompose_for_onnx
 from prepbench.targets.onnx.finish import (
@@ -432,7 +433,7 @@ def _dequantize_at_load(model: Any, node: Any) -> None:
 def _constant(model: Any, made: dict[bytes, Any], name: str, array: Array) -> Any:
     """Return an initializer, the same for equal arrays."""
     array = np.ascontiguousarray(array)
-    if array.dtype == np.int8 and array.size and array.min() >= -8 and array.max() <= 7 and "integers" in name:
+    if array.dtype == np.int8 and array.size and INT4.holds(array) and "integers" in name:
         import ml_dtypes
 
         array = array.astype(ml_dtypes.int4)

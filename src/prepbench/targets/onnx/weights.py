@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from prepbench.settings.numbers import INT4, INT8, NumberFormat
+
 _WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
@@ -135,7 +137,7 @@ def _replace_integers(model: Any, node: Any, turned: bool) -> None:
         node.resize_inputs(2)
     arrays = [constant_of(value) for value in node.inputs]
     integers = [array for array in (arrays[0], *arrays[2:]) if array is not None]
-    small = all(array.dtype == np.int8 and array.size and -8 <= array.min() <= array.max() <= 7 for array in integers)
+    small = all(array.dtype == np.int8 and array.size and INT4.holds(array) for array in integers)
     for index, array in enumerate(arrays):
         if array is None:
             continue
@@ -200,7 +202,7 @@ class _Table:
         zero_point: likewise; None for none.
         columns: of the table.
         middle: the offset of the bytes.
-        bits: 4 or 8.
+        format: int4 or int8.
         is_shared: whether the bytes are as ``MatMulNBits`` reads them, and read by it.
     """
 
@@ -209,7 +211,7 @@ class _Table:
     zero_point: Any
     columns: int
     middle: int
-    bits: int
+    format: NumberFormat
     is_shared: bool
 
 
@@ -229,12 +231,12 @@ def _stored(model: Any, node: Any, table: np.ndarray[Any, Any], *, shared: bool)
         shared = block > 0
         repeats = columns // block // scale.shape[1] if shared else 1
         scale, zero = (None if value is None else np.repeat(value, repeats, axis=1) for value in (scale, zero))
-    bits = 4 if table.min() >= -8 and table.max() <= 7 and (columns // scale.shape[1]) % 2 == 0 else 8
+    kind = INT4 if INT4.holds(table) and (columns // scale.shape[1]) % 2 == 0 else INT8
     integers, middle = node.inputs[0], 0
-    if shared or bits == 4:
-        middle = 2 ** (bits - 1)
-        packed = (table.astype(np.int16) + middle).astype(np.uint8).reshape(len(table), scale.shape[1], -1)
-        if bits == 4:
+    if shared or kind is INT4:
+        middle = -int(kind.low)
+        packed: Any = (table.astype(np.int16) + middle).astype(np.uint8).reshape(len(table), scale.shape[1], -1)
+        if kind is INT4:
             packed = packed[..., 0::2] | (packed[..., 1::2] << 4)
         integers = add_initializer(model, f"{name}_table", np.ascontiguousarray(packed))
     return _Table(
@@ -243,7 +245,7 @@ def _stored(model: Any, node: Any, table: np.ndarray[Any, Any], *, shared: bool)
         None if zero is None else add_initializer(model, f"{name}_zeros", np.ascontiguousarray(zero)),
         columns,
         middle,
-        bits,
+        kind,
         shared,
     )
 
@@ -269,7 +271,7 @@ def _rows(model: Any, table: _Table, lookup: Any) -> list[Any]:
     rank = len(index.shape)
     blocks = table.scale.const_value.shape[1]
     found = add("Gather", table.integers, index, axis=0)
-    if table.bits == 4:
+    if table.format is INT4:
         parts = [
             add("Unsqueeze", part, constant("last", np.array([-1])))
             for part in (
@@ -319,7 +321,7 @@ def _share(model: Any, products: Mapping[Any, Sequence[Any]], table: _Table) -> 
     import onnx_ir
 
     rows, blocks, _ = table.integers.const_value.shape
-    attributes = {"K": table.columns, "N": rows, "bits": table.bits, "block_size": table.columns // blocks}
+    attributes = {"K": table.columns, "N": rows, "bits": table.format.bits, "block_size": table.columns // blocks}
     zeros = _packed_zeros(model, table)
     model.graph.opset_imports.setdefault("com.microsoft", 1)
     for turn, users in products.items():
@@ -334,7 +336,7 @@ def _packed_zeros(model: Any, table: _Table) -> list[Any]:
     if table.zero_point is None:
         return []
     zeros = (table.zero_point.const_value.numpy() + table.middle).astype(np.uint8)
-    if table.bits == 4:
+    if table.format is INT4:
         zeros = np.pad(zeros, ((0, 0), (0, zeros.shape[1] % 2)))
         zeros = zeros[:, 0::2] | (zeros[:, 1::2] << 4)
     return [add_initializer(model, f"{table.integers.name}_packed_zeros", np.ascontiguousarray(zeros))]

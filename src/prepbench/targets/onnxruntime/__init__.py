@@ -15,6 +15,7 @@ from prepbench.errors import TargetError
 from prepbench.internal_errors import raise_if_internal
 from prepbench.quantize import Constraint, Placement, why_reduce_range
 from prepbench.settings import DeploymentSettings, OnnxRuntimeDeployment
+from prepbench.settings.numbers import INT4, INT8, INT16
 from prepbench.storage import KeptFolder
 from prepbench.targets.base import NO_LEAVES, EndNames, Lowering, Runtime
 from prepbench.targets.kernel_times import KernelTimes, layers_from_text
@@ -132,7 +133,7 @@ class OnnxRuntimeTarget(OnnxTarget):
     renamed_file = FILE
     placement = Placement(
         conv_outputs=True,
-        activations_bits=(4, 8, 16),
+        activations=(INT4, INT8, INT16),
         conv_additions=True,
         constraints=(_LONE_DEPTHWISE,),
         reduce_range=why_reduce_range(),

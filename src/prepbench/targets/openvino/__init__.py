@@ -16,6 +16,7 @@ import torch
 from prepbench.errors import TargetError
 from prepbench.quantize import RECURRENT_IN_FLOAT, Constraint, Placement, why_reduce_range
 from prepbench.settings import DeploymentSettings, OpenVinoDeployment
+from prepbench.settings.numbers import INT4, INT8
 from prepbench.storage import KeptFolder, temporary_folder
 from prepbench.targets.base import NO_LEAVES, EndNames, Lowering, Runtime
 from prepbench.targets.kernel_times import KernelTimes, layers_from_text
@@ -141,7 +142,7 @@ class OpenVinoTarget(OnnxTarget):
         conv_additions=True,
         fuses_convolution_sums=True,
         middle_zero_points=True,
-        activations_bits=(4, 8),
+        activations=(INT4, INT8),
         constraints=(_NO_PROJECTIONS, _RECURRENT_IN_FLOAT),
         reduce_range=why_reduce_range(),
     )

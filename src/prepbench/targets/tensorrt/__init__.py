@@ -21,6 +21,7 @@ from prepbench.errors import TargetError, sentence
 from prepbench.internal_errors import raise_if_internal
 from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, OnnxRuntimeDeployment, TensorRtDeployment
+from prepbench.settings.numbers import INT8
 from prepbench.storage import KeptFolder
 from prepbench.targets.base import NO_LEAVES, NO_RECURRENT, NO_TABLES, NO_TRANSPOSED, Lowering, Runtime
 from prepbench.targets.onnx.export import EXAMPLE_SHAPES, FILE, export_onnx
@@ -44,8 +45,8 @@ class TensorRtTarget(OnnxTarget):
         fuses_additions=True,
         signed_activations=True,
         symmetric_activations=True,
-        weights_bits=(8,),
-        activations_bits=(8,),
+        weights=(INT8,),
+        activations=(INT8,),
         constraints=(NO_TABLES, NO_TRANSPOSED, NO_RECURRENT),
     )
 
