@@ -19,6 +19,7 @@ from prepbench.internal_errors import raise_if_internal
 from prepbench.quantize.rows import OPERATOR as BLOCKS
 from prepbench.running.equality import EXACT, Closeness, difference
 from prepbench.running.sqnr import sqnr
+from prepbench.settings.numbers import FLOAT32, format_named
 from prepbench.targets import Runtime
 from prepbench.targets.programs import is_repeatable, outputs_computed_from_floats
 
@@ -32,7 +33,6 @@ _MORE_NOISE = 3.0
 
 # in float, by the coarsest type of the program: the precision left by summation in another order
 _FLOAT_SQNR = {torch.float64: 70.0, torch.float32: 70.0, torch.float16: 35.0, torch.bfloat16: 22.0}
-_PRECISIONS = {"f16": torch.float16, "bf16": torch.bfloat16}
 
 # the tolerance as a multiple of the effect of PyTorch's own rounding
 _TIMES = 32.0
@@ -85,7 +85,8 @@ class LoweredCheck:
         self._names_causes = True
         self._runtime, self._target, self._original = runtime, target, original
         self._program = program
-        lowest = _PRECISIONS.get(precision or "", coarsest_type(program))
+        asked = format_named(precision or FLOAT32.name)
+        lowest = coarsest_type(program) if asked is None or asked is FLOAT32 else asked.dtype
         self._unit = torch.finfo(lowest).eps
         self._closeness = LOWERED if original is not None else replace(LOWERED, sqnr=_FLOAT_SQNR.get(lowest, 20.0))
         self._scales: dict[int, float] = {}

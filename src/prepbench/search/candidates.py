@@ -10,6 +10,7 @@ from prepbench.checks import described
 from prepbench.compile.simulation import PrunedLayers, PrunedSimulation, Simulation
 from prepbench.errors import SettingsError
 from prepbench.settings import DeploymentSettings, PruningSettings, QuantizationSettings
+from prepbench.settings.quantization import activation_format, weight_formats
 from prepbench.targets import target_for
 from prepbench.targets.base import supported, unsupported
 
@@ -81,15 +82,14 @@ def name_of_settings(settings: QuantizationSettings) -> str:
         >>> name_of_settings(QuantizationSettings(observer="mse"))
         'int8, observer=mse'
     """
-    only_weights = settings.prefer_weights_only_quantization
-    bits, block = settings.weights_num_bits, settings.weights_only_quantization_block_size
-    name = f"int{bits}"
-    if only_weights:
+    weights, activations = weight_formats(settings), activation_format(settings)
+    block, name = settings.weights_only_quantization_block_size, " or ".join(one.name for one in weights)
+    if activations.is_float:
         name += " weights" + (f" in blocks of {block}" if block else "")
-    elif settings.activations_num_bits != bits:
-        name += f" weights, int{settings.activations_num_bits} activations"
+    elif weights != (activations,):
+        name += f" weights, {activations.name} activations"
     name += " equalised" if settings.cross_layer_equalization else ""
-    usual = QuantizationSettings(prefer_weights_only_quantization=only_weights)
+    usual = QuantizationSettings(prefer_weights_only_quantization=activations.is_float)
     others = [
         f"{field.name}={getattr(settings, field.name)}"
         for field in fields(settings)

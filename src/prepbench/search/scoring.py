@@ -17,8 +17,10 @@ from prepbench.measure.metrics import Metric
 from prepbench.measure.scores import Candidate, Scores, eval_mode, takes_targets
 from prepbench.objects.digest import data_digest
 from prepbench.search.objective import Budget
+from prepbench.settings.numbers import FLOAT32
 
-REFERENCE = "float32"
+REFERENCE = FLOAT32.name
+"""The model in PyTorch, which the others are compared with."""
 
 
 @dataclass(frozen=True)

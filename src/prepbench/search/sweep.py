@@ -43,6 +43,7 @@ from prepbench.results.measurement import Result, this_machine, this_notebook
 from prepbench.results.results import Results
 from prepbench.running.callable_module import as_module
 from prepbench.search.executors import check_executor, run_tasks
+from prepbench.search.scoring import REFERENCE
 from prepbench.search.tasks import computing_lock, name_of, task, timing_lock
 from prepbench.settings import (
     CompileOptions,
@@ -52,6 +53,7 @@ from prepbench.settings import (
     OnnxRuntimeDeployment,
     QuantizationSettings,
 )
+from prepbench.settings.quantization import activation_format, weight_formats
 from prepbench.storage import temporary_folder
 from prepbench.targets import target_for
 
@@ -434,7 +436,7 @@ class Axes:
         for name, target in targets.items():
             target_for(target, f"axes['target'][{name!r}]")
         settings = _named(
-            "settings", given.get("settings", {"float32": None}), _setting_name,
+            "settings", given.get("settings", {REFERENCE: None}), _setting_name,
             one=lambda value: value is None or isinstance(value, QuantizationSettings),
         )  # fmt: skip
         return cls(models, targets, {name: _setting(name, value) for name, value in settings.items()})
@@ -537,12 +539,12 @@ def _target_name(settings: Any) -> str:
 
 def _setting_name(value: Any) -> str:
     if value is None:
-        return "float32"
+        return REFERENCE
     if not isinstance(value, QuantizationSettings):
         return "settings"
-    bits = value.weights_num_bits
-    listed = "/".join(map(str, bits)) if isinstance(bits, tuple) else str(bits)
-    return f"int{listed}{' weights' if value.prefer_weights_only_quantization else ''}"
+    first, *others = weight_formats(value)
+    listed = "/".join([first.name, *(str(one.bits) for one in others)])
+    return f"{listed} weights" if activation_format(value).is_float else listed
 
 
 def _listed(names: list[str]) -> str:
@@ -550,10 +552,6 @@ def _listed(names: list[str]) -> str:
 
 
 # Scores, sizes and latencies of the candidates of one model on one target: side by side, here or in a worker.
-
-
-REFERENCE = "float32"
-"""The model in PyTorch, which the others are compared with."""
 
 
 @dataclass(frozen=True)

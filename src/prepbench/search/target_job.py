@@ -16,7 +16,9 @@ from prepbench.search.candidates import Choices, LayerChoice
 from prepbench.search.mixtures import FLOAT, Mixture, uniform_mixture
 from prepbench.search.tables import Corrected, DropCurve, Neighbours, Reading, Shrinking, Tables
 from prepbench.settings import DeploymentSettings, QuantizationSettings
+from prepbench.settings.numbers import FLOAT32
 from prepbench.settings.pruning import CHANNELS
+from prepbench.settings.quantization import activation_format
 
 _ANY = QuantizationSettings(prefer_weights_only_quantization=True)  # for which layers share weights
 
@@ -154,10 +156,8 @@ def _groups(job: TargetJob, layers: Sequence[str]) -> set[frozenset[str]]:
 
 def _type_of(choice: LayerChoice) -> str:
     """Return the type that a layer computes in; its activations are converted to it."""
-    settings = choice.quantization
-    if settings is None or settings.prefer_weights_only_quantization:
-        return FLOAT
-    return f"int{settings.activations_num_bits}"
+    kind = FLOAT32 if choice.quantization is None else activation_format(choice.quantization)
+    return FLOAT if kind.is_float else kind.name
 
 
 # Which layers become smaller with channels that others lose, and by how much.
