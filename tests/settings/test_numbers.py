@@ -8,6 +8,7 @@ import torch
 from prepbench.settings import QuantizationSettings, numbers
 from prepbench.settings.numbers import FORMATS, INT4, NumberFormat, format_named, format_of_bits
 from prepbench.settings.quantization import activation_format, weight_formats
+from prepbench.views.overlays import make_overlay
 
 
 @pytest.mark.parametrize("one", FORMATS, ids=lambda one: one.name)
@@ -45,4 +46,8 @@ def test_a_further_format_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numbers, "FORMATS", (*FORMATS, two, NumberFormat("uint2", 2, torch.uint8, 0, 3)))
     assert {format_named(text) for text in ("int2", "i2", "2")} == {format_of_bits(2)} == {two}
     assert two.unsigned.name == "uint2"
+    assert [one.text for one in make_overlay({"a": "int2 weights", "b": 8}, [], name="bits").values] == [
+        "int4 weights",
+        "int8",
+    ]
     assert format_of_bits(4) is INT4

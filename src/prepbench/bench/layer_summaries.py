@@ -339,4 +339,4 @@ def base_label(base: QuantizationSettings, rules: Mapping[str, LayerQuantization
 
 def precision_choices(*, calibrated: bool) -> tuple[PrecisionChoice, ...]:
     """Return all precisions; without calibration inputs only float32 is enabled."""
-    return tuple(PrecisionChoice(p, LABELS[p], EXPLANATIONS[p], calibrated or p == "float32") for p in PRECISIONS)
+    return tuple(PrecisionChoice(p, LABELS[p], EXPLANATIONS[p], calibrated or p == FLOAT32.name) for p in PRECISIONS)

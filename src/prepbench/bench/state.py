@@ -22,6 +22,8 @@ from prepbench.settings import (
     PruningSettings,
     QuantizationSettings,
 )
+from prepbench.settings.numbers import FLOAT32, INT4, format_named
+from prepbench.settings.quantization import activation_format, weight_formats
 from prepbench.settings.validation import Settings, check_choice
 from prepbench.targets import TARGETS as ALL_TARGETS
 from prepbench.targets import target_for
@@ -43,7 +45,6 @@ EXPLANATIONS: dict[Precision, str] = {
     "int4 weights": "weights in 4 bits, activations in float",
     "float32": "left in float",
 }
-_FEW = "int4"
 _LATER = frozenset(("pruning", "pruning_rules", "recovery"))
 """The fields that older files lack."""
 EVERYTHING = "*"
@@ -65,20 +66,20 @@ def display_name(settings: DeploymentSettings) -> str:
 
 def layer_settings_of(precision: Precision) -> LayerQuantizationSettings:
     """Return the settings that a precision stands for."""
-    if precision == "float32":
+    name, _, only_weights = precision.partition(" ")
+    kind = format_named(name)
+    if kind is None or kind.is_float:
         return FLOAT
-    bits = 4 if precision == "int4 weights" else 8
-    return LayerQuantizationSettings(weights_num_bits=bits, prefer_weights_only_quantization=precision != "int8")
+    return LayerQuantizationSettings(weights_num_bits=kind.bits, prefer_weights_only_quantization=bool(only_weights))
 
 
 def precision_of(settings: QuantizationSettings | None) -> Precision:
     """Return the nearest precision for the settings of a layer; bits to be chosen count as the smallest."""
     if settings is None:
         return "float32"
-    if not settings.prefer_weights_only_quantization:
+    if not activation_format(settings).is_float:
         return "int8"
-    bits = settings.weights_num_bits
-    return "int4 weights" if 4 in ((bits,) if isinstance(bits, int) else bits) else "int8 weights"
+    return "int4 weights" if INT4 in weight_formats(settings) else "int8 weights"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -319,22 +320,22 @@ def precision_label(explained: Sequence[ExplainedLayer], base: str) -> str:
         base: the display name of a model without quantized layers.
     """
     kinds = [_word(layer.settings) for layer in explained]
-    quantized = [kind for kind in kinds if kind != "float32"]
-    most_common = base if not quantized else max((*PRECISIONS, _FEW), key=quantized.count)
+    quantized = [kind for kind in kinds if kind != FLOAT32.name]
+    most_common = base if not quantized else max((*PRECISIONS, INT4.name), key=quantized.count)
     return f"{'mixed ' if len(set(kinds)) > 1 else ''}{most_common}"
 
 
 def _word(settings: QuantizationSettings | None) -> str:
     """Return the precision as part of a name; 4-bit weights with quantized activations have a name but no button."""
     precision = precision_of(settings)
-    few = precision == "int8" and settings is not None and settings.weights_num_bits == 4
-    return _FEW if few else precision
+    few = precision == "int8" and settings is not None and weight_formats(settings) == (INT4,)
+    return INT4.name if few else precision
 
 
 def precision_words(explained: Sequence[ExplainedLayer]) -> str:
     """Return how many layers have which precision, e.g. ``"41 int8 · 3 float"``."""
     counts = Counter(_word(layer.settings) for layer in explained)
-    words = {"float32": "float"}
+    words = {FLOAT32.name: "float"}
     return " · ".join(f"{count} {words.get(kind, kind)}" for kind, count in counts.most_common()) or "no layers"
 
 

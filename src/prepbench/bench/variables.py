@@ -25,6 +25,7 @@ from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.errors import PrepbenchError, printable
 from prepbench.inputs import normalize_samples
 from prepbench.measure.generation import Generation
+from prepbench.settings.numbers import FLOAT32
 
 _MODELS, _SAMPLES = 200, 200  # listed at most; more are no use in a menu
 _ITEMS, _DEPTH = 32, 6  # how many items, and how deep, are inspected
@@ -317,7 +318,7 @@ def float_name(model: nn.Module) -> str:
         if not is_lazy(tensor) and tensor.is_floating_point():
             name = str(tensor.dtype).removeprefix("torch.")
             counts[name] = counts.get(name, 0) + tensor.numel()
-    return max(counts, key=lambda name: counts[name], default="float32")
+    return max(counts, key=lambda name: counts[name], default=FLOAT32.name)
 
 
 def _name_of(value: Any, namespace: Mapping[str, Any], preferred: str = "") -> str | None:

@@ -11,15 +11,11 @@ from typing import Any, cast
 from prepbench.checks import described
 from prepbench.document.model import Combine, GraphCollectionDocument, Overlay, OverlayValue
 from prepbench.errors import InputError
+from prepbench.settings.numbers import FLOAT32, format_named
+from prepbench.views.palette import PRECISION
 
 _NAMES = ("fqn", "layer", "module", "name")
 _COMBINES = ("sum", "mean", "max", "min")
-_PRECISIONS = {
-    **dict.fromkeys(("float32", "fp32", "f32", "32", "float"), "float32"),
-    **dict.fromkeys(("float16", "fp16", "f16", "bfloat16", "bf16", "16", "int16"), "float16"),
-    **dict.fromkeys(("int8", "uint8", "i8", "8", "fp8", "float8"), "int8"),
-    **dict.fromkeys(("int4", "uint4", "i4", "4"), "int4"),
-}
 
 
 def make_overlay(
@@ -119,16 +115,18 @@ def _check_names(values: Mapping[str, Any], documents: Iterable[GraphCollectionD
 
 def _is_precision(title: str, values: Mapping[str, Any]) -> bool:
     words = {_plain(value).partition(" ")[0] for value in values.values()}
-    if not words or not words <= set(_PRECISIONS):
+    if not words or not all(map(format_named, words)):
         return False
     numeric = all(word.isdigit() for word in words)
     return not numeric or any(word in title.lower() for word in ("bit", "precision", "dtype"))
 
 
 def _precision(value: Any) -> str:
-    """Return ``"int8"``, or with a qualifier, ``"int8 weights"``."""
+    """Return the fill with the most similar number of bits, ``"int8"``, or with a qualifier, ``"int8 weights"``."""
     word, space, further = _plain(value).partition(" ")
-    return _PRECISIONS[word] + space + further
+    bits = (format_named(word) or FLOAT32).bits
+    fills = filter(None, map(format_named, PRECISION))
+    return min(fills, key=lambda one: abs(one.bits - bits)).name + space + further
 
 
 def _plain(value: Any) -> str:
