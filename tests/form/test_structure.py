@@ -109,3 +109,42 @@ def test_every_picture_that_is_looked_up_by_name_exists() -> None:
         or function not in {getattr(node, "name", "") for node in ast.parse(file.read_text(encoding="utf-8")).body}
     ]
     assert missing == []
+
+
+def _own_formats(source: str) -> Iterator[int]:
+    """The lines that take 32 bits for float or make the name of a format of its bits."""
+    for node in ast.walk(ast.parse(source)):
+        parts = [inner for part in ast.iter_child_nodes(node) for inner in (part, *getattr(part, "elts", ()))]
+        values = [part.value for part in parts if isinstance(part, ast.Constant)]
+        is_float = any(value in (32, "32") for value in values) and re.search(r"(\b|_)bits\b", ast.unparse(node))
+        makes_name = isinstance(node, ast.JoinedStr) and any(re.search(r"\bu?int$", str(value)) for value in values)
+        if is_float or makes_name:
+            yield getattr(node, "lineno", 0)
+
+
+def test_formats_of_numbers_are_derived_in_one_file() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in sorted(ROOT.rglob("*.py"))
+        if path != ROOT / "settings" / "numbers.py"
+        for line in _own_formats(path.read_text(encoding="utf-8"))
+    ]
+    assert found == [], "ask a NumberFormat of src/prepbench/settings/numbers.py"
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("row.weights_bits < 32", [1]),
+        ("bits in (8, 32)", [1]),
+        ("32 if only_weights else settings.activations_num_bits", [1]),
+        ("class Row:\n    weights_bits: int = 32", [2]),
+        ("replace(row, weights_bits=32)", [1]),
+        ("bits.get(fqn, 32)", [1]),
+        ("'32' if only else str(bits)", [1]),
+        ("f'int{number} weights'", [1]),
+        ("block_size = 32\nbits < 8\nf'{numbers} bits'", []),
+    ],
+)
+def test_the_search_finds_formats_of_numbers(source: str, found: list[int]) -> None:
+    assert list(_own_formats(source)) == found
