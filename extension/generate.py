@@ -17,7 +17,9 @@ from prepbench.bench.status import RunStatus
 from prepbench.bench.variables import KernelVariables
 from prepbench.document.bench import ShownBench
 from prepbench.document.schema import definitions, schema
+from prepbench.settings.numbers import FLOAT32, FORMATS
 from prepbench.views import palette
+from prepbench.views.overlays import fill_of
 from prepbench.widgets.actions import Action, Nothing
 from prepbench.widgets.bench_actions import BENCH_ACTIONS
 from prepbench.widgets.diagram import DIAGRAM_ACTIONS
@@ -37,6 +39,7 @@ def files() -> dict[str, str]:
         + _actions("BenchActions", BENCH_ACTIONS)
         + _actions("DiagramActions", DIAGRAM_ACTIONS),
         "schema.json": json.dumps({"$defs": schema()["$defs"]}, separators=(",", ":")) + "\n",
+        "formats.json": json.dumps(_formats(), indent=1) + "\n",
         "palette.json": json.dumps(_marks(), indent=1, ensure_ascii=False) + "\n",
         "colours.css": _css(".pbd", palette.variables()),
         "controls.css": _css(".pbd, .pbb, .pbb-box, .pbl-panel", palette.controls()),
@@ -97,6 +100,12 @@ def _marks() -> dict[str, Any]:
             for name in ("text", "dim", "edge", "card", "cluster", "cluster_line")
         },
     }
+
+
+def _formats() -> dict[str, Any]:
+    """The fill of each format of numbers, by all its names, the widest fill first; and how settings name float."""
+    named = {name: fill_of(one) for one in FORMATS for name in (one.name, *one.aliases, str(one.bits))}
+    return {"fills": list(palette.PRECISION), "fill": named, "float": str(FLOAT32.bits)}
 
 
 def _css(selector: str, shades: dict[str, palette.Shade]) -> str:

@@ -1,5 +1,6 @@
 /** What the marked layers are to be; without marks, what applies where no rule does. */
 
+import { float } from "../generated/formats.json";
 import type { Decision, PrecisionChoice, SettingField } from "../generated/widgets";
 import { make } from "../render/dom";
 import { counted } from "./numbers";
@@ -29,8 +30,8 @@ function present(decisions: readonly Decision[], field: string): string {
 }
 
 const WORDS: Record<string, Record<string, string>> = {
-  weights: { "32": "float" },
-  activations: { "32": "float" },
+  weights: { [float]: "float" },
+  activations: { [float]: "float" },
   block: { "0": "per channel" },
   mask: { "1:1": "weights" },
   amount: Object.fromEntries(["10", "25", "50", "75", "90"].map((share) => [share, `${share} %`])),

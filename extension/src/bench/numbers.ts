@@ -1,5 +1,7 @@
 /** Numbers and times as people read them. */
 
+import { fill, fills } from "../generated/formats.json";
+
 /** Three digits that count; a true zero is "0", what is unknown "–". */
 export function shortNumber(value: number | null | undefined): string {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
@@ -28,9 +30,10 @@ export function counted(count: number, noun: string): string {
   return `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
 }
 
-/** The class of a precision's colour, by its words. */
+const FILL: Record<string, string> = fill;
+
+/** The class of a precision's colour: of the fewest bits among the formats and numbers of bits in its words. */
 export function fillOf(label: string): string {
-  if (/int4|4[ -]?bit/.test(label)) return "int4";
-  if (/int8|8[ -]?bit/.test(label)) return "int8";
-  return /float16|int16|bf16|f16|16[ -]?bit/.test(label) ? "float16" : "float32";
+  const found = (label.match(/[a-z]+\d+|\d+(?=[ -]?bit)/g) ?? []).map((word) => FILL[word]);
+  return fills[Math.max(0, ...found.map((name) => fills.indexOf(name ?? "")))]!;
 }

@@ -11,7 +11,7 @@ from typing import Any, cast
 from prepbench.checks import described
 from prepbench.document.model import Combine, GraphCollectionDocument, Overlay, OverlayValue
 from prepbench.errors import InputError
-from prepbench.settings.numbers import FLOAT32, format_named
+from prepbench.settings.numbers import FLOAT32, NumberFormat, format_named
 from prepbench.views.palette import PRECISION
 
 _NAMES = ("fqn", "layer", "module", "name")
@@ -62,6 +62,17 @@ def make_overlay(
         figures = {fqn: float(value) for fqn, value in present.items() if math.isfinite(value)}
         return _number_overlay(title, figures, unit, combine, diverging)
     return Overlay(title, "category", values=tuple(OverlayValue(f, None, str(v)) for f, v in present.items()))
+
+
+def fill_of(kind: NumberFormat) -> str:
+    """Return the key in ``PRECISION`` of the palette with the most similar number of bits.
+
+    Example:
+        >>> fill_of(FLOAT32)
+        'float32'
+    """
+    fills = filter(None, map(format_named, PRECISION))
+    return min(fills, key=lambda one: abs(one.bits - kind.bits)).name
 
 
 def _number_overlay(
@@ -122,11 +133,9 @@ def _is_precision(title: str, values: Mapping[str, Any]) -> bool:
 
 
 def _precision(value: Any) -> str:
-    """Return the fill with the most similar number of bits, ``"int8"``, or with a qualifier, ``"int8 weights"``."""
+    """Return the fill, ``"int8"``, or with a qualifier, ``"int8 weights"``."""
     word, space, further = _plain(value).partition(" ")
-    bits = (format_named(word) or FLOAT32).bits
-    fills = filter(None, map(format_named, PRECISION))
-    return min(fills, key=lambda one: abs(one.bits - bits)).name + space + further
+    return fill_of(format_named(word) or FLOAT32) + space + further
 
 
 def _plain(value: Any) -> str:
