@@ -30,18 +30,12 @@ from prepbench.settings import (
     PrunableLayer,
     PruningSettings,
     QuantizationSettings,
-)
-from prepbench.settings.numbers import FLOAT32, format_of_bits
-from prepbench.settings.pruning import CHANNELS, SCORES
-from prepbench.settings.quantization import (
-    ACTIVATION_BITS,
-    BITS,
-    BLOCK_SIZES,
-    OBSERVERS,
-    WEIGHT_ALGORITHMS,
     activation_format,
     weight_formats,
 )
+from prepbench.settings.numbers import FLOAT32, format_of_bits
+from prepbench.settings.pruning import CHANNELS, SCORES
+from prepbench.settings.quantization import ACTIVATION_BITS, BITS, BLOCK_SIZES, OBSERVERS, WEIGHT_ALGORITHMS
 from prepbench.targets import target_for
 
 

@@ -21,9 +21,10 @@ from prepbench.settings import (
     LayerQuantizationSettings,
     PruningSettings,
     QuantizationSettings,
+    activation_format,
+    weight_formats,
 )
 from prepbench.settings.numbers import FLOAT32, INT4, format_named
-from prepbench.settings.quantization import activation_format, weight_formats
 from prepbench.settings.validation import Settings, check_choice
 from prepbench.targets import TARGETS as ALL_TARGETS
 from prepbench.targets import target_for

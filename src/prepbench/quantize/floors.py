@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from prepbench.running.sqnr import decibels_text
-from prepbench.settings import CompileOptions, QuantizationSettings
-from prepbench.settings.quantization import activation_format, weight_formats
+from prepbench.settings import CompileOptions, QuantizationSettings, activation_format, weight_formats
 
 # by the fewest bits: SQNR of a layer and of the model in dB, divergence of predictions in nats
 _LAYER = {4: 5.0, 8: 10.0}

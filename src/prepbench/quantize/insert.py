@@ -35,9 +35,8 @@ from prepbench.quantize.placement import Placement
 from prepbench.quantize.plan import Plan, annotate, make_plan
 from prepbench.quantize.report import LayerReport
 from prepbench.quantize.statistics import Statistics, own_written_buffers, written_names
-from prepbench.settings import CompileOptions, ExplainedLayer, QuantizationSettings, is_within
+from prepbench.settings import CompileOptions, ExplainedLayer, QuantizationSettings, is_within, weight_formats
 from prepbench.settings.numbers import INT8
-from prepbench.settings.quantization import weight_formats
 
 
 def insert_observers(

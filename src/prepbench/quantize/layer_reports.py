@@ -23,9 +23,8 @@ from prepbench.quantize.layer_noise import bounded_decibels
 from prepbench.quantize.observed import Observed, observer_of
 from prepbench.quantize.plan import Plan
 from prepbench.quantize.report import NOT_CALLED, LayerReport
-from prepbench.settings import ExplainedLayer, is_within, tensors_of_layer
+from prepbench.settings import ExplainedLayer, activation_format, is_within, tensors_of_layer, weight_formats
 from prepbench.settings.numbers import FLOAT32
-from prepbench.settings.quantization import activation_format, weight_formats
 
 _IN_EACH_CALL = "ranges of activations are found in each call"
 

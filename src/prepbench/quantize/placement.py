@@ -10,9 +10,8 @@ from torch import fx
 from prepbench._torch_compat.cpu import byte_sums_saturate
 from prepbench.quantize.dynamic_lstm import has_integer_kernel
 from prepbench.quantize.layer_nodes import LayerNode
-from prepbench.settings import QuantizationSettings
+from prepbench.settings import QuantizationSettings, activation_format, weight_formats
 from prepbench.settings.numbers import INT4, INT8, INT16, NumberFormat
-from prepbench.settings.quantization import activation_format, weight_formats
 
 
 def why_reduce_range() -> str:

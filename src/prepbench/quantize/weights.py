@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from prepbench.settings import QuantizationSettings
+from prepbench.settings import QuantizationSettings, activation_format, weight_formats
 from prepbench.settings.numbers import INT8, NumberFormat
-from prepbench.settings.quantization import activation_format, weight_formats
 
 # A range of nothing but zeros still needs a scale above zero; a larger bound would round small weights away.
 EPSILON = 2.0**-40

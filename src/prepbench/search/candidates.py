@@ -9,8 +9,13 @@ from typing import Any
 from prepbench.checks import described
 from prepbench.compile.simulation import PrunedLayers, PrunedSimulation, Simulation
 from prepbench.errors import SettingsError
-from prepbench.settings import DeploymentSettings, PruningSettings, QuantizationSettings
-from prepbench.settings.quantization import activation_format, weight_formats
+from prepbench.settings import (
+    DeploymentSettings,
+    PruningSettings,
+    QuantizationSettings,
+    activation_format,
+    weight_formats,
+)
 from prepbench.targets import target_for
 from prepbench.targets.base import supported, unsupported
 

@@ -52,8 +52,9 @@ from prepbench.settings import (
     LayerQuantizationSettings,
     OnnxRuntimeDeployment,
     QuantizationSettings,
+    activation_format,
+    weight_formats,
 )
-from prepbench.settings.quantization import activation_format, weight_formats
 from prepbench.storage import temporary_folder
 from prepbench.targets import target_for
 

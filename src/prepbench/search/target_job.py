@@ -15,10 +15,9 @@ from prepbench.quantize import Score
 from prepbench.search.candidates import Choices, LayerChoice
 from prepbench.search.mixtures import FLOAT, Mixture, uniform_mixture
 from prepbench.search.tables import Corrected, DropCurve, Neighbours, Reading, Shrinking, Tables
-from prepbench.settings import DeploymentSettings, QuantizationSettings
+from prepbench.settings import DeploymentSettings, QuantizationSettings, activation_format
 from prepbench.settings.numbers import FLOAT32
 from prepbench.settings.pruning import CHANNELS
-from prepbench.settings.quantization import activation_format
 
 _ANY = QuantizationSettings(prefer_weights_only_quantization=True)  # for which layers share weights
 

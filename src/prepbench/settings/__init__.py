@@ -20,6 +20,8 @@ from prepbench.settings.quantizable import tensors_of_layer as tensors_of_layer
 from prepbench.settings.quantization import CompileOptions as CompileOptions
 from prepbench.settings.quantization import LayerQuantizationSettings as LayerQuantizationSettings
 from prepbench.settings.quantization import QuantizationSettings as QuantizationSettings
+from prepbench.settings.quantization import activation_format as activation_format
+from prepbench.settings.quantization import weight_formats as weight_formats
 from prepbench.settings.rules import LayerRules as LayerRules
 from prepbench.settings.rules import is_within as is_within
 
@@ -40,10 +42,12 @@ __all__ = [
     "PruningSettings",
     "QuantizationSettings",
     "TensorRtDeployment",
+    "activation_format",
     "explain_settings",
     "is_within",
     "layers_to_quantize",
     "prunable_layers",
     "quantizable_layers",
     "tensors_of_layer",
+    "weight_formats",
 ]

@@ -17,9 +17,14 @@ from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.packages import imported, is_absent
 from prepbench.patching import logs_dropped_here, warnings_ignored_here
 from prepbench.quantize import Constraint, Placement
-from prepbench.settings import DeploymentSettings, ExplainedLayer, QuantizationSettings
+from prepbench.settings import (
+    DeploymentSettings,
+    ExplainedLayer,
+    QuantizationSettings,
+    activation_format,
+    weight_formats,
+)
 from prepbench.settings.numbers import NumberFormat
-from prepbench.settings.quantization import activation_format, weight_formats
 from prepbench.targets.kept_programs import KeptPrograms
 from prepbench.targets.kernel_times import KernelTimes
 

@@ -22,8 +22,7 @@ from prepbench.quantize.algorithms.channel_groups import (
 )
 from prepbench.quantize.algorithms.constants import Constants, bias_of
 from prepbench.quantize.layer_nodes import LayerNode
-from prepbench.settings import QuantizationSettings
-from prepbench.settings.quantization import activation_format, weight_formats
+from prepbench.settings import QuantizationSettings, activation_format, weight_formats
 
 # A layer is in two groups, so what is best for one changes with the other.
 _ROUNDS = 2
