@@ -480,8 +480,15 @@ class Summed(torch.nn.Module):
         return x.cumsum(0) if y.numel() > 0 else x + 1
 
 
+class Leading(torch.nn.Module):
+    """Cuts to the rows of the other, and leaves one where that has none; joins what has more entries."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.cat([y, x], 0) if x.numel() > y.numel() else x[: max(y.shape[0], 1)]
+
+
 @pytest.mark.parametrize(
-    ("model", "more"), [(Emptied(), 0), (Topped(), 0), (Summed(), 0), (Summed(), 2), (Summed(), 1)]
+    ("model", "more"), [(Leading(), 1), (Emptied(), 0), (Topped(), 0), (Summed(), 0), (Summed(), 2), (Summed(), 1)]
 )
 def test_sizes_that_change_together_in_all_samples_are_tried_apart_beside_small_ones(
     model: torch.nn.Module, more: int

@@ -253,13 +253,14 @@ class MadeCalls:
         yield from self._beside_apart(symbol, groups)
 
     def _beside_apart(self, symbol: str, groups: dict[str, list[Axis]]) -> Iterator[Trial]:
-        """Yield calls in which a size is 0 or 1 that no sample has, beside a part of a group that is longer."""
+        """Yield calls in which a size is 0 or 1 that no sample has, beside a part of a group that is longer or 0."""
+        none = -self._now.get(self._place(groups[symbol][0]) or (-1, -1), 0)
         for small, group in self._groups.items():
             axis = min(group, key=lambda axis: axis.sizes[0])
             seen = {sizes.get(self._place(axis) or (-1, -1)) for sizes in self._seen}
-            for size in (1, 0) if small != symbol else ():
+            for size, step in ((1, 1), (0, 1), (0, none)) if small != symbol else ():
                 if size not in seen and axis.allows(size):
-                    trial = self._small_call(axis, small, size, self._base, {symbol: 1}, groups)
+                    trial = self._small_call(axis, small, size, self._base, {symbol: step}, groups)
                     yield from [] if trial is None else [trial]
 
     def beside_none(self) -> Iterator[Iterator[Trial]]:
