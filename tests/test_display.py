@@ -72,7 +72,7 @@ def test_each_display_holds_a_text_one_picture_and_the_document(displays: dict[s
 
 def test_static_gives_the_same_text_and_picture_and_nothing_else(displays: dict[str, Any]) -> None:
     of = ("saved artifact", "eager", "own process")
-    rows = tuple(CandidateResult(name, 0.9, 0.0, 3.0, 4.0, 1.0, 10**6, *of) for name in ("float", "int8"))
+    rows = tuple(CandidateResult(name, 0.9, 0.0, 3.0, 4.0, None, 10**6, *of) for name in ("float", "int8"))
     for display in (*displays.values(), Comparison(rows, "accuracy", "", True, 64, 8, 10, 2)):
         plain = {kind: value for kind, value in data_of(display).items() if not kind.startswith("application/")}
         with pb.static():

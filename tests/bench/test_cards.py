@@ -8,6 +8,7 @@ import torch
 import prepbench as pb
 from prepbench.bench.captures import LEAF_LABEL, error_card, size_words, slower_because
 from prepbench.errors import SettingsError, TargetError
+from prepbench.results.speed_up import SpeedUp
 
 
 def test_an_error_names_the_checkbox_in_place_of_the_argument() -> None:
@@ -53,23 +54,28 @@ def test_a_long_error_has_a_short_title_and_all_of_it_folded() -> None:
     assert error_card(KeyError("name"), leaf_wrap=False).text == "KeyError: 'name'"
 
 
+FASTER, ALIKE, SLOWER = (SpeedUp(value * 0.9, value, value * 1.1, "PyTorch eager") for value in (1.2, 0.95, 0.5))
+
+
 @pytest.mark.parametrize(
-    ("speedup", "fallbacks", "leaves", "quantized", "word"),
+    ("found", "fallbacks", "leaves", "quantized", "word"),
     [
         (None, (), (), True, ""),
-        (1.2, (), (), True, ""),
-        (0.5, ("a", "b"), (), True, "2 operators in PyTorch"),
-        (0.5, (), ("gate",), True, "1 leaf in Python"),
-        (0.5, (), (), True, "between int8 and float"),
-        (0.5, (), (), False, "calling the target"),
+        (FASTER, (), (), True, ""),
+        (ALIKE, (), (), True, ""),
+        (SLOWER, ("a", "b"), (), True, "2 operators in PyTorch"),
+        (SLOWER, (), ("gate",), True, "1 leaf in Python"),
+        (SLOWER, (), (), True, "between int8 and float"),
+        (SLOWER, (), (), False, "calling the target"),
     ],
 )
 def test_slower_results_say_why(
-    speedup: float | None, fallbacks: tuple[str, ...], leaves: tuple[str, ...], quantized: bool, word: str
+    found: SpeedUp | None, fallbacks: tuple[str, ...], leaves: tuple[str, ...], quantized: bool, word: str
 ) -> None:
-    said = slower_because(speedup, fallbacks=fallbacks, leaves=leaves, quantized=quantized)
+    said = slower_because(found, fallbacks=fallbacks, leaves=leaves, quantized=quantized)
     assert word in said
     assert bool(said) == bool(word)
+    assert said.startswith("Slower than PyTorch eager") == bool(word)
 
 
 def test_an_unknown_size_is_not_zero() -> None:

@@ -35,7 +35,7 @@ def bench(folder: Path) -> pb.Bench:
     made.save(folder / "net.bench.json")
     assert made.journal_path is not None
     (first,) = Journal(made.journal_path).runs()
-    first = replace(first, p50_ms=2.0, speedup=1.0)
+    first = replace(first, p50_ms=2.0)
     far = replace(first, id="far", name="far", machine="arm64 Darwin, laptop", notebook="train.ipynb", p50_ms=1.0)
     near = replace(first, id="near", name="near", notebook="other.ipynb", made=first.made + 1)
     Journal(made.journal_path).write(far, near)

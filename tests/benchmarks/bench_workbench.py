@@ -40,7 +40,7 @@ def bench_of(blocks: int) -> pb.Bench:
     samples = [torch.randn(2, 4), torch.randn(3, 4)]
     bench = pb.Bench(nn.Sequential(*(Block() for _ in range(blocks))).eval(), calibration_inputs=samples)
     report = tuple(LayerReport(fqn, "Linear", 20, 8, 8, sqnr=40.0) for fqn in bench.choices.layer_rules.layers)
-    known: dict[str, Any] = {"report": report, "score": 0.9, "metric": "accuracy", "p50_ms": 1.0, "speedup": 1.5}
+    known: dict[str, Any] = {"report": report, "score": 0.9, "metric": "accuracy", "p50_ms": 1.0}
     run = new_run(bench.state, "int8", 0.0, **known)
     for number in range(RUNS_IN_HISTORY):
         bench.run_history.add(replace(run, id=f"run{number}", name=f"int8 ({number})", p50_ms=1 + number / 100))

@@ -249,7 +249,7 @@ def run(at: int) -> dict[str, Any]:
         "p90": "2.60 ms", "speed": "0.81 ×" if slower else "2.31 ×", "size": "4.1 MB", "slower": slower,
         "why": "Slower: 20 of 41 layers run in PyTorch." if slower else "",
         "error": "ValueError: no" if at == 4 else "",
-        "is_live": at < 3, "first": "", "rate": "", "peak": "", "beside": "", "where": "", "is_far": False,
+        "is_live": at < 3, "eager": "", "first": "", "rate": "", "peak": "", "beside": "", "where": "", "is_far": False,
         "is_own": True, "model": "",
     }  # fmt: skip
 

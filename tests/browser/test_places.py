@@ -41,7 +41,7 @@ class Wide(torch.nn.Module):
 net = Wide().eval()
 samples = [torch.ones(2, 4), torch.ones(3, 4)]
 of = ("saved artifact", "eager", "own process")
-rows = [CandidateResult(name, 0.9, 0.0, 3.0, 4.0, 1.0, 10**6, *of) for name in ("float", "int8")]
+rows = [CandidateResult(name, 0.9, 0.0, 3.0, 4.0, None, 10**6, *of) for name in ("float", "int8")]
 compiled = pb.compile_model(net, tracing_inputs=samples, deployment_settings=pb.EagerDeployment(),
                             discard_input_model=False)
 graph = pb.recursive_trace(net, inputs=samples)

@@ -18,7 +18,7 @@ SIZE = "() => document.querySelector('.js-plotly-plot .main-svg').getBoundingCli
 
 def test_a_chart_keeps_its_height_and_takes_the_width(page: Page, lab: Any) -> None:
     rows = tuple(
-        CandidateResult(name, 0.9, 0.0, p50, p50 * 1.2, 1.0, 10**6, "saved artifact", "eager", "own process")
+        CandidateResult(name, 0.9, 0.0, p50, p50 * 1.2, None, 10**6, "saved artifact", "eager", "own process")
         for name, p50 in (("float32", 30.0), ("int8", 10.0))
     )
     bundle = Comparison(rows, "accuracy", "", True, 64, 8, 10, 2)._repr_mimebundle_()

@@ -13,6 +13,7 @@ import prepbench as pb
 from prepbench.command_line.compare import BUDGETS, LATENCY, SQNR
 from prepbench.command_line.main import main
 from prepbench.command_line.user_code import load_object
+from prepbench.measure import process
 from prepbench.storage import folder_bytes
 
 
@@ -43,16 +44,38 @@ def test_sizes_need_no_data(folders: list[str], capsys: pytest.CaptureFixture[st
     assert main(["compare", "users_model.py:model", "--max-size-mb", "0.00001"]) == 1  # 10 numbers of 4 bytes
 
 
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other program runs."""
+    monkeypatch.setattr(process, "_busy_seconds", lambda: 0.0)
+
+
+@pytest.mark.usefixtures("quiet")
 def test_budgets_of_outputs_and_time(folders: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     data = ["--data", "users_model.py:batches", "--rounds", "2"]
     budgets = ["--min-sqnr", "1", "--max-ms", "1000", "--min-speedup", "0.001", "--max-size-mb", "1"]
     assert main(["compare", *folders, *data, *budgets, "--junit", "out.xml", "--json", "out.json"]) == 0
     assert "float      reference" in capsys.readouterr().out
     assert ElementTree.parse("out.xml").getroot().get("tests") == "4"
-    assert [row["name"] for row in json.loads(Path("out.json").read_text())["candidates"]] == folders
+    first, second = json.loads(Path("out.json").read_text())["candidates"]
+    assert [first["name"], second["name"]] == folders
+    assert first["speed_up"] is None
+    assert second["speed_up"]["baseline"] == "float", "it was compiled for the same runtime"
+    assert second["speed_up"]["low"] <= second["speed_up"]["value"] <= second["speed_up"]["high"]
     data[-1] = "0"
     assert main(["compare", *folders, *data, "--min-sqnr", "300"]) == 1
     assert "SQNR of int4" in capsys.readouterr().out
+
+
+def test_a_busy_machine_keeps_no_bound_of_speed(
+    folders: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process.OtherPrograms, "__exit__", lambda self, *error: setattr(self, "cores", 1e3))
+    call = ["compare", *folders, "--data", "users_model.py:batches", "--rounds", "2", "--min-speedup", "0.001"]
+    assert main(call) == 1
+    printed = capsys.readouterr().out
+    assert "not measured, at least 0.001" in printed
+    assert "measure again: other programs were busy" in printed
 
 
 def test_a_metric_and_noise_in_one_call(folders: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -11,7 +12,7 @@ import prepbench as pb
 from prepbench.errors import InputError, MetricError, StorageError
 from prepbench.inputs import Sample
 from prepbench.measure.batches import batch_size, read_batches
-from prepbench.measure.latency import percentile, speedup
+from prepbench.measure.latency import interval, paired_ratio, percentile
 from prepbench.measure.run import Comparison, compare
 
 
@@ -262,11 +263,37 @@ def test_percentile_interpolates():
     assert percentile((), 50) is None
 
 
-def test_speedup_is_paired_by_round():
+def test_a_ratio_is_paired_by_round():
     # the machine was ten times slower in the middle rounds: the ratio within each round still is 2
-    assert speedup([2.0, 2.2, 20.0, 22.0, 20.0, 21.0], [1.0, 1.1, 10.0, 11.0, 1.0, 1.1], rounds=3) == pytest.approx(2.0)
-    assert speedup([1.0, 1.0], [4.0, 4.0], rounds=2) == 0.25
-    assert speedup([], [], rounds=0) is None
+    base, times = [2.0, 2.2, 20.0, 22.0, 20.0, 21.0], [1.0, 1.1, 10.0, 11.0, 1.0, 1.1]
+    assert paired_ratio(base, times, rounds=3) == pytest.approx(2.0)
+    assert paired_ratio([1.0, 1.0], [4.0, 4.0], rounds=2) == 0.25
+    assert paired_ratio([], [], rounds=0) is None
+
+
+def test_the_interval_of_a_median_is_that_of_its_rounds():
+    rounds = [[float(i), float(i)] for i in range(1, 21)]
+    flat = [time for turn in rounds for time in turn]
+    assert interval(flat, rounds=20) == (6.0, 15.0)  # 20 coins show 5 heads or fewer, or 15 or more, in 4.1 %
+    disturbed = [*flat[:-4], 500.0, 500.0, 900.0, 900.0]
+    assert interval(disturbed, rounds=20) == (6.0, 15.0)
+    assert interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], rounds=6) == (1.0, 6.0)
+
+
+def test_few_rounds_have_the_interval_of_their_calls():
+    times = [float(i) for i in range(1, 12)]
+    assert interval(times, rounds=1) == (2.0, 10.0)
+    assert interval([1.0], rounds=1) is None
+    assert interval([], rounds=0) is None
+
+
+def test_intervals_hold_the_median():
+    rng = np.random.default_rng(0)
+    held = 0
+    for _ in range(400):
+        low, high = interval(list(rng.lognormal(0.0, 0.3, 20)), rounds=20)
+        held += low <= 1.0 <= high
+    assert 0.93 <= held / 400 <= 0.99
 
 
 def test_the_package_offers_its_public_names():

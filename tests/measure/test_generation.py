@@ -60,7 +60,9 @@ def compared(workload: str) -> Comparison:
     generation = GenerationResult.of([[2_000_000, 1_000_000]], made, None)
     given = generation if workload else None
     rows = tuple(
-        CandidateResult(name, 1.0, 0.0, 2.0, 2.5, 1.0, 4, "saved artifact", "eager", "own process", "", (), None, given)
+        CandidateResult(
+            name, 1.0, 0.0, 2.0, 2.5, None, 4, "saved artifact", "eager", "own process", "", (), None, given
+        )
         for name in ("float", "int8")
     )
     return Comparison(rows, "token_agreement", "", True, 3, 2, 1, 1, workload)

@@ -28,6 +28,7 @@ from prepbench.measure.process import (
 from prepbench.measure.run import compare
 from prepbench.measure.transfer import load_sample, save_sample
 from prepbench.measure.worker import timed_calls
+from prepbench.results.speed_up import Reference
 
 MILLISECOND = 1_000_000
 
@@ -189,8 +190,9 @@ def test_two_real_processes(exported, temporary_folders):
     assert [row.timed_in for row in result.rows] == ["own process", "own process"]
     assert len(rows["large"].times_ms) == len(rows["small"].times_ms) > 0
     assert all(0 < row.p50_ms <= row.p90_ms for row in result.rows)
-    assert rows["large"].speedup == 1.0
-    assert rows["small"].speedup > 2
+    assert rows["large"].interval_ms[0] <= rows["large"].p50_ms <= rows["large"].interval_ms[1]
+    assert rows["small"].reference == Reference("large", rows["large"].p50_ms, rows["large"].interval_ms)
+    assert rows["large"].reference is None
     assert rows["large"].size_bytes > 24 * 256 * 257 * 4 > 10 * rows["small"].size_bytes
     assert "2 interleaved rounds" in result.caption
     assert left_over(temporary_folders) == []

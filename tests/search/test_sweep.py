@@ -152,8 +152,13 @@ def test_candidates_are_timed_side_by_side() -> None:
     reference, row = swept
     assert reference.p50_ms
     assert row.p50_ms
-    assert row.speedup is not None
-    assert reference.speedup == 1.0
+    assert row.reference is not None
+    assert (row.reference.name, row.reference.p50_ms) == ("PyTorch eager", reference.p50_ms)
+    assert reference.reference is None
+    assert swept.speed_ups[0] is None
+    assert swept.speed_ups[1] is not None
+    assert swept.speed_ups[1].baseline == "PyTorch eager"
+    assert swept.speed_ups[1].text in repr(swept)
     assert {trace.name for trace in swept.figure().data} == {"a · eager", "a · onnxruntime"}
 
 

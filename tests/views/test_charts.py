@@ -8,24 +8,26 @@ import math
 import pytest
 
 from prepbench.measure.comparison import CandidateResult, Comparison
+from prepbench.results.speed_up import EAGER, Reference
 from prepbench.views import charts
 from prepbench.views.labels import Box, Point, place_labels
 
 
-def row(name, metric, p50, p90, megabytes=10.0, speedup=1.0, **more):
+def row(name, metric, p50, p90, megabytes=10.0, interval=None, **more):
     size = None if megabytes is None else int(megabytes * 1e6)
     timed = "own process" if p50 is not None else "not timed"
-    return CandidateResult(name, metric, 0.0, p50, p90, speedup, size, "saved artifact", "eager", timed, **more)
+    return CandidateResult(name, metric, 0.0, p50, p90, interval, size, "saved artifact", "eager", timed, **more)
 
 
 def comparison(*rows, unit="", higher_is_better=True, rounds=10):
     return Comparison(rows, "SQNR" if unit else "accuracy", unit, higher_is_better, 64, 8, rounds, 2)
 
 
+BESIDE = Reference(EAGER, 33.1, (32.9, 33.3))
 THREE = comparison(
-    row("float32", 0.912, 33.1, 35.2, 102.4),
-    row("onnxruntime int8", 0.9085, 11.8, 12.6, 25.6, 2.8),
-    row("inductor int8", 0.9097, 8.5, 9.4, 25.6, 3.9),
+    row("float32", 0.912, 33.1, 35.2, 102.4, (32.9, 33.3), is_float=True),
+    row("onnxruntime int8", 0.9085, 11.8, 12.6, 25.6, (11.7, 11.9), group="ort", reference=BESIDE),
+    row("inductor int8", 0.9097, 8.5, 9.4, 25.6, (8.4, 8.6), group="inductor", reference=BESIDE),
 )
 
 
@@ -46,7 +48,7 @@ def test_points_whiskers_and_marker_areas():
 def test_every_point_is_labelled_and_inside():
     figure = charts.comparison_figure(THREE)
     assert ["<b>float32</b>" in a.text for a in labels(figure)] == [True, False, False]
-    assert "11.8 ms · 2.8× · 25.6 MB" in labels(figure)[1].text
+    assert "11.8 (11.7 to 11.9) ms · 25.6 MB<br>2.81× of PyTorch eager" in labels(figure)[1].text
     (x0, x1), (y0, y1) = figure.layout.xaxis.range, figure.layout.yaxis.range
     assert x0 == 0
     assert all(x0 <= t.x[0] + t.error_x.array[0] <= x1 and y0 < t.y[0] < y1 for t in figure.data)
@@ -57,9 +59,9 @@ def test_hover_has_all_numbers():
     for words in (
         "onnxruntime int8",
         "accuracy: 0.9085",
-        "p50 ms: 11.8",
+        "p50 ms: 11.8 (11.7 to 11.9)",
         "p90 ms: 12.6",
-        "speed-up: 2.80×",
+        "speed-up: 2.81× of PyTorch eager",
         "size MB: 25.6",
     ):
         assert words in hover
@@ -108,10 +110,26 @@ def test_very_different_latencies_use_a_logarithmic_axis():
 
 def test_without_latency_the_metric_is_drawn_against_the_size():
     figure = charts.comparison_figure(
-        comparison(row("a", 0.9, None, None, 40.0, None), row("f", 0.8, None, None, None, None), rounds=0)
+        comparison(row("a", 0.9, None, None, 40.0), row("f", 0.8, None, None, None), rounds=0)
     )
     assert [(t.x[0], t.y[0]) for t in figure.data] == [(40.0, 0.9)]
     assert "MB" in figure.layout.xaxis.title.text
+
+
+def test_what_was_not_timed_is_no_point_of_the_chart():
+    unlike = row(
+        "tensorrt int8", 0.9, None, None, 25.6, note="not timed: it ran in ONNX Runtime, not on its own hardware"
+    )
+    figure = charts.comparison_figure(comparison(*THREE.rows, unlike))
+    assert [trace.name for trace in figure.data] == [row.name for row in THREE.rows]
+    first = charts.comparison_figure(comparison(unlike, *THREE.rows[1:]))
+    assert [trace.name for trace in first.data] == [row.name for row in THREE.rows[1:]]
+
+
+def test_a_label_says_where_no_ratio_is_known():
+    busy = comparison(*(dataclasses.replace(row, busy=0.4) for row in THREE.rows))
+    assert "measure again" in labels(charts.comparison_figure(busy))[1].text
+    assert "×" not in labels(charts.comparison_figure(busy))[1].text
 
 
 def test_a_longer_title_takes_nothing_from_the_plot(monkeypatch):

@@ -168,7 +168,7 @@ export class ResultsStep {
       writes ? number(first, beside) : number(change),
       number(p50, p90 ? `90 % within ${p90}` : ""),
       ...(writes ? [number(rate, beside)] : []),
-      number(`${slower ? "⚠ " : ""}${speed}`, run.why, slower ? "pbb-slower" : ""),
+      speedCell(`${slower ? "⚠ " : ""}${speed}`, run),
       ...(writes ? [number(peak, beside)] : []),
       number(size),
       make("td", { class: "pbb-dim", title: made }, timeText(made)),
@@ -237,6 +237,13 @@ function headCell(title: string): HTMLElement {
 
 function number(text: string, title = "", kind = ""): HTMLElement {
   return make("td", { class: `pbb-number ${kind}`, title: title || (text === "–" ? "not known" : "") }, text || "–");
+}
+
+/** The speed-up with its baseline, and under it the time of PyTorch, which the run was timed beside. */
+function speedCell(text: string, { slower, why, eager }: RunNow): HTMLElement {
+  const cell = number(text, why, slower ? "pbb-slower" : "");
+  if (eager) cell.append(make("div", { class: "pbb-dim" }, eager));
+  return cell;
 }
 
 /** A time of today as a time, others as a date. */

@@ -325,6 +325,7 @@ export interface RunSummary {
   why: string;
   error: string;
   is_live: boolean;
+  eager: string;
   first: string;
   rate: string;
   peak: string;

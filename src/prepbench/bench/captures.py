@@ -29,6 +29,7 @@ from prepbench.fixes.source_text import SourceText
 from prepbench.inputs import Sample
 from prepbench.internal_errors import internal_error
 from prepbench.jobs import Cancelled, Progress, ProgressCallback, report_nothing
+from prepbench.results.speed_up import SpeedUp
 from prepbench.running.source_lines import file_of
 
 _HEADER = re.compile(r"@@ -(\d+)")
@@ -526,15 +527,16 @@ def size_words(megabytes: str, *, note: str) -> str:
     return f"size – ({note.partition('. ')[0] or 'it cannot be saved'})"
 
 
-def slower_because(speedup: float | None, *, fallbacks: Iterable[str], leaves: Iterable[str], quantized: bool) -> str:
-    """Return why a result is slower than the float model, if known; "" where it is not slower."""
-    if speedup is None or speedup >= 1:
+def slower_because(found: SpeedUp | None, *, fallbacks: Iterable[str], leaves: Iterable[str], quantized: bool) -> str:
+    """Return why a result is slower than its baseline, if known; "" where it is not slower beyond doubt."""
+    if found is None or not found.is_slower:
         return ""
+    slower = f"Slower than {found.baseline}"
     in_pytorch, in_python = len(tuple(fallbacks)), len(tuple(leaves))
     if in_pytorch:
-        return f"Slower: it waits for {in_pytorch} operator{'s' * (in_pytorch != 1)} in PyTorch."
+        return f"{slower}: it waits for {in_pytorch} operator{'s' * (in_pytorch != 1)} in PyTorch."
     if in_python:
-        return f"Slower: it waits for {in_python} {'leaves' if in_python != 1 else 'leaf'} in Python."
+        return f"{slower}: it waits for {in_python} {'leaves' if in_python != 1 else 'leaf'} in Python."
     if quantized:
-        return "Slower: converting between int8 and float takes longer here than int8 saves, as in small models."
-    return "Slower: calling the target takes longer here than it saves, as in small models."
+        return f"{slower}: converting between int8 and float takes longer here than int8 saves, as in small models."
+    return f"{slower}: calling the target takes longer here than it saves, as in small models."

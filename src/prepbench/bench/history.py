@@ -23,7 +23,14 @@ from prepbench.objects.digest import model_digest, modules_of, structure_of
 from prepbench.results.journal import Changes
 from prepbench.results.measurement import Measurement, Result, Run, RunGeneration, this_machine, this_notebook
 from prepbench.results.results import load_results
+from prepbench.results.speed_up import SpeedUp, speed_ups
 from prepbench.targets import target_for
+
+
+def speed_ups_of(runs: Sequence[Run]) -> dict[str, SpeedUp | None]:
+    """Return how many times faster each run is, by its id; the oldest float run of a runtime is its baseline."""
+    in_order = sorted(runs, key=lambda run: (run.made, run.id))
+    return dict(zip([run.id for run in in_order], speed_ups(in_order, [run.name for run in in_order]), strict=True))
 
 
 class KeptJournal(Protocol):
@@ -77,8 +84,9 @@ def measured(
 ) -> dict[str, Any]:
     """Return the fields of a run from a comparison; ``generation`` is its generated text."""
     report = compiled.report
+    (beside,) = speed_ups([row], [row.name])
     slower = slower_because(
-        row.speedup,
+        beside,
         fallbacks=report.fallbacks,
         leaves=report.leaves,
         quantized=any(layer.quantized for layer in report.layers),
@@ -92,7 +100,9 @@ def measured(
         "spread": row.spread,
         "p50_ms": row.p50_ms,
         "p90_ms": row.p90_ms,
-        "speedup": row.speedup,
+        "interval_ms": row.interval_ms,
+        "reference": row.reference,
+        "busy": row.busy,
         "size_bytes": row.size_bytes,
         "why": slower or row.note,
         "workload": comparison.workload or f"{comparison.samples} samples, {comparison.batch_size} in a timed call",
@@ -105,17 +115,18 @@ def comparison_of(runs: Sequence[Run], newest: Comparison | None, base: str) -> 
     generation.
 
     Args:
-        runs: the runs; at least one.
+        runs: the runs; at least one. Their speed-ups are those of :func:`speed_ups_of`.
         newest: the newest comparison, whose float model they are compared with; worked out from the runs without one.
         base: the display name of the float model.
     """
     last = runs[-1]
     if newest is None:
         score = math.inf if last.unit else (last.score or 0.0) - (last.change or 0.0)
-        p50 = last.p50_ms * last.speedup if last.p50_ms and last.speedup else None
+        p50, interval = (last.reference.p50_ms, last.reference.interval_ms) if last.reference else (None, None)
         first = CandidateResult(
-            base, score, 0.0, p50, p50, 1.0, None, "", "eager", "own process", generation=float_generation(last)
-        )
+            base, score, 0.0, p50, p50, interval, None, "", "eager", "own process",
+            generation=float_generation(last), is_float=True,
+        )  # fmt: skip
         newest = Comparison(
             (first,),
             last.metric,
@@ -159,7 +170,7 @@ def _row(run: Run) -> CandidateResult:
         run.change,
         run.p50_ms,
         run.p90_ms,
-        run.speedup,
+        run.interval_ms,
         run.size_bytes,
         "saved artifact",
         run.target_name,
@@ -167,6 +178,10 @@ def _row(run: Run) -> CandidateResult:
         run.why,
         spread=run.spread,
         generation=_generation(run),
+        is_float=run.is_float,
+        busy=run.busy,
+        reference=run.reference,
+        group=run.runtime,
     )
 
 

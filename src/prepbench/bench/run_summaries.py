@@ -12,6 +12,7 @@ from prepbench.bench.written import WrittenBy
 from prepbench.measure.comparison import megabytes, milliseconds, number
 from prepbench.quantize.report import LayerReport
 from prepbench.results.measurement import Run, RunGeneration, WrittenText
+from prepbench.results.speed_up import SpeedUp, speed_up_text
 
 _LAYERS = 500  # rows of a comparison of layers
 _WRITTEN = 5  # runs whose texts are shown
@@ -23,15 +24,18 @@ def in_order(runs: Sequence[Run]) -> list[Run]:
     return sorted(newest_first, key=lambda run: not run.pinned)
 
 
-def run_summaries(runs: Sequence[Run], live: Collection[str], own: Collection[str]) -> tuple[RunSummary, ...]:
+def run_summaries(
+    runs: Sequence[Run], live: Collection[str], own: Collection[str], found: Mapping[str, SpeedUp | None]
+) -> tuple[RunSummary, ...]:
     """Return the history as front ends show it.
 
     Args:
         runs: the runs, in the order in which they are shown.
         live: ids of runs whose compiled model is in this process.
         own: ids of runs of the history.
+        found: how many times faster each is, by its id.
     """
-    return tuple(_summary(run, run.id in live, run.id in own) for run in runs)
+    return tuple(_summary(run, found.get(run.id), run.id in live, run.id in own) for run in runs)
 
 
 def staleness_of(
@@ -48,8 +52,8 @@ def staleness_of(
     return tuple(kinds), found
 
 
-def _summary(run: Run, live: bool, own: bool) -> RunSummary:
-    texts = result_texts(run)
+def _summary(run: Run, speed: SpeedUp | None, live: bool, own: bool) -> RunSummary:
+    texts = result_texts(run, speed)
     return RunSummary(
         id=run.id,
         name=run.name,
@@ -63,7 +67,8 @@ def _summary(run: Run, live: bool, own: bool) -> RunSummary:
         p90=texts["p90"],
         speed=texts["speed"],
         size=texts["size"],
-        slower=run.speedup is not None and run.speedup < 1,
+        eager=eager_words(run),
+        slower=speed is not None and speed.is_slower,
         why=" ".join(filter(None, (run.recovered and f"Trained back: {run.recovered}.", run.why))),
         error=run.error,
         is_live=live,
@@ -78,16 +83,23 @@ def _summary(run: Run, live: bool, own: bool) -> RunSummary:
     )
 
 
-def result_texts(run: Run) -> dict[str, str]:
-    """Return the numbers of a run as text; ``–`` for unknown ones."""
+def eager_words(run: Run) -> str:
+    """Return the time of the float model in PyTorch eager that a run was timed beside; "" where it is not known."""
+    base = run.reference
+    return "" if base is None else f"{base.name} {milliseconds(base.p50_ms, base.interval_ms)} ms"
+
+
+def result_texts(run: Run, speed: SpeedUp | None = None) -> dict[str, str]:
+    """Return the numbers of a run and its speed-up as text; ``–`` for unknown ones."""
     unit = f" {run.unit}" if run.unit else ""
     return {
         "score": "–" if run.score is None else number(run.score, run.unit) + unit,
         "spread": "" if run.spread is None else " to ".join(number(value, run.unit) for value in run.spread),
         "change": "–" if run.change is None else number(run.change, run.unit, signed=True),
-        "p50": milliseconds(run.p50_ms),
+        "p50": milliseconds(run.p50_ms, run.interval_ms),
         "p90": milliseconds(run.p90_ms),
-        "speed": "–" if run.speedup is None else f"{run.speedup:.2f}×",
+        "speed": speed_up_text(speed),
+        "eager": eager_words(run) or "–",
         "size": megabytes(run.size_bytes),
         **_generation_texts(run.generation),
     }
@@ -120,7 +132,7 @@ def _numbers(texts: Mapping[str, str]) -> str:
 
 def float_ms(run: Run) -> float | None:
     """Return the latency of the float model in the rounds of a run."""
-    return None if run.speedup is None or run.p50_ms is None else run.p50_ms * run.speedup
+    return None if run.reference is None else run.reference.p50_ms
 
 
 def written_by(runs: Sequence[Run], base: str, given: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[WrittenBy, ...]]:
@@ -146,14 +158,15 @@ def written_by(runs: Sequence[Run], base: str, given: tuple[str, ...]) -> tuple[
     return last.prompts, (reference, *others)
 
 
-def outcome_of(run: Run, base: str) -> str:
-    """Describe a run in one sentence: score, latency and size against the float model, which is called ``base``."""
-    texts = result_texts(run)
+def outcome_of(run: Run, speed_up: SpeedUp | None) -> str:
+    """Describe a run in one sentence: score, latency, speed-up and size."""
+    texts = result_texts(run, speed_up)
     label = f"{run.metric} ({run.unit})" if run.unit else run.metric
     score = "–" if run.score is None else number(run.score, run.unit)
     change = "" if run.change is None else f" ({texts['change']})"
     per = "batch" if run.generation is None else "token"
-    speed = f"{texts['p50']} ms per {per} ({texts['speed']} the speed of {base})"
+    beside = "; ".join(filter(None, ["" if speed_up is None else texts["speed"], eager_words(run)]))
+    speed = f"{texts['p50']} ms per {per}" + (f", {beside}" if beside else "")
     if run.generation is not None:
         speed += f", {texts['first']} ms to the first, {texts['rate']} tokens/s, {texts['peak']} MB of memory at most"
     latency = "latency not measured" if run.p50_ms is None else speed
@@ -167,7 +180,8 @@ _TITLES = {
     "change": "Change against float",
     "p50": "Median ms",
     "p90": "90th percentile ms",
-    "speed": "Speed against float",
+    "speed": "Speed-up",
+    "eager": "Timed beside",
     "size": "Size in MB",
     "first": "Ms to the first token",
     "rate": "Tokens a second",
@@ -175,15 +189,18 @@ _TITLES = {
 }
 
 
-def difference_of(first: Run, second: Run, settings: tuple[DifferenceRow, ...]) -> RunDifference:
+def difference_of(
+    first: Run, second: Run, settings: tuple[DifferenceRow, ...], found: Mapping[str, SpeedUp | None]
+) -> RunDifference:
     """Return the differences between two runs.
 
     Args:
         first: one run.
         second: the other.
         settings: the choices that differ.
+        found: how many times faster each is, by its id.
     """
-    texts = result_texts(first), result_texts(second)
+    texts = result_texts(first, found.get(first.id)), result_texts(second, found.get(second.id))
     known = [key for key in _TITLES if any(text[key] for text in texts) or key == "spread"]
     results = [DifferenceRow(_TITLES[key], texts[0][key], texts[1][key]) for key in known]
     results.insert(0, DifferenceRow("Target", first.target_name, second.target_name))

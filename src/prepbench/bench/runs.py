@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from prepbench.bench.choices import Changes, Choices
-from prepbench.bench.history import KeptJournal, comparison_of, runs_of_file, where
+from prepbench.bench.history import KeptJournal, comparison_of, runs_of_file, speed_ups_of, where
 from prepbench.bench.layer_summaries import base_label, default_pruning, pruning_rule_summaries, settings_label
 from prepbench.bench.run_summaries import difference_of, outcome_of
 from prepbench.bench.state import EVERYTHING, BenchState
@@ -26,6 +26,7 @@ from prepbench.errors import PrepbenchError, SettingsError, UnknownNameError
 from prepbench.measure.comparison import Comparison
 from prepbench.objects.digest import value_mark
 from prepbench.results.measurement import Run
+from prepbench.results.speed_up import SpeedUp
 from prepbench.settings import DeploymentSettings, ExplainedLayer, QuantizationSettings
 
 OTHER_VALUES = "the model had other values"
@@ -90,6 +91,11 @@ class Runs:
     def value_mark(self) -> Hashable:
         """Return a value that changes when the model's tensors are written to."""
         return value_mark(self._choices.model)
+
+    @property
+    def speed_ups(self) -> dict[str, SpeedUp | None]:
+        """How many times faster each run is, by its id: the numbers of the page, the chart and the report."""
+        return speed_ups_of(tuple(run for run in (*self._of_file, *self.runs) if not run.error))
 
     @property
     def listed_runs(self) -> tuple[Run, ...]:
@@ -266,7 +272,9 @@ class Runs:
             The difference, also kept in ``difference``.
         """
         one, other = self.get(first, "first"), self.get(second, "second")
-        self.difference = difference_of(one, other, setting_rows(self._state_of(one), self._state_of(other)))
+        self.difference = difference_of(
+            one, other, setting_rows(self._state_of(one), self._state_of(other)), self.speed_ups
+        )
         self._changed()
         return self.difference
 
@@ -278,8 +286,8 @@ class Runs:
     def all_results(self) -> Comparison | None:
         """Return all scored runs as one comparison with the float model; None before the first.
 
-        Times are as each run measured them; those of the float model are the latest. Compare runs by their speed-up,
-        which each run measured against the float model in the same rounds.
+        Times are as each run measured them; those of the float model are the latest. Compare runs by their speed-up:
+        over the float model on the same runtime and machine, or else over PyTorch eager in the same rounds.
         """
         if not any(run.score is not None and not run.error for run in self.runs):
             return None
@@ -291,7 +299,7 @@ class Runs:
         first.
         """
         run = next((run for run in reversed(self.runs) if not run.error and run.score is not None), None)
-        return "" if run is None else outcome_of(run, self.float_name)
+        return "" if run is None else outcome_of(run, self.speed_ups.get(run.id))
 
     def export_onnx(self, path: str | Path, run: str | None = None) -> Path:
         """Write a compiled run as one ONNX file, by its id; the shown one, or else the newest one, if left out.

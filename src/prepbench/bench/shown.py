@@ -6,7 +6,7 @@ import functools
 import math
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from operator import attrgetter
@@ -31,6 +31,7 @@ from prepbench.document.model import DiagramDocument, Overlay
 from prepbench.errors import SettingsError, printable
 from prepbench.measure.comparison import number
 from prepbench.results.measurement import Run
+from prepbench.results.speed_up import SpeedUp
 from prepbench.settings import CompileOptions, DeploymentSettings
 from prepbench.targets import target_for
 from prepbench.views.bench_chart import ChartRun, bench_chart
@@ -50,7 +51,7 @@ def shown(bench: Parts) -> ShownBench:
         failures=tuple(map(_failure, summary.failures)),
         assumptions=summary.assumptions,
         tables=(_axes(summary.axes), _rules(summary), _layers(summary), _runs(summary), *_written(summary)),
-        chart=_chart(bench.run_history.runs, bench.run_history.float_name),
+        chart=_chart(bench.run_history.runs, bench.run_history.float_name, bench.run_history.speed_ups),
         code=summary.code,
         environment=_environment(bench.choices.state.targets),
     )
@@ -159,7 +160,7 @@ def _figure(value: float | None, unit: str) -> str:
 
 
 def _runs(summary: BenchSummary) -> Table:
-    head = ["run", "target", "made", "score", "change", "p50 ms", "p90 ms", "speed", "size MB"]
+    head = ["run", "target", "made", "score", "change", "p50 ms", "p90 ms", "speed-up", "timed beside", "size MB"]
     wrote = any(run.first for run in summary.runs)
     head += ["first token ms", "tokens/s", "peak MB"] if wrote else []
     rows = [
@@ -167,7 +168,7 @@ def _runs(summary: BenchSummary) -> Table:
             ("★ " if run.pinned else "") + run.name,
             run.target,
             run.made.replace("T", " "),
-            *(run.score, run.change, run.p50, run.p90, run.speed, run.size),
+            *(run.score, run.change, run.p50, run.p90, run.speed, run.eager or "–", run.size),
             *((run.first or "–", run.rate or "–", run.peak or "–") if wrote else ()),
             " ".join(filter(None, (run.error and f"✕ {run.error}", run.why, "; ".join(stale)))),
         )
@@ -192,14 +193,14 @@ def _written(summary: BenchSummary) -> tuple[Table, ...]:
     return (Table("Generated", head, tuple(rows), (2,)),)
 
 
-def _chart(runs: Sequence[Run], base: str) -> Chart:
+def _chart(runs: Sequence[Run], base: str, found: Mapping[str, SpeedUp | None]) -> Chart:
     """Return the chart of runs with their times as measured; those of the float model are the latest."""
     scored = [run for run in runs if run.score is not None and run.p50_ms is not None and not run.error]
     if not scored:
         return Chart()
     last = scored[-1]
     alike = [run for run in scored if _kind(run) == _kind(last)][-_CHART:]
-    points = [_point(run, last) for run in alike]
+    points = [_point(run, last, found.get(run.id)) for run in alike]
     reference = _reference(last, base)
     chart = [*([reference] if reference else []), *points]
     per = "call" if last.generation is None else "token"
@@ -210,8 +211,8 @@ def _kind(run: Run) -> tuple[str, str, bool]:
     return run.metric, run.unit, run.generation is None
 
 
-def _point(run: Run, last: Run) -> ChartRun:
-    texts = result_texts(run)
+def _point(run: Run, last: Run, speed: SpeedUp | None) -> ChartRun:
+    texts = result_texts(run, speed)
     wrote = f", {texts['first']} ms to the first token, {texts['rate']} tokens/s, {texts['peak']} MB at most"
     here, latency = run.machine == last.machine, run.p50_ms or 0.0
     return ChartRun(

@@ -305,6 +305,8 @@ class RunSummary:
         first: time to the first token; empty where nothing was generated, as the next ones.
         rate: tokens in a second.
         peak: most memory of the process, in MB.
+        speed: how many times faster it is, and than what, or why that is not said.
+        eager: the float model's time in PyTorch eager in the same rounds; empty where it is not known.
         beside: the same of the float model, in words.
         is_live: whether its compiled model is in this process.
         where: the machine and notebook that it ran on, where these are others than here.
@@ -329,6 +331,7 @@ class RunSummary:
     why: str
     error: str
     is_live: bool
+    eager: str = ""
     first: str = ""
     rate: str = ""
     peak: str = ""

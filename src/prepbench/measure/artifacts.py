@@ -59,6 +59,14 @@ def is_compiled(candidate: Any) -> bool:
     return isinstance(candidate, Compiled)
 
 
+def is_float(candidate: Any) -> bool:
+    """Return whether the candidate is a model as it was: not compiled, or compiled without quantizing or pruning."""
+    report = getattr(candidate, "report", None)
+    if not is_compiled(candidate) or report is None:
+        return not is_compiled(candidate)
+    return not report.pruned and not any(layer.quantized for layer in report.layers)
+
+
 def save_candidate(
     candidate: Callable[..., Any], samples: Sequence[Sample], folder: Path, progress: ProgressCallback
 ) -> Artifact:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from prepbench._display import view
@@ -15,8 +15,12 @@ from prepbench.measure.confusion import Confusion
 from prepbench.measure.generation import GenerationResult
 from prepbench.measure.kept_samples import KeptSamples, WorstSamples
 from prepbench.measure.process import load_warning
+from prepbench.results.speed_up import EAGER, Reference, SpeedUp, speed_up_text, speed_ups
 
 _GENERATED = ("first token ms", "tokens per second", "peak MB")
+_TIMES = ("p50 ms", "p50 low", "p50 high", "p90 ms", "speed-up", "speed-up low", "speed-up high")
+_NUMERIC = ("low", "high", "change", *_TIMES, "size MB", *_GENERATED)
+_EAGER_TARGET = "eager"
 
 if TYPE_CHECKING:
     import pandas
@@ -33,8 +37,7 @@ class CandidateResult:
         change: its score minus the first candidate's; None where that is no finite number.
         p50_ms: median latency of one call in milliseconds; None when latency was not measured.
         p90_ms: 90th percentile of the latency in milliseconds.
-        speedup: how many times faster than the first candidate: the median, over the rounds, of the ratio of both
-            medians in one round. They ran right after each other there, so a machine that slows down cancels out.
+        interval_ms: the interval of that median, from how rounds differ; None where fewer than two calls were timed.
         size_bytes: see ``size_of``; None for a plain function that cannot be saved.
         size_of: ``"saved artifact"``, or ``"parameters and buffers"`` of a model that cannot be saved.
         target: name of the deployment target.
@@ -44,6 +47,10 @@ class CandidateResult:
         spread: between which scores 95 % of other draws of as many batches would lie; None for fewer than 8 batches.
         generation: times of the first and of further tokens, and memory, where the candidates generated text. The
             times above are those of one further token then.
+        is_float: whether it is the model as it was, neither quantized nor pruned.
+        busy: the share of all cores that other programs kept busy while it was timed, 0 to 1.
+        reference: the time of the float model in PyTorch eager, or else of the first candidate, in the same rounds.
+        group: the work and the machine, where rows were measured at several places; see :attr:`runtime`.
     """
 
     name: str
@@ -51,7 +58,7 @@ class CandidateResult:
     change: float | None
     p50_ms: float | None
     p90_ms: float | None
-    speedup: float | None
+    interval_ms: tuple[float, float] | None
     size_bytes: int | None
     size_of: str
     target: str
@@ -60,6 +67,30 @@ class CandidateResult:
     times_ms: tuple[float, ...] = field(default=(), repr=False)
     spread: tuple[float, float] | None = None
     generation: GenerationResult | None = None
+    is_float: bool = False
+    busy: float = 0.0
+    reference: Reference | None = None
+    group: str = ""
+
+    @property
+    def runtime(self) -> str:
+        """An identity of target, machine and work: equal where times can be compared."""
+        return self.group or self.target
+
+
+def with_references(rows: Sequence[CandidateResult]) -> tuple[CandidateResult, ...]:
+    """Return rows that were timed in the same rounds, each with the time of the float model in PyTorch eager.
+
+    Where no candidate is that, it is the time of the first candidate.
+    """
+    timed = [row for row in rows if row.p50_ms is not None]
+    if not timed:
+        return tuple(rows)
+    base = next((row for row in timed if row.is_float and row.target == _EAGER_TARGET), timed[0])
+    is_eager = base.is_float and base.target == _EAGER_TARGET
+    assert base.p50_ms is not None
+    reference = Reference(EAGER if is_eager else base.name, base.p50_ms, base.interval_ms)
+    return tuple(row if row is base else replace(row, reference=reference) for row in rows)
 
 
 @dataclass(frozen=True, repr=False)
@@ -77,11 +108,12 @@ class Comparison:
         threads: number of threads of PyTorch and OpenMP in each timing process; a target may set its own.
         workload: the generation in words; empty where single calls were measured.
         busy_cores: how many cores other programs used while latency was measured, on average; the caption has a warning
-            where they left too few.
+            where that was more than a tenth of all, and then there are no speed-ups.
         kept: the samples on which candidates differ most from the first one, for :meth:`worst` and :meth:`confusion`.
 
     Example:
-        >>> row = CandidateResult("fp32", 0.9, 0.0, 2.0, 2.5, 1.0, 4_000_000, "saved artifact", "eager", "own process")
+        >>> saved = 4_000_000, "saved artifact", "eager", "own process"
+        >>> row = CandidateResult("fp32", 0.9, 0.0, 2.0, 2.5, (1.9, 2.1), *saved)
         >>> Comparison((row,), "accuracy", "", True, samples=64, batch_size=8, rounds=10, threads=2).rows[0].p50_ms
         2.0
     """
@@ -112,6 +144,19 @@ class Comparison:
         return f"{self.metric} ({self.unit})" if self.unit else self.metric
 
     @property
+    def speed_ups(self) -> tuple[SpeedUp | None, ...]:
+        """How many times faster each candidate is, in the order of the rows; None where there is nothing to compare.
+
+        The baseline is the float model compiled for the same runtime, where it is among the candidates, else the
+        model in PyTorch eager, else the first candidate. ``text`` has the number, its baseline, or why there is none.
+        """
+        return speed_ups(self.rows, [row.name for row in self.rows])
+
+    def speed_up(self, name: str) -> SpeedUp | None:
+        """Return how many times faster the candidate called ``name`` is; see :attr:`speed_ups`."""
+        return self.speed_ups[self.rows.index(self[name])]
+
+    @property
     def caption(self) -> str:
         """Describe the conditions of the measurement in one sentence."""
         scored = f"{self.metric} over {_count(self.samples, 'sample')}" + (
@@ -119,12 +164,14 @@ class Comparison:
         )
         if not self.rounds:
             return f"{scored}; latency not measured."
+        crowded_by = load_warning(self.busy_cores)
         if self.workload:
             return (
                 f"{scored} against {self.rows[0].name}; {self.workload}, ms per token, batch of {self.batch_size}, "
-                f"{_count(self.threads, 'PyTorch thread')}, {_count(self.rounds, 'interleaved round')}."
+                f"{_count(self.threads, 'PyTorch thread')}, {_count(self.rounds, 'interleaved round')}"
+                f"{'; ' * bool(crowded_by)}{crowded_by}."
             )
-        calls, crowded_by = len(self.rows[0].times_ms), load_warning(self.busy_cores, self.threads)
+        calls = max(len(row.times_ms) for row in self.rows)
         return (
             f"{scored}; ms per call on a batch of {self.batch_size}, {_count(self.threads, 'PyTorch thread')}, "
             f"{calls} calls in {_count(self.rounds, 'interleaved round')}"
@@ -142,6 +189,7 @@ class Comparison:
         """Return one row for each candidate, numbers as numbers; sizes in MB (10**6 bytes)."""
         import pandas
 
+        ratios = [found or SpeedUp(None, None, None, "") for found in self.speed_ups]
         columns = {
             "candidate": [row.name for row in self.rows],
             self.metric_label: [row.metric for row in self.rows],
@@ -149,8 +197,13 @@ class Comparison:
             "high": [row.spread[1] if row.spread else None for row in self.rows],
             "change": [row.change for row in self.rows],
             "p50 ms": [row.p50_ms for row in self.rows],
+            "p50 low": [row.interval_ms[0] if row.interval_ms else None for row in self.rows],
+            "p50 high": [row.interval_ms[1] if row.interval_ms else None for row in self.rows],
             "p90 ms": [row.p90_ms for row in self.rows],
-            "speed-up": [row.speedup for row in self.rows],
+            "speed-up": [found.value for found in ratios],
+            "speed-up low": [found.low for found in ratios],
+            "speed-up high": [found.high for found in ratios],
+            "speed-up of": [found.baseline for found in ratios],
             "size MB": [None if row.size_bytes is None else row.size_bytes / 1e6 for row in self.rows],
             "size of": [row.size_of for row in self.rows],
             "target": [row.target for row in self.rows],
@@ -162,8 +215,7 @@ class Comparison:
             columns["first token ms"] = [one.first_token_ms for one in generated]
             columns["tokens per second"] = [one.tokens_per_second for one in generated]
             columns["peak MB"] = [None if one.peak_bytes is None else one.peak_bytes / 1e6 for one in generated]
-        numeric: tuple[str, ...] = ("low", "high", "change", "p50 ms", "p90 ms", "speed-up", "size MB", *_GENERATED)
-        numeric = tuple(name for name in numeric if name in columns)
+        numeric = [name for name in _NUMERIC if name in columns]
         return pandas.DataFrame(columns).astype(dict.fromkeys(numeric, float))
 
     def generated(self, decode: Callable[[list[int]], str] | None = None) -> pandas.DataFrame:
@@ -302,18 +354,19 @@ class Comparison:
             "target",
             "timed in",
         ]
-        return [header, *(self._cells(row) for row in self.rows)]
+        pairs = zip(self.rows, self.speed_ups, strict=True)
+        return [header, *(self._cells(row, found) for row, found in pairs)]
 
-    def _cells(self, row: CandidateResult) -> list[str]:
+    def _cells(self, row: CandidateResult, found: SpeedUp | None) -> list[str]:
         metric = "reference" if self.unit and row is self.rows[0] else number(row.metric, self.unit)
         change = "–" if row.change is None or row is self.rows[0] else number(row.change, self.unit, signed=True)
         return [
             row.name,
             metric,
             change,
-            milliseconds(row.p50_ms),
+            milliseconds(row.p50_ms, row.interval_ms),
             milliseconds(row.p90_ms),
-            "–" if row.speedup is None else f"{row.speedup:.2f}×",
+            speed_up_text(found),
             megabytes(row.size_bytes) + "*" * (row.size_bytes is not None and row.size_of == PARAMETERS),
             *_generated_cells(row.generation),
             row.target,
@@ -344,10 +397,17 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
-def milliseconds(value: float | None) -> str:
-    """Format milliseconds with three significant digits; ``–`` when not measured."""
+def milliseconds(value: float | None, interval: tuple[float, float] | None = None) -> str:
+    """Format milliseconds with three significant digits, and their interval if given; ``–`` when not measured.
+
+    Example:
+        >>> milliseconds(1.3712, (1.3, 1.52))
+        '1.37 (1.30 to 1.52)'
+    """
     if value is None:
         return "–"
+    if interval is not None:
+        return f"{milliseconds(value)} ({milliseconds(interval[0])} to {milliseconds(interval[1])})"
     return (
         f"{value:.0f}"
         if value >= 100

@@ -18,8 +18,8 @@ from prepbench.inputs import Sample
 from prepbench.internal_errors import raise_if_internal
 from prepbench.jobs import Progress, ProgressCallback
 from prepbench.measure import metrics
-from prepbench.measure.artifacts import Artifact, save_candidate
-from prepbench.measure.comparison import CandidateResult, Comparison
+from prepbench.measure.artifacts import Artifact, is_float, save_candidate
+from prepbench.measure.comparison import CandidateResult, Comparison, with_references
 from prepbench.measure.generation import (
     NOTE,
     Generation,
@@ -30,8 +30,9 @@ from prepbench.measure.generation import (
     needs_first_step,
 )
 from prepbench.measure.kept_samples import kept_prompts
-from prepbench.measure.latency import NOT_TIMED, OWN_PROCESS, THIS_PROCESS, percentile, speedup, started_workers
-from prepbench.measure.process import Steps, WorkerProcess
+from prepbench.measure.latency import NOT_TIMED, OWN_PROCESS, THIS_PROCESS, interval, percentile, started_workers
+from prepbench.measure.own_hardware import not_timed
+from prepbench.measure.process import OtherPrograms, Steps, WorkerProcess, busy_share
 from prepbench.measure.scores import Candidate, eval_mode
 from prepbench.measure.transfer import inputs_of, save_sample
 from prepbench.running.twin import Twin
@@ -42,11 +43,16 @@ Loop = CompiledSteps | ModelSteps | PyTorchFirst
 
 @dataclass(frozen=True)
 class _Timed:
-    """Times of each token, by prompt and round, and the memory of the process; empty without timing."""
+    """Times of each token, by prompt and round, and the memory of the process; empty without timing.
+
+    ``busy_cores`` is how many cores other programs used meanwhile, ``why`` says why it was not timed.
+    """
 
     times_ns: list[list[int]]
     peak_bytes: int | None
     timed_in: str
+    busy_cores: float = 0.0
+    why: str = ""
 
 
 def compare_generation(
@@ -85,7 +91,8 @@ def compare_generation(
                     name, candidate, called[name], loops[name], workload, folder / str(position), progress
                 )
             timed = _times(loops, artifacts, workload, folder, rounds=rounds, timeout=timeout, progress=progress)
-    return _comparison(workload, loops, tokens, artifacts, timed, rounds)
+    floats = {name: is_float(candidate) for name, candidate in candidates.items()}
+    return _comparison(workload, loops, tokens, artifacts, timed, floats, rounds)
 
 
 def _as_called(candidate: Candidate) -> Candidate:
@@ -204,21 +211,27 @@ def _times(
     """Let each candidate generate after all prompts in each round, in a process of its own where it could be saved."""
     if not rounds:
         return {name: _Timed([], None, NOT_TIMED) for name in loops}
+    left_out = {name: why for name, artifact in artifacts.items() if (why := not_timed(artifact.target))}
+    loops = {name: loop for name, loop in loops.items() if name not in left_out}
     steps = Steps(progress)
     tensors = [tensor for prompt in workload.batches for tensor in (prompt.ids, prompt.mask)]
     save_sample(Sample(tuple(tensors)), folder / "inputs")
     prompts = range(len(workload.batches))
-    with started_workers({name: one.folder for name, one in artifacts.items()}, folder, timeout, steps) as workers:
+    folders = {name: artifacts[name].folder for name in loops}
+    with started_workers(folders, folder, timeout, steps) as workers:
         makers = {name: _maker(name, loop, workers.get(name), workload) for name, loop in loops.items()}
         times: dict[str, list[list[int]]] = {name: [] for name in loops}
         peaks: dict[str, int | None] = {}
-        for turn in range(-1, rounds):  # the first wakes threads and fills caches
-            for position, (name, make) in enumerate(makers.items()):
-                steps(Progress("time", max(turn, 0) * len(loops) + position, rounds * len(loops), name))
-                made = [make(index) for index in prompts]
-                peaks[name] = made[-1][1]
-                times[name] += [list(one) for one, _ in made] if turn >= 0 else []
-    return {name: _Timed(times[name], peaks[name], OWN_PROCESS if name in workers else THIS_PROCESS) for name in loops}
+        with OtherPrograms() as others:
+            for turn in range(-1, rounds):  # the first wakes threads and fills caches
+                for position, (name, make) in enumerate(makers.items()):
+                    steps(Progress("time", max(turn, 0) * len(loops) + position, rounds * len(loops), name))
+                    made = [make(index) for index in prompts]
+                    peaks[name] = made[-1][1]
+                    times[name] += [list(one) for one, _ in made] if turn >= 0 else []
+    places = {name: OWN_PROCESS if name in workers else THIS_PROCESS for name in loops}
+    timed = {name: _Timed(times[name], peaks[name], places[name], others.cores) for name in loops}
+    return {**timed, **{name: _Timed([], None, NOT_TIMED, why=why) for name, why in left_out.items()}}
 
 
 Maker = Callable[[int], tuple[Sequence[int], int | None]]
@@ -245,11 +258,11 @@ def _comparison(
     tokens: Mapping[str, list[torch.Tensor]],
     artifacts: Mapping[str, Artifact],
     timed: Mapping[str, _Timed],
+    floats: Mapping[str, bool],
     rounds: int,
 ) -> Comparison:
     reference = next(iter(tokens.values()))
     calls = {name: _per_token(one.times_ns) for name, one in timed.items()}
-    base = next(iter(calls.values()))
     rows = []
     for name, made in tokens.items():
         agreements = [metrics.token_agreement(one, other) for one, other in zip(made, reference, strict=True)]
@@ -261,19 +274,21 @@ def _comparison(
                 change=score - 1.0,
                 p50_ms=percentile(calls[name], 50),
                 p90_ms=percentile(calls[name], 90),
-                speedup=speedup(base, calls[name], rounds),
+                interval_ms=interval(calls[name], rounds),
                 size_bytes=artifact.size_bytes,
                 size_of=artifact.size_of,
                 target=artifact.target,
                 timed_in=timed[name].timed_in,
-                note="; ".join(filter(None, [artifact.note, *_remarks(loops[name], workload)])),
+                note="; ".join(filter(None, [artifact.note, timed[name].why, *_remarks(loops[name], workload)])),
                 times_ms=calls[name],
                 generation=GenerationResult.of(timed[name].times_ns, made, timed[name].peak_bytes),
+                is_float=floats[name],
+                busy=busy_share(timed[name].busy_cores),
             )
         )
     count, first = len(workload.batches), workload.batches[0].ids
     return Comparison(
-        rows=tuple(rows),
+        rows=with_references(rows),
         metric=metrics.token_agreement.__name__,
         unit="",
         higher_is_better=True,
@@ -281,6 +296,7 @@ def _comparison(
         batch_size=len(first),
         rounds=rounds,
         threads=torch.get_num_threads(),
+        busy_cores=max(one.busy_cores for one in timed.values()),
         workload=f"{workload.new_tokens} tokens after {count} prompt{'s' * (count != 1)} of {first.shape[1]} tokens"
         if count == 1
         else f"{workload.new_tokens} tokens after each of {count} prompts",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ _MOST_CALLS = 200
 _LEAST_ROUNDS = 5
 _SIGMA = 1.4826  # standard deviations in a median deviation
 _MEDIAN = 1.2533  # standard errors of the mean in one of the median
+_LEAST_MEDIANS = 6  # of fewer, no interval holds the median with 95 %
+_OUTSIDE = 0.025
 
 
 class Timer(Protocol):
@@ -241,11 +244,47 @@ def _save_inputs(sample: Sample, artifacts: Mapping[str, Artifact], folder: Path
 # Summary statistics of times.
 
 
-def speedup(base: Sequence[float], times: Sequence[float], rounds: int) -> float | None:
+def interval(times_ms: Sequence[float], rounds: int) -> tuple[float, float] | None:
+    """Return the interval of the median of times; None of fewer than two times.
+
+    The median of each round counts as one observation, because a machine that slows down affects all calls of a round.
+    From six rounds on, 95 % of such intervals hold the median of all rounds, whatever the distribution. Fewer rounds
+    cannot say that: then it is the interval in which the middle 80 % of the calls lie.
+
+    Args:
+        times_ms: in milliseconds, rounds in order, the same number of calls in each.
+        rounds: how many.
+
+    Example:
+        >>> interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0], rounds=8)
+        (1.0, 8.0)
+    """
+    if len(times_ms) < 2:
+        return None
+    middle = statistics.median(times_ms)
+    if rounds < _LEAST_MEDIANS:
+        tenths = statistics.quantiles(times_ms, n=10, method="inclusive")
+        return min(tenths[0], middle), max(tenths[-1], middle)
+    medians = sorted(statistics.median(turn) for turn in np.split(np.asarray(times_ms), rounds))
+    left = _left_out(rounds)
+    return float(min(medians[left], middle)), float(max(medians[-1 - left], middle))
+
+
+def _left_out(count: int) -> int:
+    """Return how many values at each end lie outside of the interval that holds the median of all with 95 %."""
+    left, chance = 0, 0.5**count
+    while chance + math.comb(count, left + 1) * 0.5**count <= _OUTSIDE:
+        left += 1
+        chance += math.comb(count, left) * 0.5**count
+    return left
+
+
+def paired_ratio(base: Sequence[float], times: Sequence[float], rounds: int) -> float | None:
     """Return the median over rounds of the ratio of both medians in each round; None without times.
 
     In each round both are timed one after the other. So a temporary slowdown of the machine affects both, and
-    cancels out.
+    cancels out. It is for a search, which brings its times to one measure; what people read is a
+    :class:`prepbench.results.speed_up.SpeedUp`.
 
     Args:
         base: times of the first candidate, rounds in order, the same number of calls in each.
@@ -253,7 +292,7 @@ def speedup(base: Sequence[float], times: Sequence[float], rounds: int) -> float
         rounds: number of rounds.
 
     Example:
-        >>> speedup([4.0, 40.0, 4.0], [2.0, 20.0, 2.0], rounds=3)
+        >>> paired_ratio([4.0, 40.0, 4.0], [2.0, 20.0, 2.0], rounds=3)
         2.0
     """
     if not base or not times:

@@ -30,6 +30,7 @@ from prepbench.errors import PrepbenchError
 from prepbench.jobs import Progress, ProgressCallback
 from prepbench.measure.artifacts import Artifact
 from prepbench.measure.transfer import inputs_of
+from prepbench.results.speed_up import is_busy
 from prepbench.storage import temporary_space
 
 _HEARTBEAT_S = 0.2
@@ -719,15 +720,11 @@ if __name__ == "__main__":
 # Measure how much other programs load the machine during timing.
 
 
-_LEAST = 0.5
-"""Fewer cores than this are what a browser with a notebook takes anyway."""
-
-
 class OtherPrograms:
     """Counts the cores that other programs keep busy in a block; this process and its children do not count.
 
     Attributes:
-        cores: how many, on average; 0 until the block ends, and where less than half of one was busy.
+        cores: how many, on average; 0 until the block ends.
 
     Example:
         >>> with OtherPrograms() as others:
@@ -749,15 +746,19 @@ class OtherPrograms:
         began, before = self._start
         seconds = max(time.perf_counter() - began, 1e-9)
         # the system counts in hundredths of a second
-        cores = (_busy_seconds() - _own_seconds() - before) / seconds if seconds > 0.1 else 0.0
-        self.cores = cores if cores >= _LEAST else 0.0
+        self.cores = max((_busy_seconds() - _own_seconds() - before) / seconds, 0.0) if seconds > 0.1 else 0.0
 
 
-def load_warning(cores: float, threads: int) -> str:
-    """Return a warning if other programs leave fewer cores than ``threads``; else ""."""
-    count = os.cpu_count() or 1
-    if cores == 0 or cores + threads <= count:
+def busy_share(cores: float) -> float:
+    """Return cores that were busy as a share of all, 0 to 1."""
+    return min(cores / (os.cpu_count() or 1), 1.0)
+
+
+def load_warning(cores: float) -> str:
+    """Return a warning if other programs kept more than a tenth of the cores busy; else ""."""
+    if not is_busy(busy_share(cores)):
         return ""
+    count = os.cpu_count() or 1
     return f"other programs kept {min(cores, count):.1f} of {count} cores busy meanwhile"
 
 

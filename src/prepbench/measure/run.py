@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sized
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,14 +12,17 @@ import torch
 from prepbench.checks import check_count, check_progress, check_seconds, check_switch, described
 from prepbench.errors import InputError
 from prepbench.jobs import Progress, ProgressCallback, report_nothing
-from prepbench.measure.artifacts import Artifact, is_compiled, save_candidate
+from prepbench.measure.artifacts import Artifact, is_compiled, is_float, save_candidate
 from prepbench.measure.batches import Batch, read_batches
 from prepbench.measure.comparison import CandidateResult as CandidateResult
 from prepbench.measure.comparison import Comparison as Comparison
+from prepbench.measure.comparison import with_references
 from prepbench.measure.generation import Generation
 from prepbench.measure.language_metrics import totals_of
-from prepbench.measure.latency import Latency, measure_latency, percentile, speedup
+from prepbench.measure.latency import NOT_TIMED, Latency, interval, measure_latency, percentile
 from prepbench.measure.metrics import Metric
+from prepbench.measure.own_hardware import not_timed
+from prepbench.measure.process import busy_share
 from prepbench.measure.scores import Candidate, Scores, eval_mode, takes_targets
 from prepbench.progress_bar import shows_progress
 from prepbench.running.check_inputs import twin_with_own_writes
@@ -102,7 +106,7 @@ def compare(
         for batch in batches:
             _score(scores, batch, total, progress)
     return Comparison(
-        rows=_rows(scores, artifacts, latencies, rounds),
+        rows=_rows(scores, candidates, artifacts, latencies, rounds),
         metric=scores.name,
         unit="dB" if scores.is_sqnr else "",
         higher_is_better=_is_higher_better(metric) if higher_is_better is None else higher_is_better,
@@ -140,30 +144,36 @@ def _sizes_and_latencies(
         for position, (candidate_name, candidate) in enumerate(candidates.items()):
             progress(Progress("save", position, len(candidates), candidate_name))
             artifacts[candidate_name] = save_candidate(candidate, [first.sample], folder / str(position), progress)
-        latencies = measure_latency(
-            called, artifacts, first.sample, folder, rounds=rounds, timeout=timeout, progress=progress
+        reasons = {name: not_timed(artifact.target) if rounds else "" for name, artifact in artifacts.items()}
+        timed = measure_latency(
+            {name: one for name, one in called.items() if not reasons[name]},
+            {name: one for name, one in artifacts.items() if not reasons[name]},
+            first.sample,
+            folder,
+            rounds=rounds,
+            timeout=timeout,
+            progress=progress,
         )
-        return artifacts, latencies
+        return artifacts, {name: timed.get(name) or Latency((), NOT_TIMED, why) for name, why in reasons.items()}
 
 
 def _rows(
-    scored: Scores, artifacts: Mapping[str, Artifact], latencies: Mapping[str, Latency], rounds: int
+    scored: Scores,
+    candidates: Mapping[str, Candidate],
+    artifacts: Mapping[str, Artifact],
+    latencies: Mapping[str, Latency],
+    rounds: int,
 ) -> tuple[CandidateResult, ...]:
     scores, spreads = scored.values(), scored.spreads()
     first = next(iter(scores))
-    base = latencies[first].times_ms
-    return tuple(
-        _row(
-            name,
-            score,
-            score - scores[first],
-            spreads[name],
-            artifacts[name],
-            latencies[name],
-            speedup(base, latencies[name].times_ms, rounds),
+    rows = [
+        replace(
+            _row(name, score, score - scores[first], spreads[name], artifacts[name], latencies[name], rounds),
+            is_float=is_float(candidates[name]),
         )
         for name, score in scores.items()
-    )
+    ]
+    return with_references(rows)
 
 
 def _row(
@@ -173,7 +183,7 @@ def _row(
     spread: tuple[float, float] | None,
     artifact: Artifact,
     latency: Latency,
-    faster: float | None,
+    rounds: int,
 ) -> CandidateResult:
     return CandidateResult(
         name=name,
@@ -181,7 +191,7 @@ def _row(
         change=change if math.isfinite(change) else None,
         p50_ms=percentile(latency.times_ms, 50),
         p90_ms=percentile(latency.times_ms, 90),
-        speedup=faster,
+        interval_ms=interval(latency.times_ms, latency.rounds or rounds),
         size_bytes=artifact.size_bytes,
         size_of=artifact.size_of,
         target=artifact.target,
@@ -189,6 +199,7 @@ def _row(
         note="; ".join(filter(None, [artifact.note, latency.note])),
         times_ms=latency.times_ms,
         spread=spread,
+        busy=busy_share(latency.busy_cores),
     )
 
 

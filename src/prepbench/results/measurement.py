@@ -16,6 +16,7 @@ from prepbench.document.checks import MAX_NUMBER
 from prepbench.document.codec import plain, read_object
 from prepbench.errors import UNPRINTABLE, DocumentError, SettingsError
 from prepbench.quantize.report import LayerReport
+from prepbench.results.speed_up import EAGER, Reference
 from prepbench.settings import DeploymentSettings
 from prepbench.targets.registry import TARGETS
 
@@ -175,12 +176,14 @@ class Measurement:
         spread: the least and the greatest score that other samples would have given; None when not known.
         p50_ms: median latency in milliseconds; None when not measured.
         p90_ms: 90th percentile of the latency.
-        speedup: how many times faster than the float model.
+        interval_ms: the interval of the median latency; None when not known.
+        reference: the time of the float model in PyTorch eager in the same rounds; None when not measured.
+        busy: the share of all cores that other programs kept busy while it was timed, 0 to 1.
         size_bytes: size of the saved result; None when it cannot be saved.
         report: the outcome for each layer.
         stages: seconds of each stage.
         reused: the stages whose result was taken from an earlier run.
-        why: why it is slower than the float model, or why it is not scored or timed; else empty.
+        why: why it is slower than PyTorch eager, or why it is not scored or timed; else empty.
         error: why it failed; empty where it worked.
         machine: a description of the machine.
         notebook: the file name of the notebook that it ran in; empty where that is not known.
@@ -204,7 +207,9 @@ class Measurement:
     spread: tuple[float, float] | None = None
     p50_ms: float | None = None
     p90_ms: float | None = None
-    speedup: float | None = None
+    interval_ms: tuple[float, float] | None = None
+    reference: Reference | None = None
+    busy: float = 0.0
     size_bytes: int | None = None
     report: tuple[LayerReport, ...] = field(default=(), repr=False)
     stages: Mapping[str, float] = field(default_factory=dict, repr=False)
@@ -218,6 +223,20 @@ class Measurement:
     model_name: str = ""
     settings_name: str = ""
     generation: RunGeneration | None = None
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it is the model as it was, neither quantized nor pruned."""
+        return not any(layer.quantized for layer in self.report)
+
+    @property
+    def runtime(self) -> str:
+        """An identity of target, machine and work: equal where times can be compared."""
+        return self._runtime(self.model.partition("-")[0])  # other weights take the same time
+
+    def _runtime(self, model: str) -> str:
+        of = (self.machine, model, self.workload, self.target, self.target_options)
+        return json.dumps(plain(of), sort_keys=True)
 
     @property
     def deployment(self) -> DeploymentSettings:
@@ -250,8 +269,20 @@ class Measurement:
         """
         if not isinstance(data, dict):
             raise DocumentError(f"{path} must be an object, got {type(data).__name__}.")
+        data = _with_reference(data)
         report = from_columns(data.get("report", {}), f"{path}.report")
         return replace(read_object({**data, "report": []}, cls, path, lenient=True, measured=True), report=report)
+
+
+def _with_reference(data: dict[str, Any]) -> dict[str, Any]:
+    """Return an object of an older version, which has a speed-up over PyTorch eager, with the time of that instead."""
+    if "speedup" not in data:
+        return data
+    others = {name: value for name, value in data.items() if name != "speedup"}
+    speedup, p50 = data["speedup"], data.get("p50_ms")
+    if not isinstance(speedup, int | float) or not isinstance(p50, int | float) or others.get("reference") is not None:
+        return others
+    return {**others, "reference": {"name": EAGER, "p50_ms": p50 * speedup, "interval_ms": None}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,6 +352,16 @@ class Run(Measurement):
     pinned: bool = False
     pruned: Mapping[str, str] = field(default_factory=dict, repr=False)
     recovered: str = ""
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it is the model as it was, neither quantized nor pruned nor trained."""
+        return super().is_float and not self.pruned and not self.recovered
+
+    @property
+    def runtime(self) -> str:
+        """An identity of target, machine and work, equal where times can be compared; a history is of one model."""
+        return self._runtime("")
 
     @property
     def result(self) -> Result:

@@ -16,6 +16,7 @@ from prepbench.objects.digest import model_digest
 from prepbench.results.journal import journal_at
 from prepbench.results.journal_file import has_content
 from prepbench.results.measurement import Result
+from prepbench.results.speed_up import SpeedUp, speed_ups
 
 if TYPE_CHECKING:
     import pandas
@@ -29,8 +30,8 @@ class ResultNumberError(PrepbenchError, IndexError):
 class Results(Sequence[Result]):
     """Stored results, oldest first; see :func:`prepbench.load_results`.
 
-    Latencies of different machines are never compared: each result's ``speedup`` is that over the float model in the
-    same rounds on the same machine, and tables and figures tell machines apart.
+    Latencies of different machines are never compared: a speed-up is that over the float model on the same runtime and
+    machine, or else over PyTorch eager in the same rounds, and tables and figures tell machines apart.
 
     Args:
         rows: the results.
@@ -79,6 +80,15 @@ class Results(Sequence[Result]):
         """The targets of the compiles."""
         return tuple(dict.fromkeys(row.target for row in self.rows))
 
+    @property
+    def speed_ups(self) -> tuple[SpeedUp | None, ...]:
+        """How many times faster each result is, in their order; None where there is nothing to compare.
+
+        The baseline is the model in float on the same runtime and machine, where that is among the results, else the
+        model in PyTorch eager. ``text`` has the number, its baseline, or why there is none.
+        """
+        return speed_ups(self.rows, [f"{row.settings_name} on {row.target}" for row in self.rows])
+
     def only(
         self, *, model: nn.Module | str | None = None, target: str | None = None, machine: str | None = None
     ) -> Results:
@@ -119,16 +129,16 @@ class Results(Sequence[Result]):
 
     def table(self) -> pandas.DataFrame:
         """Return one row for each result, numbers as numbers: milliseconds, and MB of 10**6 bytes."""
-        return view("views.result_charts", "results_table", self.rows)  # type: ignore[no-any-return]
+        return view("views.result_charts", "results_table", self)  # type: ignore[no-any-return]
 
     def figure(self) -> plotly.graph_objects.Figure:
         """Draw scores against latency: a chart for each metric, a colour for each machine, a symbol for each model."""
-        return view("views.result_charts", "results_figure", self.rows)
+        return view("views.result_charts", "results_figure", self)
 
     def __repr__(self) -> str:
         if not self.rows:
             return f"Results(none{f' in {self.path}' if self.path else ''})"
-        return view("views.result_charts", "results_text", self.rows)  # type: ignore[no-any-return]
+        return view("views.result_charts", "results_text", self)  # type: ignore[no-any-return]
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         return view("views.result_charts", "results_bundle", self)  # type: ignore[no-any-return]

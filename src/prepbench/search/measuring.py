@@ -13,7 +13,7 @@ from prepbench.errors import TargetError
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback
 from prepbench.measure.artifacts import Artifact, save_candidate
-from prepbench.measure.latency import Latency, measure_latency, percentile, speedup
+from prepbench.measure.latency import Latency, measure_latency, paired_ratio, percentile
 from prepbench.measure.process import KeptWorkers
 from prepbench.measure.profile import Profile, profile
 from prepbench.search.tasks import timing_lock
@@ -138,5 +138,5 @@ class Timing:
 
     def _ms(self, first: Latency, other: Latency) -> float | None:
         """Return the time by its ratio to the first candidate in the same rounds, so that a slow machine cancels."""
-        faster = speedup(first.times_ms, other.times_ms, first.rounds or self.rounds)
+        faster = paired_ratio(first.times_ms, other.times_ms, first.rounds or self.rounds)
         return None if faster is None else self._base_ms / faster

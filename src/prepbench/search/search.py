@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import nn
 
 from prepbench.capture.aten.capture import FullGraphError
@@ -292,7 +291,7 @@ def _notes(scoring: Scoring, timing: Timing, jobs: Sequence[TargetJob]) -> list[
             "others, and a journal does not find them again. Give a list, or a DataLoader with shuffle=False and no "
             "random transforms."
         )
-    if crowd := load_warning(timing.busy_cores, torch.get_num_threads()):
+    if crowd := load_warning(timing.busy_cores):
         notes.append(f"Times are less certain: {crowd}.")
     return notes
 

@@ -27,6 +27,7 @@ from prepbench.checks import (
 )
 from prepbench.compile import KeptStages, compile_model
 from prepbench.compile.compiled import CompiledModel, program_of
+from prepbench.document.codec import plain, read_object
 from prepbench.errors import InputError, PrepbenchError, SettingsError, UnknownNameError
 from prepbench.inputs import Sample, normalize_samples
 from prepbench.internal_errors import internal_error
@@ -41,6 +42,7 @@ from prepbench.progress_bar import shows_progress
 from prepbench.results.journal import Journal, journal_at
 from prepbench.results.measurement import Result, this_machine, this_notebook
 from prepbench.results.results import Results
+from prepbench.results.speed_up import Reference
 from prepbench.running.callable_module import as_module
 from prepbench.search.executors import check_executor, run_tasks
 from prepbench.search.scoring import REFERENCE
@@ -351,8 +353,11 @@ def _fields(found: Mapping[str, Any]) -> dict[str, Any]:
     """Return measured values as fields of a result; pairs that JSON turned into lists are tuples again."""
     known = {one.name for one in fields(Result)}
     values = {key: value for key, value in found.items() if key in known}
-    if values.get("spread") is not None:
-        values["spread"] = tuple(values["spread"])
+    for key in ("spread", "interval_ms"):
+        if values.get(key) is not None:
+            values[key] = tuple(values[key])
+    if values.get("reference") is not None:
+        values["reference"] = read_object(values["reference"], Reference, "reference", measured=True)
     return values
 
 
@@ -627,7 +632,9 @@ def _compared(
             "spread": row.spread,
             "p50_ms": row.p50_ms,
             "p90_ms": row.p90_ms,
-            "speedup": row.speedup,
+            "interval_ms": row.interval_ms,
+            "reference": plain(row.reference),
+            "busy": row.busy,
             "size_bytes": row.size_bytes,
             "why": row.note,
         }
@@ -731,7 +738,7 @@ class SweepResult(Results):
             UnknownNameError: there is none.
 
         Example:
-            >>> swept.find("net", "onnxruntime", "float32").speedup > 0
+            >>> swept.find("net", "onnxruntime", "float32").p50_ms > 0
             True
         """
         for name, value in (("model", model), ("target", target), ("settings", settings)):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from prepbench.measure.comparison import CandidateResult, Comparison, megabytes, milliseconds, number
+from prepbench.results.speed_up import SpeedUp
 from prepbench.views.labels import Box, Place, Point, place_labels
 
 if TYPE_CHECKING:
@@ -35,9 +36,9 @@ _AREA = Box(0.0, 0.0, 520.0, float(_HEIGHT - _MARGIN["t"] - _MARGIN["b"]))
 _LARGEST_MARKER = 30.0
 _SMALLEST_MARKER = 11.0
 _LOG_FROM_RATIO = 25.0
-_NAME_LENGTH = 30
+_NAME_LENGTH, _SPEED_LENGTH = 30, 45
 _UNUSED_BUTTONS = ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"]
-_SIZES = (7.4, 6.0, 36.0)  # pixels: a letter of the name, a letter of the numbers, the height of both lines
+_SIZES = (7.4, 6.0, 18.0)  # pixels: a letter of the name, a letter of the numbers, the height of a line
 
 
 @dataclass(frozen=True)
@@ -79,28 +80,40 @@ class Axis:
         }
 
 
-def comparison_figure(comparison: Comparison) -> go.Figure:
+def comparison_figure(comparison: Comparison, named: Collection[str] | None = None) -> go.Figure:
     """Draw the metric against the median latency, with a whisker to the 90th percentile and the size as marker area.
 
-    Without latency the metric is drawn against the size. Candidates without either are left out.
+    Without latency the metric is drawn against the size. Candidates without it are left out, such as those that did not
+    run on their own hardware.
+
+    Args:
+        comparison: the candidates.
+        named: the names of those that are drawn; all where it is None.
     """
     import plotly.graph_objects as go
 
-    timed = comparison.rows[0].p50_ms is not None
-    rows = [row for row in comparison.rows if timed or row.size_bytes is not None]
+    timed = any(row.p50_ms is not None for row in comparison.rows)
+    drawn = [row for row in comparison.rows if named is None or row.name in named]
+    rows = [row for row in drawn if (row.p50_ms if timed else row.size_bytes) is not None]
     figure = go.Figure(layout=_layout(comparison, timed, any(row.size_bytes for row in rows)))
     if not rows:
         return figure
     x, y = _x_axis(rows, timed, "token" if comparison.workload else "call"), _y_axis(comparison, rows)
     diameters = _diameters(rows, timed)
+    header, *body = comparison.cells()
+    cells = dict(zip((row.name for row in comparison.rows), body, strict=True))
+    found = dict(zip(cells, comparison.speed_ups, strict=True))
     for i, row in enumerate(rows):
-        figure.add_trace(_marker(comparison, row, x.values[i], y.values[i], diameters[i], timed))
+        hover = _hover(header, cells[row.name])
+        figure.add_trace(_marker(row, hover, x.values[i], y.values[i], diameters[i], row is comparison.rows[0], timed))
     figure.update_layout(xaxis=x.layout(), yaxis=y.layout())
-    _add_guide(figure, comparison, x, y)
+    if rows[0] is comparison.rows[0]:
+        _add_guide(figure, comparison, x, y)
     corner = Box(0, 0, 80, 26) if comparison.higher_is_better else Box(0, _AREA.bottom - 26, 80, _AREA.bottom)
-    points = [_point(comparison, row, x, y, i, diameters[i], timed) for i, row in enumerate(rows)]
-    for i, (row, place) in enumerate(zip(rows, place_labels(points, _AREA, [corner]), strict=True)):
-        figure.add_annotation(_label(comparison, row, x, y.values[i], i, place, diameters[i], timed))
+    words = [_words(comparison, row, found[row.name], timed) for row in rows]
+    points = [_point(row, words[i], x, y, i, diameters[i], timed) for i, row in enumerate(rows)]
+    for i, place in enumerate(place_labels(points, _AREA, [corner])):
+        figure.add_annotation(_label(words[i], x, y.values[i], i, place, diameters[i]))
     return figure
 
 
@@ -223,9 +236,8 @@ def _diameters(rows: list[CandidateResult], timed: bool) -> list[float]:
 
 
 def _marker(
-    comparison: Comparison, row: CandidateResult, x: float, y: float, diameter: float, timed: bool
+    row: CandidateResult, hover: str, x: float, y: float, diameter: float, first: bool, timed: bool
 ) -> dict[str, Any]:
-    first = row is comparison.rows[0]
     color = FIRST if first else OTHER
     whisker = {"type": "data", "symmetric": False, "array": [(row.p90_ms or 0) - (row.p50_ms or 0)], "arrayminus": [0]}
     return {
@@ -243,7 +255,7 @@ def _marker(
         },
         "error_y": _error_y(row, color),
         "error_x": {**whisker, "color": color, "thickness": 1.5, "width": 5} if timed else None,
-        "hovertemplate": _hover(comparison, row) + "<extra></extra>",
+        "hovertemplate": f"{hover}<extra></extra>",
     }
 
 
@@ -256,11 +268,9 @@ def _error_y(row: CandidateResult, color: str) -> dict[str, Any] | None:
     return {"type": "data", "symmetric": False, "array": [up], "arrayminus": [down], "color": color, "thickness": 1}
 
 
-def _hover(comparison: Comparison, row: CandidateResult) -> str:
-    names, *_ = comparison.cells()
-    cells = comparison.cells()[1 + comparison.rows.index(row)]
+def _hover(names: Sequence[str], cells: Sequence[str]) -> str:
     lines = [f"{html.escape(n)}: {html.escape(c)}" for n, c in zip(names[1:], cells[1:], strict=True) if c != "–"]
-    return "<br>".join([f"<b>{html.escape(row.name)}</b>", *lines]).replace("%{", "% {")
+    return "<br>".join([f"<b>{html.escape(cells[0])}</b>", *lines]).replace("%{", "% {")
 
 
 def _add_guide(figure: go.Figure, comparison: Comparison, x: Axis, y: Axis) -> None:
@@ -280,39 +290,36 @@ def _add_guide(figure: go.Figure, comparison: Comparison, x: Axis, y: Axis) -> N
     )
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= _NAME_LENGTH else name[: _NAME_LENGTH - 1] + "…"
+def _short(name: str, length: int = _NAME_LENGTH) -> str:
+    return name if len(name) <= length else name[: length - 1] + "…"
 
 
-def _words(comparison: Comparison, row: CandidateResult, timed: bool) -> tuple[str, str]:
-    faster = row.speedup if row is not comparison.rows[0] else None
-    speed = "" if not faster else f"{faster:.0f}×" if faster >= 20 else f"{faster:.1f}×"
+def _words(comparison: Comparison, row: CandidateResult, found: SpeedUp | None, timed: bool) -> tuple[str, ...]:
+    """Return the lines of a label: the name, the numbers, and the speed-up where there is one."""
     size = f"{megabytes(row.size_bytes)} MB" if row.size_bytes is not None else ""
-    latency = f"{milliseconds(row.p50_ms)} ms" if timed else number(row.metric, comparison.unit)
-    return _short(row.name), " · ".join(filter(None, [latency, speed, size]))
+    latency = f"{milliseconds(row.p50_ms, row.interval_ms)} ms" if timed else number(row.metric, comparison.unit)
+    numbers = " · ".join(filter(None, [latency, size]))
+    speed = _short(found.text, _SPEED_LENGTH) if timed and found is not None else ""
+    return _short(row.name), *filter(None, (numbers, speed))
 
 
-def _point(
-    comparison: Comparison, row: CandidateResult, x: Axis, y: Axis, i: int, diameter: float, timed: bool
-) -> Point:
-    name, numbers = _words(comparison, row, timed)
+def _point(row: CandidateResult, words: Sequence[str], x: Axis, y: Axis, i: int, diameter: float, timed: bool) -> Point:
+    name, *others = words
     end = row.p90_ms if timed and row.p90_ms else x.values[i]
     return Point(
         x=x.share(x.values[i]) * _AREA.right,
         y=(1 - y.share(y.values[i])) * _AREA.bottom,
         radius=diameter / 2,
         whisker_x=x.share(end) * _AREA.right + 4,
-        label_width=max(len(name) * _SIZES[0], len(numbers) * _SIZES[1]) + 8,
-        label_height=_SIZES[2],
+        label_width=max(len(name) * _SIZES[0], *(len(line) * _SIZES[1] for line in others)) + 8,
+        label_height=len(words) * _SIZES[2],
     )
 
 
-def _label(
-    comparison: Comparison, row: CandidateResult, x: Axis, y: float, i: int, place: Place, diameter: float, timed: bool
-) -> dict[str, Any]:
-    name, numbers = _words(comparison, row, timed)
+def _label(words: Sequence[str], x: Axis, y: float, i: int, place: Place, diameter: float) -> dict[str, Any]:
+    name, *others = map(html.escape, words)
     return {
-        "text": f"<b>{html.escape(name)}</b><br><span style='font-size:11px'>{numbers}</span>",
+        "text": f"<b>{name}</b><br><span style='font-size:11px'>{'<br>'.join(others)}</span>",
         # positions on a logarithmic axis are given as exponents
         "x": math.log10(x.values[i]) if x.log else x.values[i],
         "y": y,
@@ -360,7 +367,7 @@ def runs_figure(comparison: Comparison, ids: Mapping[str, str], far: Collection[
     first, *runs = comparison.rows
     front = front_of(replace(comparison, rows=tuple(row for row in comparison.rows if row.name not in far)))
     named = [first, *_named(runs, front)]
-    figure = comparison_figure(replace(comparison, rows=tuple(named)))
+    figure = comparison_figure(comparison, [row.name for row in named])
     _draw_front(figure, comparison, front)
     _draw_others(figure, [row for row in runs if row not in named], ids)
     for trace in figure.data:

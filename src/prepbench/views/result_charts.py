@@ -11,24 +11,30 @@ from typing import TYPE_CHECKING, Any
 
 from prepbench.measure.comparison import megabytes, milliseconds, number
 from prepbench.results.measurement import Result
+from prepbench.results.speed_up import SpeedUp, speed_up_text
 from prepbench.views.charts import CONFIG, GRID, LINE, RING, TEXT
 
 if TYPE_CHECKING:
     import pandas
     import plotly.graph_objects as go
 
+    from prepbench.results.results import Results
+
 _PANEL, _TOP, _BOTTOM = 320, 90, 70
 _LOG_FROM_RATIO = 10.0
 _COLOURS = ("#3F86BD", "#C0702C", "#3E9A66", "#A2609C", "#8A7F2E", "#767A80")
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "hexagon", "x")
 _TEXT_ROWS = 40
-_NUMBERS = ("score", "change", "p50 ms", "p90 ms", "speed-up", "size MB")
+_TIMES = ("p50 ms", "p50 low", "p50 high", "p90 ms", "speed-up", "speed-up low", "speed-up high")
+_NUMBERS = ("score", "change", *_TIMES, "size MB")
 
 
-def results_table(rows: Sequence[Result]) -> pandas.DataFrame:
+def results_table(results: Results) -> pandas.DataFrame:
     """Return one row for each result; a failed one has its error in the last column and no numbers."""
     import pandas
 
+    rows = results.rows
+    ratios = [found or SpeedUp(None, None, None, "") for found in results.speed_ups]
     columns: dict[str, list[Any]] = {
         "model": [model_of(row) for row in rows],
         "target": [row.target for row in rows],
@@ -37,8 +43,13 @@ def results_table(rows: Sequence[Result]) -> pandas.DataFrame:
         "score": [row.score for row in rows],
         "change": [row.change for row in rows],
         "p50 ms": [row.p50_ms for row in rows],
+        "p50 low": [row.interval_ms[0] if row.interval_ms else None for row in rows],
+        "p50 high": [row.interval_ms[1] if row.interval_ms else None for row in rows],
         "p90 ms": [row.p90_ms for row in rows],
-        "speed-up": [row.speedup for row in rows],
+        "speed-up": [found.value for found in ratios],
+        "speed-up low": [found.low for found in ratios],
+        "speed-up high": [found.high for found in ratios],
+        "speed-up of": [found.baseline for found in ratios],
         "size MB": [None if row.size_bytes is None else row.size_bytes / 1e6 for row in rows],
         "machine": [row.machine for row in rows],
         "workload": [row.workload for row in rows],
@@ -49,16 +60,18 @@ def results_table(rows: Sequence[Result]) -> pandas.DataFrame:
     return pandas.DataFrame(columns).astype(dict.fromkeys(_NUMBERS, float))
 
 
-def results_figure(rows: Sequence[Result]) -> go.Figure:
+def results_figure(results: Results) -> go.Figure:
     """Draw scores against latency: a panel for each metric, a colour for each machine and target, a symbol for each
     model.
 
-    Latencies are in milliseconds as measured, and never compared between machines: the speed-up of a point is that
-    over the float model in the same rounds. Results without a score or a latency are left out.
+    Latencies are in milliseconds as measured, and never compared between machines. Results without a score or a
+    latency are left out.
     """
     import plotly.graph_objects as go
     from plotly.subplots import make_subplots
 
+    rows = results.rows
+    said = dict(zip(map(id, rows), map(speed_up_text, results.speed_ups), strict=True))
     shown = [row for row in rows if row.score is not None and not math.isnan(row.score) and row.p50_ms]
     metrics = list(dict.fromkeys(metric_of(row) for row in shown))
     figure = make_subplots(rows=max(1, len(metrics)), cols=1, vertical_spacing=0.3 / max(1, len(metrics)))
@@ -78,7 +91,8 @@ def results_figure(rows: Sequence[Result]) -> go.Figure:
                 colour = _COLOURS[places.index((target, machine)) % len(_COLOURS)]
                 symbol = _SYMBOLS[models.index(model) % len(_SYMBOLS)]
                 beyond = _beyond([row for row in shown if metric_of(row) == metric])
-                trace = _trace(name, points, colour, symbol, beyond, is_named=name not in named)
+                hovers = [_hover(row, said[id(row)]) for row in points]
+                trace = _trace(name, points, hovers, colour, symbol, beyond, is_named=name not in named)
                 figure.add_trace(go.Scatter(trace), row=position + 1, col=1)
                 named.add(name)
     for position, metric in enumerate(metrics):
@@ -86,9 +100,10 @@ def results_figure(rows: Sequence[Result]) -> go.Figure:
     return figure
 
 
-def results_text(rows: Sequence[Result]) -> str:
+def results_text(results: Results) -> str:
     """Return the results as text, one line each; of many the last ones."""
-    header, *body = _cells(rows[-_TEXT_ROWS:])
+    rows = results.rows
+    header, *body = _cells(rows[-_TEXT_ROWS:], results.speed_ups[-_TEXT_ROWS:])
     widths = [max(len(row[i]) for row in (header, *body)) for i in range(len(header))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
              for row in (header, ["-" * width for width in widths], *body)]  # fmt: skip
@@ -96,13 +111,11 @@ def results_text(rows: Sequence[Result]) -> str:
     return "\n".join([*([f"... {more} more before these"] if more > 0 else []), *lines])
 
 
-def results_bundle(results: Any) -> dict[str, Any]:
-    """Return the notebook output of an object with ``rows``: the chart if plotly's renderer is installed, else the
-    table.
-    """
-    bundle = {"text/html": _results_html(results.rows), "text/plain": repr(results)}
+def results_bundle(results: Results) -> dict[str, Any]:
+    """Return the notebook output of results: the chart if plotly's renderer is installed, else the table."""
+    bundle = {"text/html": _results_html(results), "text/plain": repr(results)}
     if any(row.score is not None and row.p50_ms for row in results.rows):
-        chart = json.loads(results_figure(results.rows).to_json())
+        chart = json.loads(results_figure(results).to_json())
         return {"application/vnd.plotly.v1+json": {**chart, "config": CONFIG}, **bundle}
     return bundle
 
@@ -117,23 +130,23 @@ def metric_of(row: Result) -> str:
     return f"{row.metric} ({row.unit})" if row.unit else row.metric
 
 
-def _cells(rows: Sequence[Result]) -> list[list[str]]:
+def _cells(rows: Sequence[Result], found: Sequence[SpeedUp | None]) -> list[list[str]]:
     header = ["model", "target", "settings", "score", "change", "p50 ms", "speed-up", "size MB", "machine", "remark"]
-    return [header, *(_row_cells(row) for row in rows)]
+    return [header, *(_row_cells(row, speed_up_text(one)) for row, one in zip(rows, found, strict=True))]
 
 
-def _row_cells(row: Result) -> list[str]:
+def _row_cells(row: Result, speed: str) -> list[str]:
     score = "–" if row.score is None else f"{number(row.score, row.unit)} {row.unit or row.metric}".rstrip()
     change = "–" if row.change is None else number(row.change, row.unit, signed=True)
-    speed = "–" if row.speedup is None else f"{row.speedup:.2f}×"
     remark = f"failed: {row.error}" if row.error else row.why
     remark = remark if len(remark) <= 80 else f"{remark[:79]}…"
-    return [model_of(row), row.target, row.settings_name, score, change, milliseconds(row.p50_ms), speed,
+    time = milliseconds(row.p50_ms, row.interval_ms)
+    return [model_of(row), row.target, row.settings_name, score, change, time, speed,
             megabytes(row.size_bytes), row.machine, remark.replace("\n", " ")]  # fmt: skip
 
 
-def _results_html(rows: Sequence[Result]) -> str:
-    header, *body = _cells(rows)
+def _results_html(results: Results) -> str:
+    header, *body = _cells(results.rows, results.speed_ups)
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
     lines = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
@@ -172,7 +185,14 @@ def _beyond(rows: Sequence[Result]) -> tuple[float, float]:
 
 
 def _trace(
-    name: str, rows: Sequence[Result], colour: str, symbol: str, beyond: tuple[float, float], *, is_named: bool
+    name: str,
+    rows: Sequence[Result],
+    hovers: Sequence[str],
+    colour: str,
+    symbol: str,
+    beyond: tuple[float, float],
+    *,
+    is_named: bool,
 ) -> dict[str, Any]:
     scores = [row.score or 0.0 for row in rows]
     return {
@@ -192,12 +212,12 @@ def _trace(
             "thickness": 1.5,
             "width": 5,
         },
-        "hovertemplate": [f"{_hover(row)}<extra></extra>" for row in rows],
+        "hovertemplate": [f"{hover}<extra></extra>" for hover in hovers],
     }
 
 
-def _hover(row: Result) -> str:
-    names, cells = _cells([row])
+def _hover(row: Result, speed: str) -> str:
+    names, cells = _cells([], [])[0], _row_cells(row, speed)
     lines = [f"{html.escape(n)}: {html.escape(c)}" for n, c in zip(names, cells, strict=True) if c not in ("–", "")]
     return "<br>".join(lines).replace("%{", "% {")
 
