@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
+from prepbench.adapt.recover import Recovery
 from tests.adapt.models import batches, digits, logits, loss, samples, shaped, trained
 from tests.adapt.test_trainable import INT4, prepared_of
 
@@ -103,6 +104,33 @@ def test_an_interrupt_keeps_the_best_so_far() -> None:
     calls: list[int] = []
     found = pb.recover(prepared_of(model), batches(model)[:2], interrupted, steps=9)
     assert (found.stopped, len(found.losses)) == ("interrupted", 3)
+
+
+def test_a_gain_is_said_only_where_there_is_one() -> None:
+    def after(score: float, best: int, higher: bool = False) -> Recovery:
+        return Recovery((0.6, 0.6), {0: 0.5, 2: score}, "score", higher, best, "all steps done", 1.0, 10)
+
+    assert after(0.2, 2).is_better
+    assert after(0.2, 2).summary.startswith("score 0.5 before, 0.2 after 2 of 2 steps (1.0 s")
+    for nothing in (after(0.9, 0), after(0.2, 0, higher=True)):
+        assert not nothing.is_better
+        assert nothing.after == 0.5
+        assert nothing.summary.startswith(
+            "nothing was won: score 0.5 before, and not better in 2 steps; the weights are those from before (1.0 s"
+        )
+    alike = after(0.5, 2, higher=True)
+    assert not alike.is_better
+    assert "nothing was won" in alike.summary
+    assert "those after 2 of 2 steps, with the least loss" in alike.summary
+
+
+def test_a_training_that_makes_it_worse_keeps_the_weights() -> None:
+    prepared = prepared_of(trained("conv"))
+    before = {name: value.clone() for name, value in prepared.state_dict().items()}
+    found = pb.recover(prepared, batches(trained("conv"))[:2], loss, steps=4, learning_rate=1e6)
+    assert found.best_step == 0
+    assert "nothing was won" in found.summary
+    assert all(torch.equal(value, before[name]) for name, value in prepared.state_dict().items())
 
 
 def test_what_was_trained_before_an_interrupt_is_scored() -> None:

@@ -133,7 +133,7 @@ def test_a_recovered_run_stands_beside_the_others_and_its_code_makes_it_again(
     bench.start_recovery(FEW).result()
     end()
     first, run = bench.runs
-    assert (first.recovered, run.name) == ("", "int4 weights pruned recovered ONNX Runtime")
+    assert (first.recovered, run.name) == ("", "int4 weights pruned trained back ONNX Runtime")
     assert "accuracy" in run.recovered
     last = curves[-1]
     assert (last.total, last.step, len(last.losses), last.metric) == (12, 12, 12, "accuracy")
@@ -271,7 +271,7 @@ def test_the_code_names_a_loss_of_torch_and_few_bits_have_their_name() -> None:
     fresh = {name: value for name, value in space.items() if name != "bench"}
     exec(code, fresh)
     bench.compile()
-    assert bench.runs[-1].name.startswith("int4 recovered")
+    assert bench.runs[-1].name.startswith("int4 trained back")
 
 
 def test_a_training_has_most_of_the_bar_where_it_comes() -> None:

@@ -44,7 +44,7 @@ BENCH = """bench = pb.Bench(
 bench.set_quantization(pb.QuantizationSettings(weights_num_bits=4, activations_num_bits=4))
 bench"""
 OTHER = "print(sum(range(10)), torch.ones(3))"
-SAME = """kept = next(run for run in bench.runs if "recovered" in run.name)
+SAME = """kept = next(run for run in bench.runs if "trained back" in run.name)
 right = (compiled(points[400:]).argmax(-1) == classes[400:]).float().mean().item()
 print("as good" if right > kept.score - 0.05 else f"{right} and {kept.score}")  # it trains all steps"""
 
@@ -73,9 +73,9 @@ def test_a_training_is_followed_stopped_and_pasted(page: Page, lab: Any) -> None
     assert "after 0 of" not in step.inner_text(), "what was trained since the last check is kept if it is the best"
     bench.locator("[data-step='results']").click()
     rows = bench.locator(".pbb-runs tr[data-run]")
-    expect(rows.filter(has_text="recovered")).to_have_count(1, timeout=120_000)
+    expect(rows.filter(has_text="trained back")).to_have_count(1, timeout=120_000)
     expect(bench.locator(".pbb-progress")).not_to_have_class(re.compile("pbb-running"), timeout=60_000)
-    expect(rows.filter(has_text="recovered")).to_have_count(1)  # a double click is one training
+    expect(rows.filter(has_text="trained back")).to_have_count(1)  # a double click is one training
     bench.get_by_role("button", name="Code", exact=True).click()
     page.get_by_role("button", name="Insert below").click()
     expect(page.locator(".jp-Notebook .jp-CodeCell")).to_have_count(5)

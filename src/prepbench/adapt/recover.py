@@ -177,7 +177,12 @@ class _Goal:
         return number
 
     def is_better(self, one: float, other: float) -> bool:
-        return one > other if self.higher_is_better else one < other or (math.isnan(other) and not math.isnan(one))
+        return is_better(one, other, self.higher_is_better)
+
+
+def is_better(one: float, other: float, higher_is_better: bool) -> bool:
+    """Return whether a score is better than another one; a loss of NaN is the worst."""
+    return one > other if higher_is_better else one < other or (math.isnan(other) and not math.isnan(one))
 
 
 def _number(loss: Any, batch: Batch) -> torch.Tensor:
@@ -538,13 +543,23 @@ class Recovery:
         return self.scores[self.best_step]
 
     @property
+    def is_better(self) -> bool:
+        """Whether the score is better than before; the loss alone, which decides between equal scores, is no gain."""
+        return is_better(self.after, self.before, self.higher_is_better)
+
+    @property
     def summary(self) -> str:
-        """Describe the gain in a sentence, with any warning."""
-        gained = (
-            f"{self.metric} {self.before:.4g} before, {self.after:.4g} after {self.best_step} of {len(self.losses)} "
-            f"steps ({self.seconds:.1f} s, {self.trained:,} numbers trained; {self.stopped})"
-        )
-        return ". ".join([gained, *self.notes])
+        """Describe the gain in a sentence, or that there is none, with any warning."""
+        steps = f"{self.best_step} of {len(self.losses)} steps"
+        said = f"{self.metric} {self.before:.4g} before, {self.after:.4g} after {steps}"
+        if not self.is_better:
+            kept = f"those after {steps}, with the least loss" if self.best_step else "those from before"
+            said = (
+                f"nothing was won: {self.metric} {self.before:.4g} before, and not better in {len(self.losses)} steps"
+            )
+            said += f"; the weights are {kept}"
+        said += f" ({self.seconds:.1f} s, {self.trained:,} numbers trained; {self.stopped})"
+        return ". ".join([said, *self.notes])
 
     def table(self) -> pandas.DataFrame:
         """Return one row for each step: its loss, and the score where it was measured."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 
+from prepbench.adapt.recover import is_better
 from prepbench.bench.captures import size_words
 from prepbench.bench.history import is_far, where
 from prepbench.bench.summary import DifferenceRow, RunDifference, RunSummary, Staleness
@@ -35,7 +37,29 @@ def run_summaries(
         own: ids of runs of the history.
         found: how many times faster each is, by its id.
     """
-    return tuple(_summary(run, found.get(run.id), run.id in live, run.id in own) for run in runs)
+    trained = any(run.recovered for run in runs)
+    untrained = {_identity(run): run for run in runs if trained and not run.recovered and not run.error}
+    return tuple(
+        _summary(run, found.get(run.id), run.id in live, run.id in own, _training_text(run, untrained)) for run in runs
+    )
+
+
+def _identity(run: Run) -> str:
+    """Return what two runs have in common that differ in training alone, and were scored on the same data."""
+    state = {name: value for name, value in run.state.items() if name != "recovery"}
+    return json.dumps([state, run.target, run.metric, run.unit, run.workload], sort_keys=True)
+
+
+def _training_text(run: Run, untrained: Mapping[str, Run]) -> str:
+    """Return what training back came to, also beside the run without it; "" without training."""
+    if not run.recovered:
+        return ""
+    other = untrained.get(_identity(run))
+    if other is None or run.score is None or other.score is None:
+        return f"Trained back: {run.recovered}."
+    if is_better(run.score, other.score, run.higher_is_better):
+        return f"Trained back: {run.recovered}."
+    return f"Trained back, and not better than {other.name} on the data of the comparison: {run.recovered}."
 
 
 def staleness_of(
@@ -52,7 +76,7 @@ def staleness_of(
     return tuple(kinds), found
 
 
-def _summary(run: Run, speed: SpeedUp | None, live: bool, own: bool) -> RunSummary:
+def _summary(run: Run, speed: SpeedUp | None, live: bool, own: bool, trained: str) -> RunSummary:
     texts = result_texts(run, speed)
     return RunSummary(
         id=run.id,
@@ -69,7 +93,7 @@ def _summary(run: Run, speed: SpeedUp | None, live: bool, own: bool) -> RunSumma
         size=texts["size"],
         eager=eager_words(run),
         slower=speed is not None and speed.is_slower,
-        why=" ".join(filter(None, (run.recovered and f"Trained back: {run.recovered}.", run.why))),
+        why=" ".join(filter(None, (trained, run.why))),
         error=run.error,
         is_live=live,
         first=texts["first"],

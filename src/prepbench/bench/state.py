@@ -299,17 +299,17 @@ def check_steps(states: Any, position: Any) -> None:
 
 
 def label_of(state: BenchState, explained: Sequence[ExplainedLayer], target: DeploymentSettings, base: str) -> str:
-    """Return a short name for a result, e.g. ``"int8 ONNX Runtime"`` or ``"mixed int4 weights pruned recovered
+    """Return a short name for a result, e.g. ``"int8 ONNX Runtime"`` or ``"mixed int4 weights pruned trained back
     OpenVINO"``.
     """
     return f"{plan_label(state, explained, base)} {display_name(target)}"
 
 
 def plan_label(state: BenchState, explained: Sequence[ExplainedLayer], base: str) -> str:
-    """Return the precision of most layers and the other changes, e.g. ``"int8 pruned recovered"``."""
+    """Return the precision of most layers and the other changes, e.g. ``"int8 pruned trained back"``."""
     said = [precision_label(explained, base)]
     said += ["pruned"] if state.pruning is not None else []
-    said += ["recovered"] if state.recovery is not None else []
+    said += ["trained back"] if state.recovery is not None else []
     return " ".join(said)
 
 

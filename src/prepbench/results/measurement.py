@@ -341,7 +341,7 @@ class Run(Measurement):
         targets: all targets that were compiled for together, as ``BenchState.to_json()`` writes them.
         pinned: whether it stays at the top of the history.
         pruned: the outcome of pruning in words, by FQN of each layer with a decision.
-        recovered: the gain of the training, in a sentence; empty without training.
+        recovered: what the training has won, or that it has not, in a sentence; empty without training.
     """
 
     id: str
