@@ -69,6 +69,7 @@ def test_it_has_no_time_and_no_speed_up(exported: type[Any], order: tuple[str, s
     line = next(line for line in repr(found).splitlines() if line.startswith("phone"))
     assert "×" not in line
     assert [trace.name for trace in found.figure().data] == ["float"]
+    assert "better than phone" not in found.figure().layout.title.text
     assert WHY in found._repr_mimebundle_()["text/html"]
     assert found.table()["p50 ms"].isna().sum() == 1
 

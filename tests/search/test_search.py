@@ -9,6 +9,7 @@ import itertools
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,10 +18,12 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import InputError, MetricError, SettingsError, TargetError, UnknownNameError
+from prepbench.measure import own_hardware
 from prepbench.measure.latency import Latency
 from prepbench.search import measuring
 from prepbench.search.mixtures import FLOAT
 from prepbench.search.objective import OBJECTIVES, Objective
+from prepbench.search.search import _notes
 from prepbench.search.tables import Corrected, Estimate
 
 LAYERS = ("first", "odd", "wide", "head")
@@ -48,6 +51,20 @@ class Net(nn.Module):
 def net() -> nn.Module:
     torch.manual_seed(0)
     return Net().eval()
+
+
+def test_times_away_from_the_own_hardware_are_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_hardware, "has_tensorrt", lambda: False)
+    scoring, timing = SimpleNamespace(shuffled=False), SimpleNamespace(busy_cores=0.0)
+    jobs = [
+        SimpleNamespace(label=name, lacking={}, notes=(), choices={}, deployment=settings)
+        for name, settings in {"ORT": pb.OnnxRuntimeDeployment(), "TensorRT": pb.TensorRtDeployment()}.items()
+    ]
+    assert _notes(scoring, timing, jobs) == [  # type: ignore[arg-type]
+        "TensorRT: timed in ONNX Runtime, not on its own hardware, so its times say nothing about that."
+    ]
+    timing.busy_cores = 1e3
+    assert "other programs kept" in _notes(scoring, timing, jobs)[-1]  # type: ignore[arg-type]
 
 
 def inputs(count: int = 6, seed: int = 0) -> list[torch.Tensor]:

@@ -26,6 +26,12 @@ def not_timed(target: str) -> str:
     return f"not timed: it ran {place}, not on its own hardware" if place else ""
 
 
+def doubtful_times(target: str) -> str:
+    """Return why the times of a target here say nothing about it, for a search, which needs some; "" where they do."""
+    place = elsewhere(target)
+    return f"timed {place}, not on its own hardware, so its times say nothing about that" if place else ""
+
+
 def _of_tensorrt() -> str:
     return "" if has_tensorrt() else "in ONNX Runtime"
 

@@ -27,6 +27,7 @@ from prepbench.errors import InputError, SettingsError
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.measure.metrics import Metric
+from prepbench.measure.own_hardware import doubtful_times
 from prepbench.measure.process import KeptWorkers, load_warning
 from prepbench.objects.digest import function_digest
 from prepbench.progress_bar import shows_progress
@@ -279,6 +280,8 @@ def _notes(scoring: Scoring, timing: Timing, jobs: Sequence[TargetJob]) -> list[
     ]
     notes += [f"{job.label}: {said}." for job in jobs for said in job.notes]
     for job in jobs:
+        if doubt := doubtful_times(target_for(job.deployment).name):
+            notes.append(f"{job.label}: {doubt}.")
         for name, choice in job.choices.items():
             if choice.pruning is not None and choice.pruning.mask_type != CHANNELS:
                 notes.append(

@@ -168,7 +168,9 @@ def _layout(comparison: Comparison, timed: bool, sized: bool) -> dict[str, Any]:
 def _title(comparison: Comparison, timed: bool, sized: bool) -> str:
     heading = f"{comparison.metric} against {'latency' if timed else 'size'}"
     keys = ["marker area: size on disk"] if timed and sized else []
-    if comparison.unit != "dB" and len(comparison.rows) > 1:
+    first = comparison.rows[0]
+    is_drawn = (first.p50_ms if timed else first.size_bytes) is not None
+    if comparison.unit != "dB" and len(comparison.rows) > 1 and is_drawn:
         keys.append(f"shaded: {'faster' if timed else 'smaller'} and better than {_short(comparison.rows[0].name)}")
     lines = [*comparison.caption.split("; "), " · ".join(keys)]
     small = "".join(f"<br><span style='font-size:12px'>{html.escape(line)}</span>" for line in lines if line)
