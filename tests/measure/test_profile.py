@@ -241,6 +241,20 @@ def test_an_overlay_and_a_missing_layer() -> None:
         profile["stm"]
 
 
+def test_times_away_from_the_own_hardware_are_marked() -> None:
+    remark = "timed in ONNX Runtime, not on its own hardware, so its times say nothing about that"
+    there, here = pb.Profile((), 1.0, "TensorRT", 8, remark), pb.Profile((), 2.0, "PyTorch", 8)
+    assert there.caption.endswith(f"0% of it in layers; {remark}.")
+    assert here.caption.endswith("0% of it in layers.")
+    assert here.against(there).caption.endswith(f"1 ms a call. TensorRT: {remark}.")
+    assert "own hardware" not in here.against(here).caption
+
+
+def test_a_profile_has_the_remark_of_its_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prepbench.measure.profile.doubtful_times", lambda target: f"not {target}'s")
+    assert pb.profile(quantized(pb.EagerDeployment()), samples(4), rounds=1).remark == "not eager's"
+
+
 def test_names_of_layers_are_untrusted() -> None:
     name = "<img src=x onerror=alert(1)>"
     row = pb.profile(nn.Sequential(nn.Linear(2, 2)), torch.ones(1, 2), rounds=1).rows[0]

@@ -380,7 +380,7 @@ class Costs:
             "timed": "" if run is None else run.id,
             "timed_name": name,
             "said_of_time": f"Time of {name}: {found.total_ms:.3g} ms a call under its profiler, {found.placed:.0%} "
-            "of it in layers.",
+            f"of it in layers{'; ' * bool(found.remark)}{found.remark}.",
         }
 
     def _timed_now(self) -> Run | None:

@@ -7,7 +7,7 @@ import difflib
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +20,7 @@ from prepbench.compile.compiled import CompiledModel, program_of, runtime_and_ca
 from prepbench.errors import TargetError, UnknownNameError
 from prepbench.inputs import Sample, normalize_samples
 from prepbench.internal_errors import tells_internal_errors
+from prepbench.measure.own_hardware import doubtful_times
 from prepbench.measure.scores import eval_mode
 from prepbench.running.check_inputs import checked_samples, twin_with_own_writes
 from prepbench.targets import target_named
@@ -91,7 +92,8 @@ def _compiled(model: CompiledModel, inputs: Any, rounds: int) -> Profile:
         times = runtime.kernel_times(flat, rounds)
     except TargetError as error:
         raise TargetError(f"{target}: {error}") from error
-    return _profile(times, types, weights, target, rounds * len(samples))
+    found = _profile(times, types, weights, target, rounds * len(samples))
+    return replace(found, remark=doubtful_times(model.target))
 
 
 def _profile(
@@ -244,6 +246,7 @@ class Profile:
         total_ms: milliseconds of a whole call under the profiler: the median over the quickest quarter of the calls.
         target: the deployment target as people call it; ``"PyTorch"`` for a model that is not compiled.
         calls: how many calls were measured.
+        remark: why the times say nothing about the target, where it did not run on its own hardware; else empty.
 
     Example:
         >>> pb.profile(torch.nn.Sequential(torch.nn.Linear(4, 2)), torch.ones(8, 4))["0"].type
@@ -254,6 +257,7 @@ class Profile:
     total_ms: float
     target: str
     calls: int
+    remark: str = ""
 
     def __getitem__(self, name: str) -> ProfileRow:
         """Return the row of a layer."""
@@ -277,7 +281,7 @@ class Profile:
         return (
             f"{self.target}: {self.total_ms:.3g} ms a call under its profiler, median of the quickest quarter of "
             f"{self.calls} calls; "
-            f"{self.placed:.0%} of it in layers."
+            f"{self.placed:.0%} of it in layers{'; ' * bool(self.remark)}{self.remark}."
         )
 
     def table(self) -> pandas.DataFrame:
@@ -343,7 +347,9 @@ class ProfileDifference:
     def caption(self) -> str:
         """Describe both totals in one sentence."""
         first, second = self.first, self.second
-        return f"{first.target} {first.total_ms:.3g} ms, {second.target} {second.total_ms:.3g} ms a call."
+        remarks = [f" {each.target}: {each.remark}." for each in (first, second) if each.remark]
+        said = f"{first.target} {first.total_ms:.3g} ms, {second.target} {second.total_ms:.3g} ms a call."
+        return "".join([said, *remarks])
 
     def table(self) -> pandas.DataFrame:
         """Return one row for each layer, those first that changed most."""
