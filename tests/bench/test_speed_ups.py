@@ -39,6 +39,13 @@ def test_the_baseline_is_the_float_run_of_the_runtime_and_eager_stands_beside() 
     assert summaries(INT8)["int8"][0] == "39× of PyTorch eager"
 
 
+def test_a_run_knows_how_many_times_faster_it_is_than_what_it_was_timed_beside() -> None:
+    assert INT8.speedup == 39.0
+    assert replace(INT8, busy=0.5).speedup is None
+    assert replace(INT8, reference=None).speedup == 1.0
+    assert replace(INT8, reference=None, p50_ms=None).speedup is None
+
+
 @pytest.mark.parametrize(
     "changed",
     [

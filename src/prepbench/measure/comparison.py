@@ -15,7 +15,7 @@ from prepbench.measure.confusion import Confusion
 from prepbench.measure.generation import GenerationResult
 from prepbench.measure.kept_samples import KeptSamples, WorstSamples
 from prepbench.measure.process import load_warning
-from prepbench.results.speed_up import EAGER, Reference, SpeedUp, speed_up_text, speed_ups
+from prepbench.results.speed_up import EAGER, Reference, SpeedUp, speed_up_over_reference, speed_up_text, speed_ups
 
 _GENERATED = ("first token ms", "tokens per second", "peak MB")
 _TIMES = ("p50 ms", "p50 low", "p50 high", "p90 ms", "speed-up", "speed-up low", "speed-up high")
@@ -71,6 +71,13 @@ class CandidateResult:
     busy: float = 0.0
     reference: Reference | None = None
     group: str = ""
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times faster than the model it was timed beside, as the medians say; see ``speed_ups``, which has
+        the float model of the same runtime as the baseline, and the interval.
+        """
+        return speed_up_over_reference(self)
 
     @property
     def runtime(self) -> str:

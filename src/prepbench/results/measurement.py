@@ -16,7 +16,7 @@ from prepbench.document.checks import MAX_NUMBER
 from prepbench.document.codec import plain, read_object
 from prepbench.errors import UNPRINTABLE, DocumentError, SettingsError
 from prepbench.quantize.report import LayerReport
-from prepbench.results.speed_up import EAGER, Reference
+from prepbench.results.speed_up import EAGER, Reference, speed_up_over_reference
 from prepbench.settings import DeploymentSettings
 from prepbench.targets.registry import TARGETS
 
@@ -228,6 +228,13 @@ class Measurement:
     def is_float(self) -> bool:
         """Whether it is the model as it was, neither quantized nor pruned."""
         return not any(layer.quantized for layer in self.report)
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times faster than the model it was timed beside, as the medians say; see ``speed_ups``, which has
+        the float model of the same runtime as the baseline, and the interval.
+        """
+        return speed_up_over_reference(self)
 
     @property
     def runtime(self) -> str:

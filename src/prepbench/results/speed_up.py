@@ -121,6 +121,16 @@ def speed_ups(rows: Sequence[Timed], names: Sequence[str]) -> tuple[SpeedUp | No
     return tuple(found)
 
 
+def speed_up_over_reference(row: Timed) -> float | None:
+    """Return how many times faster a row is than the model that it was timed beside; 1 for that model itself.
+
+    None without a time, and where the times do not tell.
+    """
+    if row.reference is None:
+        return None if row.p50_ms is None else 1.0
+    return _over_reference(row, row.reference).value
+
+
 def speed_up_text(found: SpeedUp | None) -> str:
     """Return the text of a speed-up; ``–`` where there is none."""
     return "–" if found is None else found.text
