@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.measure import own_hardware, process
-from prepbench.measure.own_hardware import elsewhere
-from prepbench.targets.registry import TARGETS
+from prepbench.measure import process
+from prepbench.targets import tensorrt
+from prepbench.targets.registry import TARGETS, target_named
 
 WHY = "not timed: it ran on a desktop, not on its own hardware"
 
@@ -31,19 +31,19 @@ WHY = "not timed: it ran on a desktop, not on its own hardware"
 def test_executorch_is_for_phones(monkeypatch: pytest.MonkeyPatch, system: str, machine: str, place: str) -> None:
     monkeypatch.setattr(platform, "system", lambda: system)
     monkeypatch.setattr(platform, "machine", lambda: machine)
-    assert elsewhere("executorch") == place
+    assert target_named("executorch").runs_elsewhere() == place
 
 
 @pytest.mark.parametrize("has_gpu", [True, False])
 def test_tensorrt_is_for_gpus(monkeypatch: pytest.MonkeyPatch, has_gpu: bool) -> None:
-    monkeypatch.setattr(own_hardware, "has_tensorrt", lambda: has_gpu)
-    assert elsewhere("tensorrt") == ("" if has_gpu else "in ONNX Runtime")
+    monkeypatch.setattr(tensorrt, "has_tensorrt", lambda: has_gpu)
+    assert target_named("tensorrt").runs_elsewhere() == ("" if has_gpu else "in ONNX Runtime")
 
 
 def test_all_others_are_at_home() -> None:
-    known = {target.name for target in TARGETS}
-    assert {"tensorrt", "executorch"} < known
-    assert not any(map(elsewhere, known - {"tensorrt", "executorch"}))
+    others = [target for target in TARGETS if target.name not in ("tensorrt", "executorch")]
+    assert len(others) == len(TARGETS) - 2
+    assert not any(target.runs_elsewhere() for target in others)
 
 
 @pytest.fixture

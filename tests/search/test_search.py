@@ -18,13 +18,13 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import InputError, MetricError, SettingsError, TargetError, UnknownNameError
-from prepbench.measure import own_hardware
 from prepbench.measure.latency import Latency
 from prepbench.search import measuring
 from prepbench.search.mixtures import FLOAT
 from prepbench.search.objective import OBJECTIVES, Objective
 from prepbench.search.search import _notes
 from prepbench.search.tables import Corrected, Estimate
+from prepbench.targets import tensorrt
 
 LAYERS = ("first", "odd", "wide", "head")
 
@@ -54,7 +54,7 @@ def net() -> nn.Module:
 
 
 def test_times_away_from_the_own_hardware_are_marked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_hardware, "has_tensorrt", lambda: False)
+    monkeypatch.setattr(tensorrt, "has_tensorrt", lambda: False)
     scoring, timing = SimpleNamespace(shuffled=False), SimpleNamespace(busy_cores=0.0)
     jobs = [
         SimpleNamespace(label=name, lacking={}, notes=(), choices={}, deployment=settings)

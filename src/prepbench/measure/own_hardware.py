@@ -2,43 +2,22 @@
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Callable, Mapping
-
-from prepbench.targets.tensorrt import has_tensorrt
-
-_SMALL = ("arm", "aarch64")  # as processors of phones and small computers begin
-
-
-def elsewhere(target: str) -> str:
-    """Return where a target runs here instead of on its own hardware, e.g. ``"in ONNX Runtime"``; "" where it is its
-    own.
-
-    Args:
-        target: its name, e.g. ``"tensorrt"``.
-    """
-    return _PLACES.get(target, lambda: "")()
+from prepbench.targets.registry import TARGETS
 
 
 def not_timed(target: str) -> str:
-    """Return why a target is not timed here; "" where it is."""
-    place = elsewhere(target)
+    """Return why the target of this name is not timed here; "" where it is."""
+    place = _elsewhere(target)
     return f"not timed: it ran {place}, not on its own hardware" if place else ""
 
 
 def doubtful_times(target: str) -> str:
-    """Return why the times of a target here say nothing about it, for a search, which needs some; "" where they do."""
-    place = elsewhere(target)
+    """Return why times of the target of this name say nothing about it here, for a search, which needs some; "" where
+    they do.
+    """
+    place = _elsewhere(target)
     return f"timed {place}, not on its own hardware, so its times say nothing about that" if place else ""
 
 
-def _of_tensorrt() -> str:
-    return "" if has_tensorrt() else "in ONNX Runtime"
-
-
-def _of_executorch() -> str:
-    is_own = platform.system() in ("Linux", "Android") and platform.machine().lower().startswith(_SMALL)
-    return "" if is_own else "on a desktop"
-
-
-_PLACES: Mapping[str, Callable[[], str]] = {"tensorrt": _of_tensorrt, "executorch": _of_executorch}
+def _elsewhere(name: str) -> str:
+    return next((target.runs_elsewhere() for target in TARGETS if target.name == name), "")

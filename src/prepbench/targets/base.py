@@ -155,6 +155,12 @@ class Target(ABC):
             with logs_dropped_here(), warnings_ignored_here():
                 imported(name, self.settings_type.__name__, install, _OTHERWISE)
 
+    def runs_elsewhere(self) -> str:
+        """Return where it runs here instead of on its own hardware, e.g. ``"in ONNX Runtime"``; "" where it is its
+        own.
+        """
+        return ""
+
     def types_to_replace(self, program: torch.export.ExportedProgram) -> frozenset[torch.dtype]:
         """Return the floating types of this program that the target computes in float32."""
         return self.types_without_kernels

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import shutil
 import threading
 from collections.abc import Mapping, Sequence
@@ -105,6 +106,10 @@ def _refused(what: str, error: Exception, said: str = "") -> TargetError:
     )
 
 
+_SMALL = ("arm", "aarch64")
+"""The beginnings of the names of processors of phones and small computers."""
+
+
 class ExecuTorchTarget(Target):
     """CPU inference with ExecuTorch; XNNPACK computes the operators that it has kernels for."""
 
@@ -126,6 +131,10 @@ class ExecuTorchTarget(Target):
         block_sizes=False,
         constraints=(NO_TABLES, NO_TRANSPOSED, NO_RECURRENT),
     )
+
+    def runs_elsewhere(self) -> str:
+        is_small = platform.machine().lower().startswith(_SMALL)
+        return "" if is_small and platform.system() in ("Linux", "Android") else "on a desktop"
 
     def unsupported_nodes(self, program: torch.export.ExportedProgram) -> Sequence[torch.fx.Node]:
         self.check_available()

@@ -68,6 +68,9 @@ class TensorRtTarget(OnnxTarget):
         check_saved(folder / FILE)
         return _runtime(folder / FILE, None)
 
+    def runs_elsewhere(self) -> str:
+        return "" if has_tensorrt() else "in ONNX Runtime"
+
 
 def check_file(file: Path) -> None:
     """Raise ``TargetError`` unless the file is valid ONNX with the explicit quantization that TensorRT reads."""
