@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 import prepbench as pb
+from prepbench.adapt.fake_quantizers import WeightQuantizer
+from prepbench.quantize.weights import WeightScheme
 from prepbench.running.sqnr import sqnr
 from tests.adapt.models import MODELS, ConvNet, batches, loss, samples, shaped, trained
 
@@ -212,3 +214,32 @@ def test_a_trained_model_refuses_what_was_settled() -> None:
         pb.compile_model(prepared, deployment_settings=pb.OpenVinoDeployment())
     with pytest.raises(pb.PrepbenchError, match=r"nested differently|must be"):
         prepared(torch.zeros(2, 3))
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("per_channel", [True, False])
+def test_the_integers_of_a_compile_are_those_that_training_rounds_to(bits: int, per_channel: bool) -> None:
+    """The largest number of a row lies halfway between two integers, where the last bit of a division decides."""
+    torch.manual_seed(0)
+    settings = pb.QuantizationSettings(
+        weights_num_bits=bits, prefer_weights_only_quantization=True, per_channel=per_channel
+    )
+    quantizer = WeightQuantizer(WeightScheme.of(settings), axis=0).eval()
+    for _ in range(20):
+        weight = torch.randn(50, 9)
+        rows = quantizer.rows(weight)
+        zeros = rows.zero_point[:, None].float()
+        assert torch.equal(
+            (rows.integers.float() - zeros) * rows.scale[:, None], quantizer(weight).reshape(rows.integers.shape)
+        )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_norms_are_folded_to_the_last_bit_as_a_compile_folds_them(seed: int) -> None:
+    model = trained("conv")
+    prepared = prepared_of(model, "openvino", INT4)
+    torch.manual_seed(seed)
+    some_steps(prepared, model)
+    compiled = pb.compile_model(prepared)
+    with torch.no_grad():
+        assert sqnr(prepared(samples(model)[0]), compiled(samples(model)[0])) > 90

@@ -119,13 +119,7 @@ class WeightQuantizer(nn.Module):
                 self._clips.clear()
             self._calls += 1
         rows = rows_of(weight, self.axis, self.scheme)
-        scale, zero_point = self._qparams(rows, weight)
-        low, high = self.scheme.limits
-        if len(scale) == 1:
-            whole = (scale.reshape(()), zero_point.to(torch.int32).reshape(()))
-            found = torch.fake_quantize_per_tensor_affine(rows, *whole, low, high)
-        else:
-            found = torch.fake_quantize_per_channel_affine(rows, scale, zero_point.to(torch.int32), 0, low, high)
+        found = self._rounded(rows, *self._qparams(rows, weight))
         if rows.numel() == weight.numel() and (weight.ndim < 2 or self.axis == 0 or not self.scheme.per_channel):
             return found.reshape(weight.shape)
         return found.reshape(weight.movedim(self.axis, 0).shape).movedim(0, self.axis)
@@ -135,7 +129,17 @@ class WeightQuantizer(nn.Module):
         """Return the weight in integers, as :meth:`forward` rounds it."""
         rows = rows_of(weight.detach().float(), self.axis, self.scheme)
         scale, zero_point = self._qparams(rows, weight)
-        return QuantizedRows(integers(rows, scale, zero_point, self.scheme), scale, zero_point)
+        # torch multiplies by the reciprocal of the scale, which takes numbers halfway between two integers, such as the
+        # largest of a row, to another one than a division does
+        rounded = self._rounded(rows, scale, zero_point)
+        return QuantizedRows(integers(rounded, scale, zero_point, self.scheme), scale, zero_point)
+
+    def _rounded(self, rows: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor) -> torch.Tensor:
+        low, high = self.scheme.limits
+        if len(scale) == 1:
+            whole = (scale.reshape(()), zero_point.to(torch.int32).reshape(()))
+            return torch.fake_quantize_per_tensor_affine(rows, *whole, low, high)
+        return torch.fake_quantize_per_channel_affine(rows, scale, zero_point.to(torch.int32), 0, low, high)
 
     @torch.no_grad()
     def _qparams(self, rows: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

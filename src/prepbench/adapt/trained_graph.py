@@ -163,10 +163,18 @@ def _folded(graph: fx.GraphModule, weight: fx.Node, name: str, norm: fx.Node, la
     kind: Any = norm.target
     factor = graph.graph.call_function(norm_factor, (scale, variance, norm.args[NORMS[kind]]))
     axis = WEIGHTED[layer.target][2]
-    folded = graph.graph.call_function(scaled_weight, (weight, factor, axis))
+    folded = graph.graph.call_function(_scaled_exactly, (weight, factor, axis))
     rounded = graph.graph.call_module(_attribute(name), (folded,))
     inverse = graph.graph.call_function(torch.reciprocal, (factor,))
-    return graph.graph.call_function(scaled_weight, (rounded, inverse, axis))
+    return graph.graph.call_function(_scaled_exactly, (rounded, inverse, axis))
+
+
+def _scaled_exactly(weight: torch.Tensor, factor: torch.Tensor, axis: int) -> torch.Tensor:
+    """Return the weight times a factor for each output channel, to the last bit as a compile folds norms.
+
+    The largest number of a row lies halfway between two integers, so a bit decides which one it becomes.
+    """
+    return scaled_weight(weight.to(factor.dtype), factor, axis).to(weight.dtype)
 
 
 def use_gradients(graph: fx.GraphModule, in_integers: Collection[str] = ()) -> None:
@@ -207,7 +215,10 @@ def take_states(graph: fx.GraphModule, owner: nn.Module) -> tuple[fx.GraphModule
 
 
 def norm_factor(scale: torch.Tensor | None, variance: torch.Tensor, epsilon: float) -> torch.Tensor:
-    """Return the factor of each channel of a batch norm with these statistics; never 0, because it is a divisor."""
+    """Return the factor of each channel of a batch norm with these statistics, in float64 where the device has it;
+    never 0, because it is a divisor.
+    """
+    variance = variance if variance.device.type == "mps" else variance.double()
     factor = (variance + epsilon).rsqrt()
     factor = factor if scale is None else factor * scale
     return torch.where(factor.abs() < _SMALLEST, torch.full_like(factor, _SMALLEST), factor).detach()
