@@ -188,6 +188,23 @@ def test_blocks_of_several_threads_may_end_in_any_order(order: str, monkeypatch:
     assert sys.stdout is shown
 
 
+def test_blocks_that_always_overlap_do_not_pile_up() -> None:
+    sqrt = math.sqrt
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
+        last: tuple[ThreadPoolExecutor, ExitStack] | None = None
+        for number in range(2000):
+            thread, blocks = (one, other)[number % 2], ExitStack()
+            thread.submit(blocks.enter_context, patched_here(math, "sqrt", lambda x: sqrt(x) + 1)).result()
+            if last is not None:
+                last[0].submit(last[1].close).result()
+            last = thread, blocks
+        assert math.sqrt(4.0) == 2.0
+        assert last is not None
+        assert last[0].submit(math.sqrt, 4.0).result() == 3.0
+        last[0].submit(last[1].close).result()
+    assert math.sqrt is sqrt
+
+
 def test_other_threads_warn() -> None:
     before = list(warnings.filters)
     with warnings.catch_warnings(record=True) as seen:

@@ -122,8 +122,12 @@ def patched_here(owner: Any, name: str, function: Callable[..., Any]) -> Iterato
     """Run ``function`` for calls of ``owner.name`` from this thread during the block; other threads get the
     original. Such blocks of several threads may end in any order.
     """
-    layer = _Layer(owner, name)
-    with layer.set(only_here(getattr(owner, name), function, lambda: layer.is_over)):
+    layer, here, ident = _Layer(owner, name), threading.get_ident(), threading.get_ident
+
+    def dispatch(*args: Any, **kwargs: Any) -> Any:
+        return (function if ident() == here and not layer.is_over else layer.below)(*args, **kwargs)
+
+    with layer.set(functools.update_wrapper(dispatch, function)):
         yield
 
 
@@ -131,13 +135,15 @@ def patched_here(owner: Any, name: str, function: Callable[..., Any]) -> Iterato
 class _Layer:
     """One of the values that several threads put in the place of the same attribute.
 
-    The one that ends first may lie below others. It lets calls through from then on, and goes when those above it have
-    gone: putting back what was there before it would undo theirs, and theirs would bring it back.
+    The one that ends first may lie below others. Putting back what was there before it would undo theirs, and theirs
+    would bring it back. So the one above it is tied to what lies below it.
     """
 
     owner: Any
     name: str
     value: Any = None
+    below: Any = None
+    """What calls of other threads go to, and all calls once it is over."""
     before: Any = _ABSENT
     is_over: bool = False
 
@@ -148,7 +154,7 @@ class _Layer:
         with undoing() as undo:
             undo.add(self._end)
             with _together_lock:
-                self.before = vars(self.owner).get(self.name, _ABSENT)
+                self.below, self.before = getattr(self.owner, self.name), vars(self.owner).get(self.name, _ABSENT)
                 _layers.setdefault((id(self.owner), self.name), []).append(self)
                 setattr(self.owner, self.name, value)
             yield
@@ -158,10 +164,14 @@ class _Layer:
         place = id(self.owner), self.name
         with _together_lock:
             layers = _layers.get(place, [])
-            while layers and layers[-1].is_over:
-                if vars(self.owner).get(self.name) is layers[-1].value:
-                    _put_back(self.owner, self.name, layers[-1].before)
-                layers.pop()
+            if self not in layers:
+                return
+            above = layers[layers.index(self) + 1 :]
+            if above:
+                above[0].below, above[0].before = self.below, self.before
+            elif vars(self.owner).get(self.name) is self.value:
+                _put_back(self.owner, self.name, self.before)
+            layers.remove(self)
             if not layers:
                 _layers.pop(place, None)
 
@@ -194,14 +204,12 @@ def _put_back(owner: Any, name: str, before: Any) -> None:
         delattr(owner, name)
 
 
-def only_here(
-    original: Callable[..., Any], function: Callable[..., Any], is_over: Callable[[], bool] = lambda: False
-) -> Callable[..., Any]:
-    """Return a function that runs ``function`` in the current thread until ``is_over``, and ``original`` else."""
+def only_here(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that runs ``function`` in the current thread, and ``original`` in all others."""
     here, ident = threading.get_ident(), threading.get_ident
 
     def dispatch(*args: Any, **kwargs: Any) -> Any:
-        return (function if ident() == here and not is_over() else original)(*args, **kwargs)
+        return (function if ident() == here else original)(*args, **kwargs)
 
     return functools.update_wrapper(dispatch, function)
 
@@ -232,12 +240,12 @@ def _calling(name: str) -> types.CodeType:
 class _Stream:
     """Redirects one thread's writes to a stream of its own; other threads' writes are not affected."""
 
-    def __init__(self, original: Any, own: Any, is_over: Callable[[], bool]) -> None:
-        self._original, self._own, self._here, self._is_over = original, own, threading.get_ident(), is_over
+    def __init__(self, own: Any, layer: _Layer) -> None:
+        self._own, self._layer, self._here = own, layer, threading.get_ident()
 
     def __getattr__(self, name: str) -> Any:
-        is_own = threading.get_ident() == self._here and not self._is_over()
-        return getattr(self._own if is_own else self._original, name)
+        is_own = threading.get_ident() == self._here and not self._layer.is_over
+        return getattr(self._own if is_own else self._layer.below, name)
 
 
 @contextmanager
@@ -248,9 +256,8 @@ def output_here(output: Any, errors: Any = None) -> Iterator[None]:
     """
     errors = output if errors is None else errors
     out, error = _Layer(sys, "stdout"), _Layer(sys, "stderr")
-    with out.set(_Stream(sys.stdout, output, lambda: out.is_over)):
-        with error.set(_Stream(sys.stderr, errors, lambda: error.is_over)):
-            yield
+    with out.set(_Stream(output, out)), error.set(_Stream(errors, error)):
+        yield
 
 
 class _Here:
