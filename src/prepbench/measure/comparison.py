@@ -160,7 +160,11 @@ class Comparison:
         return speed_ups(self.rows, [row.name for row in self.rows])
 
     def speed_up(self, name: str) -> SpeedUp | None:
-        """Return how many times faster the candidate called ``name`` is; see :attr:`speed_ups`."""
+        """Return how many times faster a candidate is; see :attr:`speed_ups`.
+
+        Args:
+            name: of the candidate.
+        """
         return self.speed_ups[self.rows.index(self[name])]
 
     @property
