@@ -164,6 +164,9 @@ class Comparison:
 
         Args:
             name: of the candidate.
+
+        Returns:
+            The ratio with its interval and its baseline; None where there is nothing to compare with.
         """
         return self.speed_ups[self.rows.index(self[name])]
 
