@@ -458,6 +458,26 @@ def test_sizes_up_to_the_next_trial_that_is_right_are_refused_with_a_wrong_one()
     assert taken >= {1, 8, 13, 14}
 
 
+class InFour(torch.nn.Module):
+    """Keeps every other column of what falls into four pieces; no rows do not."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x[:, 1:]
+        return x[:, ::2] if len(x.chunk(4)) == 4 else x * 2
+
+
+def test_a_larger_call_that_a_condition_refuses_says_nothing_about_the_small_one() -> None:
+    model = InFour()
+    samples = [torch.randn(5, 6), torch.randn(3, 1)]
+    compiled = pb.compile_model(model, tracing_inputs=samples, deployment_settings=pb.EagerDeployment())
+    for shape in itertools.product((0, 1, 2, 3, 5, 6), (0, 1, 4, 6)):
+        x = torch.randn(*shape)
+        with contextlib.suppress(ConditionError):
+            found = compiled(x)
+            assert found.shape == model(x).shape
+            assert torch.equal(found, model(x))
+
+
 class Emptied(torch.nn.Module):
     """Without columns, only the number of rows tells a roll from a choice."""
 

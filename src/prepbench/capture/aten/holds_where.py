@@ -130,10 +130,13 @@ class HoldsWhere:
                 same = (condition.places, condition.source)
                 kept = [one for one in kept if (one.places, one.source) != same] + [condition]
         for trial, is_equal in open_ones:
-            if is_equal or not trial.is_reason or breaks_any(trial, kept):
+            if is_equal or breaks_any(trial, kept):
                 continue
-            # e.g. sizes beyond what a target is made for
+            wrong_at = trial.wrong_at
             if trial.equal and are_right and (larger := trial.larger()) and not are_right([larger[0]]):
+                wrong_at = larger[1]  # e.g. sizes beyond what a target is made for
+            # where a condition refuses the larger call, that says nothing about the small one
+            if wrong_at is not None and not any(breaks(wrong_at, one) for one in kept):
                 continue
             if trial.refused:
                 kept.append(trial.refused)
@@ -185,7 +188,9 @@ def call_that_is_wrong_at_one(
     of = functools.partial(sizes_by_place, model, paths_of(program, model))
     calls = MadeCalls(model, samples, axes, (), of, _places_of(model, samples[0]))
     judge = Judge(program, model, noted, check_guards=True)
-    wrong = (trial.sample for trial in judge.judged(calls.at_ones_of_samples()) if trial.is_reason and not trial.equal)
+    wrong = (
+        trial.sample for trial in judge.judged(calls.at_ones_of_samples()) if trial.wrong_at is None and not trial.equal
+    )
     return next(wrong, None)
 
 

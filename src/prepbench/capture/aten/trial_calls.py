@@ -58,7 +58,7 @@ class Trial:
             that the size of ``made`` is another.
         larger: makes the same call with 2 in the place of a size of 0 or 1: where that is wrong, too, the small size
             is not the reason. None where it cannot be made.
-        is_reason: whether a wrong result may be due to the small size.
+        wrong_at: the sizes of the larger call where that is wrong, too; else None.
     """
 
     sample: Sample
@@ -67,7 +67,7 @@ class Trial:
     made: tuple[Place, str, int] | None = None
     refused: SizeCondition | None = None
     larger: Callable[[], tuple[Sample, Sizes] | None] = _no_call
-    is_reason: bool = True
+    wrong_at: Sizes | None = None
 
 
 def breaks_any(trial: Trial, conditions: Iterable[SizeCondition]) -> bool:
@@ -523,8 +523,8 @@ class Judge:
             # else the reason is what else the call changes: far sizes may mean what no real call has, such as a cache
             # that counts fewer tokens than it holds
             larger = None if equal else trial.larger()
-            is_reason = larger is None or self.is_right(larger[0]) is not False
-            found.append(replace(trial, sample=sample, equal=equal, is_reason=is_reason))
+            wrong_at = larger[1] if larger is not None and self.is_right(larger[0]) is False else None
+            found.append(replace(trial, sample=sample, equal=equal, wrong_at=wrong_at))
         return found
 
     def is_right(self, sample: Sample) -> bool | None:
