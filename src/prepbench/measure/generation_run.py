@@ -30,8 +30,15 @@ from prepbench.measure.generation import (
     needs_first_step,
 )
 from prepbench.measure.kept_samples import kept_prompts
-from prepbench.measure.latency import NOT_TIMED, OWN_PROCESS, THIS_PROCESS, interval, percentile, started_workers
-from prepbench.measure.own_hardware import not_timed
+from prepbench.measure.latency import (
+    NOT_TIMED,
+    OWN_PROCESS,
+    THIS_PROCESS,
+    interval,
+    not_timed,
+    percentile,
+    started_workers,
+)
 from prepbench.measure.process import OtherPrograms, Steps, WorkerProcess, busy_share
 from prepbench.measure.scores import Candidate, eval_mode
 from prepbench.measure.transfer import inputs_of, save_sample

@@ -28,6 +28,7 @@ from prepbench.measure.process import KeptWorkers, OtherPrograms, Steps, WorkerP
 from prepbench.measure.transfer import inputs_of, save_leaves, save_sample
 from prepbench.measure.worker import timed_calls
 from prepbench.running.unchanged import own_copy
+from prepbench.targets.registry import TARGETS
 
 OWN_PROCESS = "own process"
 THIS_PROCESS = "this process"
@@ -312,3 +313,24 @@ def percentile(values: tuple[float, ...], percent: int) -> float | None:
     if len(values) < 2:
         return values[0] if values else None
     return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
+# Where a target runs on other hardware than its own, its times say nothing about it.
+
+
+def not_timed(target: str) -> str:
+    """Return why the target of this name is not timed here; "" where it is."""
+    place = _elsewhere(target)
+    return f"not timed: it ran {place}, not on its own hardware" if place else ""
+
+
+def doubtful_times(target: str) -> str:
+    """Return why times of the target of this name say nothing about it here, for a search, which needs some; "" where
+    they do.
+    """
+    place = _elsewhere(target)
+    return f"timed {place}, not on its own hardware, so its times say nothing about that" if place else ""
+
+
+def _elsewhere(name: str) -> str:
+    return next((target.runs_elsewhere() for target in TARGETS if target.name == name), "")

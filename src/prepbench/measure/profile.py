@@ -20,7 +20,7 @@ from prepbench.compile.compiled import CompiledModel, program_of, runtime_and_ca
 from prepbench.errors import TargetError, UnknownNameError
 from prepbench.inputs import Sample, normalize_samples
 from prepbench.internal_errors import tells_internal_errors
-from prepbench.measure.own_hardware import doubtful_times
+from prepbench.measure.latency import doubtful_times
 from prepbench.measure.scores import eval_mode
 from prepbench.running.check_inputs import checked_samples, twin_with_own_writes
 from prepbench.targets import target_named

@@ -19,9 +19,8 @@ from prepbench.measure.comparison import Comparison as Comparison
 from prepbench.measure.comparison import with_references
 from prepbench.measure.generation import Generation
 from prepbench.measure.language_metrics import totals_of
-from prepbench.measure.latency import NOT_TIMED, Latency, interval, measure_latency, percentile
+from prepbench.measure.latency import NOT_TIMED, Latency, interval, measure_latency, not_timed, percentile
 from prepbench.measure.metrics import Metric
-from prepbench.measure.own_hardware import not_timed
 from prepbench.measure.process import busy_share
 from prepbench.measure.scores import Candidate, Scores, eval_mode, takes_targets
 from prepbench.progress_bar import shows_progress

@@ -26,8 +26,8 @@ from prepbench.compile.simulation import Simulation, scored_on
 from prepbench.errors import InputError, SettingsError
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
+from prepbench.measure.latency import doubtful_times
 from prepbench.measure.metrics import Metric
-from prepbench.measure.own_hardware import doubtful_times
 from prepbench.measure.process import KeptWorkers, load_warning
 from prepbench.objects.digest import function_digest
 from prepbench.progress_bar import shows_progress
