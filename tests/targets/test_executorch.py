@@ -136,6 +136,10 @@ def test_nothing_of_a_convolutional_net_is_left_to_portable_kernels(int8: pb.Com
     assert kernels(int8, tmp_path) == {"aten::mean"}
 
 
+def test_stored_bits_count_constants_and_not_the_code_around(int8: pb.CompiledModel) -> None:
+    assert 8 < int8.report.bits_per_weight < 8 * int8.size_bytes / sum(p.numel() for p in Residual().parameters())
+
+
 @pytest.mark.parametrize("settings", [{"weights_num_bits": 8}, {"prefer_weights_only_quantization": True}])
 def test_the_layers_of_a_transformer_run_in_int8(settings: Any, tmp_path: Path) -> None:
     net = Attention()

@@ -63,6 +63,12 @@ def test_int8_kernels_do_the_work(compiled: pb.CompiledModel, tmp_path: Path) ->
     assert calls_of(compiled, tmp_path, "qconv_pointwise", "qlinear_pointwise") == [1, 1]
 
 
+def test_stored_bits_count_constants_and_not_the_code_around(compiled: pb.CompiledModel) -> None:
+    assert (
+        8 < compiled.report.bits_per_weight < 8 * compiled.size_bytes / sum(p.numel() for p in small_net().parameters())
+    )
+
+
 def test_a_fresh_process_computes_the_same(compiled: pb.CompiledModel, in_fresh_process: Callable[..., Any]) -> None:
     x = noise(5, 3, 8, 8)
     torch.testing.assert_close(in_fresh_process(compiled, x), compiled(x))

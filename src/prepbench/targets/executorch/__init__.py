@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import shutil
 import threading
 from collections.abc import Mapping, Sequence
@@ -68,6 +69,12 @@ class ExecuTorch(Runtime):
         shutil.copy(self._file, folder / FILE)
         (folder / LAYERS).write_text(self._layers.text())
 
+    def stored_bits(self) -> Mapping[str, int]:
+        """Return the bits of the file's segments together: XNNPACK packs constants without their names."""
+        with self._file.open("rb") as file:
+            found = _HEADER.match(file.read(_HEADER_BYTES))
+        return {} if found is None else {"segments": 8 * int.from_bytes(found["size"], "little")}
+
     def kernel_times(self, calls: Sequence[Sequence[Any]], rounds: int) -> KernelTimes:
         inputs = [list(map(in_order, leaves)) for leaves in calls]
         for each in inputs:
@@ -105,6 +112,11 @@ def _refused(what: str, error: Exception, said: str = "") -> TargetError:
         "(leaf_modules=)."
     )
 
+
+# of a program whose constants and delegated parts stand behind it: magic, length, size of the program, start and size
+# of the segments (``extended_header.h`` of ExecuTorch 1.0)
+_HEADER_BYTES = 40
+_HEADER = re.compile(rb".{8}eh00.{4}.{8}.{8}(?P<size>.{8})", re.DOTALL)
 
 _SMALL = ("arm", "aarch64")
 """The beginnings of the names of processors of phones and small computers."""

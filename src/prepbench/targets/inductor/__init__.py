@@ -59,6 +59,9 @@ class AheadOfTime(Runtime):
     def save(self, folder: Path) -> None:
         shutil.copy(self._file, folder / FILE)
 
+    def stored_bits(self) -> Mapping[str, int]:
+        return self._package.stored_bits
+
 
 class JustInTime(Runtime):
     """``torch.compile`` of a program with leaves, which call back into the Python of this process."""

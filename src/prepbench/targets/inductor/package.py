@@ -30,6 +30,9 @@ class Package:
     Args:
         file: the output of ``aoti_compile_and_package``.
 
+    Attributes:
+        stored_bits: of each constant, as the library has them; those that Inductor packed have names of its own.
+
     Raises:
         ArtifactError: the file does not hold one library.
     """
@@ -41,6 +44,7 @@ class Package:
         self._runner = load_library(library)
         constants: dict[str, torch.Tensor] = self._runner.extract_constants_map(False)
         is_off = any(value.data_ptr() % _LINE for value in constants.values() if not value.is_mkldnn and value.numel())
+        self.stored_bits = {name: 8 * value.numel() * value.dtype.itemsize for name, value in constants.items()}
         # the runner points to these and does not own them
         self._weights = {name: value.clone() for name, value in constants.items() if value.is_mkldnn and is_off}
         if self._weights:
