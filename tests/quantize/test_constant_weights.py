@@ -13,6 +13,7 @@ import prepbench as pb
 from prepbench.inputs import normalize_samples
 from prepbench.quantize import Account, Observed, Placement, calibrate, convert, insert_observers
 from prepbench.quantize.report import BY_RULE, FLOAT, NOT_REACHED, QUANTIZED, TensorReport
+from prepbench.running.sqnr import sqnr
 from prepbench.settings import LayerQuantizationSettings, QuantizationSettings, explain_settings
 
 WEIGHTS_ONLY = QuantizationSettings(prefer_weights_only_quantization=True)
@@ -250,14 +251,43 @@ def test_what_is_not_quantized_says_why() -> None:
     assert rows["unused.weight"].reason == "nothing reads it on the tracing inputs"
 
 
+class Picked(nn.Module):
+    """Experts as one tensor, of which each row has one, chosen by a number; negative numbers count from the end."""
+
+    def __init__(self, pick: Any, multiply: Any, *shape: int) -> None:
+        super().__init__()
+        self.router, self.experts = nn.Linear(8, 3), nn.Parameter(torch.randn(3, *shape))
+        self.pick, self.multiply = pick, multiply
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        chosen: torch.Tensor = self.multiply(x, self.pick(self.experts, self.router(x).argmax(1)))
+        return chosen
+
+
+PICKED = [torch.randn(n, 8, generator=torch.Generator().manual_seed(n)) for n in (4, 6)]
+
+
+def compiled_picked(model: nn.Module, target: pb.DeploymentSettings, **settings: Any) -> Any:
+    return pb.compile_model(
+        model.eval(),
+        tracing_inputs=PICKED,
+        calibration_inputs=PICKED,
+        deployment_settings=target,
+        quantization_settings=QuantizationSettings(**settings),
+        layer_quantization_settings={"router": LayerQuantizationSettings(skip_quantization=True)},
+        is_model_pretrained=False,
+    )
+
+
 @pytest.mark.parametrize(
     "pick",
     [
         lambda w, chosen: w[chosen],
+        lambda w, chosen: w[chosen - 3],
         lambda w, chosen: w.index_select(0, chosen),
-        lambda w, chosen: torch.gather(w, 0, chosen[:, None, None].expand(-1, *w.shape[1:])),
+        lambda w, chosen: torch.stack([w, -w])[0][chosen.int()],
     ],
-    ids=["index", "index_select", "gather"],
+    ids=["index", "from the end", "index_select", "computed"],
 )
 @pytest.mark.parametrize(
     "multiply",
@@ -268,25 +298,53 @@ def test_what_is_not_quantized_says_why() -> None:
     ],
     ids=["bmm", "einsum", "matmul"],
 )
-def test_experts_picked_by_numbers_have_a_row_with_the_reason(pick: Any, multiply: Any) -> None:
-    class Picked(nn.Module):
+def test_experts_picked_by_numbers_have_scales_for_their_rows(pick: Any, multiply: Any) -> None:
+    torch.manual_seed(0)
+    model = Picked(pick, multiply, 8, 8)
+    compiled = compiled_picked(model, pb.EagerDeployment())
+    row = next(row for row in compiled.report.layers if row.fqn == "experts")
+    assert (row.summary, row.reason) == (
+        "int8 weights",
+        "weights only: no kernel multiplies integers by matrices that an index selects",
+    )
+    assert next(row for row in compiled.report.tensors if row.fqn == "experts").outcome == QUANTIZED
+    for x in (*PICKED, torch.randn(9, 8)):
+        assert sqnr(model(x), compiled(x)) > 30
+
+
+@pytest.mark.parametrize("target", [pb.OnnxRuntimeDeployment(), pb.OpenVinoDeployment()])
+def test_picked_experts_of_several_axes_are_stored_in_four_bits(target: pb.DeploymentSettings) -> None:
+    torch.manual_seed(0)
+    model = Picked(lambda w, i: w[i], lambda x, w: torch.einsum("ti,thio->tho", x, w), 2, 8, 32)
+    compiled = compiled_picked(model, target, weights_num_bits=4)
+    row = next(row for row in compiled.report.layers if row.fqn == "experts")
+    assert (row.weights_bits, row.stored_bits) == (4, 4)
+    for x in (*PICKED, torch.randn(9, 8)):
+        assert sqnr(model(x), compiled(x)) > 12
+
+
+def test_experts_picked_in_other_ways_have_a_row_with_the_reason() -> None:
+    model = Picked(
+        lambda w, chosen: torch.gather(w, 0, chosen[:, None, None].expand(-1, *w.shape[1:])),
+        lambda x, w: torch.bmm(x[:, None], w)[:, 0],
+        8, 8,
+    )  # fmt: skip
+    _, rows = observe(model, PICKED[0], QuantizationSettings())
+    assert (rows["experts"].outcome, rows["experts"].reason) == (FLOAT, "no integer form of aten.gather with it")
+
+
+def test_tables_that_are_looked_up_in_say_how_they_are_quantized() -> None:
+    class Words(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.router, self.experts = nn.Linear(8, 3), nn.Parameter(torch.randn(3, 8, 8))
+            self.words, self.head = nn.Embedding(50, 8), nn.Linear(8, 4)
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return multiply(x, pick(self.experts, self.router(x).argmax(1)))
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            scores: torch.Tensor = self.head(self.words(ids))
+            return scores
 
-    torch.manual_seed(0)
-    samples = [torch.randn(n, 8) for n in (4, 6)]
-    report = pb.compile_model(
-        Picked().eval(),
-        tracing_inputs=samples,
-        calibration_inputs=samples,
-        deployment_settings=pb.EagerDeployment(),
-        quantization_settings=QuantizationSettings(),
-        is_model_pretrained=False,
-    ).report
-    row = next(row for row in report.tensors if row.fqn == "experts")
-    assert row.outcome == "float"
-    assert row.reason.startswith("no integer form of aten.")
+    model = Words().eval()
+    _, rows = observe(model, torch.randint(0, 50, (2, 3)), QuantizationSettings())
+    assert rows["words.weight"].reason == (
+        "tables that are looked up in are quantized only where weights alone are, by the settings or by a rule"
+    )

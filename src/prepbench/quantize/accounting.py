@@ -11,7 +11,7 @@ import torch
 from torch import fx, nn
 
 from prepbench.document.model import Failure
-from prepbench.quantize.layer_nodes import parameter_of, sources_of
+from prepbench.quantize.layer_nodes import LOOKUPS, parameter_of, sources_of
 from prepbench.quantize.plan import Plan
 from prepbench.quantize.report import BY_RULE, FLOAT, NOT_REACHED, QUANTIZED, LayerReport, TensorReport
 from prepbench.quantize.statistics import written_nodes
@@ -169,6 +169,10 @@ class Account:
             return FLOAT, self._rows[fqn].reason
         if tensor.kind == "constant":
             return FLOAT, "neither a parameter nor a buffer; register_buffer would make it a weight"
+        if {reader.target for reader in readers} <= LOOKUPS.keys():
+            return FLOAT, (
+                "tables that are looked up in are quantized only where weights alone are, by the settings or by a rule"
+            )
         operators = list(dict.fromkeys(str(reader.target).removesuffix(".default") for reader in readers))
         return FLOAT, f"no integer form of {', '.join(operators[:_SHOWN])} with it"
 

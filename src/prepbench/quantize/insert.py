@@ -28,7 +28,15 @@ from prepbench.quantize.algorithms import (
     settings_of_scales,
     smooth,
 )
-from prepbench.quantize.layer_nodes import LOOKUPS, SOURCES, WEIGHTED, layer_nodes, parameter_of, sources_of
+from prepbench.quantize.layer_nodes import (
+    LOOKUPS,
+    SELECTS_MATRICES,
+    SOURCES,
+    WEIGHTED,
+    layer_nodes,
+    parameter_of,
+    sources_of,
+)
 from prepbench.quantize.layer_reports import LayerReporter
 from prepbench.quantize.observed import Observed
 from prepbench.quantize.placement import Placement
@@ -149,6 +157,7 @@ _TRANSPOSES = frozenset(
 )
 _PRODUCTS = frozenset([aten.matmul.default, aten.mm.default])
 _STACKED = frozenset([aten.matmul.default, aten.bmm.default])
+_SELECTIONS = frozenset([aten.index.Tensor, aten.index_select.default])
 # matrices of one product that become layers of their own
 _MOST_STACKED = 256
 
@@ -157,9 +166,10 @@ _MOST_STACKED = 256
 def make_weights_plain(graph: fx.GraphModule) -> None:
     """Make layers read their weights from attributes, in place; the graph's results stay the same.
 
-    Three things are rewritten. A weight that is computed from constants alone (normalised weights, the product of
+    Four things are rewritten. A weight that is computed from constants alone (normalised weights, the product of
     two, one of a stack) is computed now, once. A product with a transposed matrix becomes ``aten.linear``, without a
     copy of the matrix. A product of stacks, one matrix for each entry of a batch, becomes one layer for each matrix.
+    Matrices that a tensor selects from a stack, as mixtures of experts do, become the rows of a table.
 
     Args:
         graph: of a program; its parameters may be shared with the user's model and stay as they are.
@@ -170,6 +180,9 @@ def make_weights_plain(graph: fx.GraphModule) -> None:
             continue
         if node.target is aten.einsum.default:
             _as_product(graph.graph, node, folded)
+            continue
+        if node.target in _SELECTIONS:
+            _as_lookup(graph.graph, node, folded)
             continue
         if node.target in _STACKED:
             _unstack(graph, node, folded)
@@ -356,6 +369,39 @@ def _unstack(graph: fx.GraphModule, node: fx.Node, folded: _Folded) -> None:
     stacked = steps.add(aten.stack.default, parts)
     node.replace_all_uses_with(stacked)
     graph.graph.erase_node(node)
+
+
+def _as_lookup(graph: fx.Graph, node: fx.Node, folded: _Folded) -> None:
+    """Rewrite the selection of matrices from a stack as an embedding of their rows, so that each row has its scale.
+
+    A selection of vectors is left alone: it is small, and an embedding where it is not.
+    """
+    args: tuple[Any, ...] = node.args
+    if node.target is aten.index.Tensor:
+        stack, index = args[0], args[1][0] if len(args[1]) == 1 else None
+    else:
+        stack, index = args[0], args[2] if args[1] == 0 else None
+    if not folded.is_constant(stack) or not isinstance(index, fx.Node) or folded.is_constant(index):
+        return
+    matrices, places = stack.meta["val"], index.meta["val"]
+    if not matrices.is_floating_point() or matrices.ndim < 3 or places.dtype not in (torch.int32, torch.int64):
+        return
+    count, *sizes, columns = matrices.shape
+    rows = math.prod(sizes)
+    steps = _Steps(graph, node)
+    # an embedding takes no negative indices
+    place = steps.add(
+        aten.where.self, steps.add(aten.lt.Scalar, index, 0), steps.add(aten.add.Tensor, index, count), index
+    )
+    first = steps.add(aten.unsqueeze.default, steps.add(aten.mul.Tensor, place, rows), -1)
+    row = steps.add(aten.add.Tensor, first, steps.add(aten.arange.default, rows))
+    table = steps.add(aten.reshape.default, stack, [count * rows, columns])
+    found = steps.add(aten.embedding.default, table, row)
+    found.meta[SELECTS_MATRICES] = True
+    if len(sizes) > 1:
+        found = steps.add(aten.unflatten.int, found, -2, sizes)
+    node.replace_all_uses_with(found)
+    graph.erase_node(node)
 
 
 # Layers that stay in float because of what comes before them.

@@ -40,6 +40,9 @@ _OPERANDS = {**WEIGHTED, **LOOKUPS}
 SOURCES = "prepbench_sources"
 """In the meta of a ``get_attr`` node: the names that :func:`sources_of` gives."""
 
+SELECTS_MATRICES = "prepbench_selects_matrices"
+"""In the meta of a lookup: its rows are those of matrices that something multiplies by."""
+
 ACTIVATIONS = frozenset(
     getattr(aten, name).default for name in ("relu", "relu_", "relu6", "relu6_", "hardtanh", "hardtanh_")
 )
@@ -87,6 +90,11 @@ class LayerNode:
     @property
     def is_lookup(self) -> bool:
         return self.node.target in LOOKUPS
+
+    @property
+    def selects_matrices(self) -> bool:
+        """Whether it looks up the rows of matrices that something multiplies by, such as those of some experts."""
+        return self.node.meta.get(SELECTS_MATRICES, False) is True
 
     @property
     def groups(self) -> int:

@@ -201,6 +201,9 @@ class _Counting(Measuring):
             operands, _ = self.fetch_args_kwargs_from_env(n)
             places = operands[layer.input_index] if layer.is_transposed else right
             each = sum(weight.numel() for weight in layer.weight_operands(operands))
-            work = 0 if layer.is_lookup else places.numel() // max(1, places.shape[layer.channels]) * each
+            if layer.is_lookup:  # each number of a selected matrix is multiplied at least once
+                work = right.numel() if layer.selects_matrices else 0
+            else:
+                work = places.numel() // max(1, places.shape[layer.channels]) * each
             self._result.multiplications[n.name] = self._result.multiplications.get(n.name, 0) + work
         return output

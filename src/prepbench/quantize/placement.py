@@ -61,7 +61,7 @@ class Constraint:
             alone.
 
     Example:
-        >>> Constraint(lambda call: call.layer.is_lookup, "this target looks embeddings up in float")
+        >>> Constraint(lambda call: call.layer.is_lookup, "this target looks rows of tables up in float")
     """
 
     matches: Callable[[LayerCall], bool]
@@ -84,7 +84,12 @@ RECURRENT_IN_FLOAT = "this target has no integer kernel for this recurrent layer
 # what graphs in integers have no form of, for any target
 _EVERYWHERE = (
     Constraint(
-        lambda call: call.layer.is_lookup and not call.is_weights_only,
+        lambda call: call.layer.selects_matrices,
+        "no kernel multiplies integers by matrices that an index selects",
+        of_activations=True,
+    ),
+    Constraint(
+        lambda call: call.layer.is_lookup and not call.layer.selects_matrices and not call.is_weights_only,
         "a table that is looked up in is quantized only where weights alone are",
     ),
     Constraint(

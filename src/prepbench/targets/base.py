@@ -234,7 +234,7 @@ def _described(leaf: Failure) -> str:
 
 
 # what several targets lack
-NO_TABLES = Constraint(lambda call: call.layer.is_lookup, "this target looks embeddings up in float")
+NO_TABLES = Constraint(lambda call: call.layer.is_lookup, "this target looks rows of tables up in float")
 NO_TRANSPOSED = Constraint(
     lambda call: call.layer.is_transposed, "no int8 form of transposed convolutions for this target"
 )
