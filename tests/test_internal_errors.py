@@ -14,7 +14,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench import internal_errors
-from prepbench.bench.captures import error_card
+from prepbench.bench.cards import error_card
 from prepbench.command_line import info
 from prepbench.command_line.main import main
 from prepbench.errors import CaptureError, InputError, InternalError, TorchVersionError

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 
 import prepbench as pb
-from prepbench.bench.captures import LEAF_LABEL, error_card, size_words, slower_because
+from prepbench.bench.cards import LEAF_LABEL, Card, error_card, size_words, slower_because
 from prepbench.errors import SettingsError, TargetError
 from prepbench.results.speed_up import SpeedUp
+from prepbench.widgets.bench import BenchControls
 
 
 def test_an_error_names_the_checkbox_in_place_of_the_argument() -> None:
@@ -17,8 +20,8 @@ def test_an_error_names_the_checkbox_in_place_of_the_argument() -> None:
     assert card.text == "ExecuTorch does not support: sort"
     assert LEAF_LABEL in card.details
     assert "fullgraph" not in card.details
-    assert card.can_be_leaf
-    assert not error_card(error, leaf_wrap=True).can_be_leaf
+    assert [button.action for button in card.buttons] == ["keep_in_pytorch"]
+    assert error_card(error, leaf_wrap=True).buttons == ()
 
 
 def test_where_the_model_itself_fails_its_lines_can_be_a_leaf() -> None:
@@ -41,7 +44,7 @@ def test_where_the_model_itself_fails_its_lines_can_be_a_leaf() -> None:
     card = error_card(caught.value, leaf_wrap=False)
     assert card.text == "The model itself cannot be captured: data-dependent branch"
     assert card.troubles[0].code == "while x.norm() > 1:"
-    assert card.can_be_leaf
+    assert card.buttons[0].label == "Run it in PyTorch and compile"
     bench.set_leaf_wrap(True)
     (leaf,) = bench.compile().report.leaves
     assert leaf.startswith("lines ")
@@ -52,6 +55,60 @@ def test_a_long_error_has_a_short_title_and_all_of_it_folded() -> None:
     assert len(card.text) < 200
     assert card.details == "x" * 1000
     assert error_card(KeyError("name"), leaf_wrap=False).text == "KeyError: 'name'"
+
+
+def ends(bench: pb.Bench) -> Card:
+    """The card of a run in the background."""
+    job = bench.start()
+    with contextlib.suppress(pb.PrepbenchError):
+        job.result(timeout=300)
+    return bench.status.message
+
+
+def test_a_run_ends_in_a_card_with_its_numbers() -> None:
+    bench = pb.Bench(torch.nn.Linear(4, 4).eval(), calibration_inputs=[torch.randn(2, 4), torch.randn(3, 4)])
+    bench.set_targets([pb.EagerDeployment(), pb.OnnxRuntimeDeployment()])
+    card = ends(bench)
+    assert (card.kind, card.about, card.text) == ("info", "compile", "2 runs are ready.")
+    assert [outcome.name for outcome in card.outcomes] == [run.name for run in bench.runs]
+    for outcome in card.outcomes:
+        assert [fact.label for fact in outcome.facts] == ["SQNR", "Size"], "nothing is timed here"
+    assert [button.action for button in card.buttons] == ["results", "export", "code"]
+
+
+def test_a_fixed_batch_that_the_data_breaks_is_made_dynamic_by_a_button() -> None:
+    data = [torch.randn(8, 4) for _ in range(2)]
+    bench = pb.Bench(torch.nn.Linear(4, 4).eval(), calibration_inputs=[torch.randn(2, 4)], data=data)
+    card = ends(bench)
+    (button,) = card.buttons
+    assert (button.label, button.action) == ("Make the batch dynamic and compile", "make_dynamic")
+    controls = BenchControls(bench)
+    controls._handle_custom_msg({"action": "repair", "how": button.action, "value": button.value}, [])
+    assert bench.job is not None
+    bench.job.result(timeout=300)
+    assert bench.state.axes.axes[0].dynamic
+    assert bench.status.message.text == f"{bench.runs[-1].name} is ready."
+
+
+def test_what_one_target_lacks_another_is_offered_for() -> None:
+    card = error_card(TargetError("No kernel."), leaf_wrap=True, about="compile", others=["OpenVINO", "Inductor"])
+    assert [(button.label, button.value) for button in card.buttons] == [("Use OpenVINO", "OpenVINO")]
+    assert error_card(SettingsError("No."), leaf_wrap=True, about="compile", others=["OpenVINO"]).buttons == ()
+
+
+def test_what_succeeded_beside_a_failure_has_its_numbers_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lower(*args: object, **given: object) -> None:
+        raise TargetError("It has no kernel for this.")
+
+    monkeypatch.setattr("prepbench.targets.onnxruntime.OnnxRuntimeTarget.lower", lower)
+    bench = pb.Bench(torch.nn.Linear(4, 4).eval(), calibration_inputs=[torch.randn(2, 4), torch.randn(3, 4)])
+    bench.set_targets([pb.OnnxRuntimeDeployment(), pb.EagerDeployment()])
+    card = ends(bench)
+    assert card.kind == "error"
+    (outcome,) = card.outcomes
+    assert "eager" in outcome.name
+    assert card.buttons[0].action == "use_target"
+    assert card.buttons[0].value not in ("ONNX Runtime", "PyTorch eager")
 
 
 FASTER, ALIKE, SLOWER = (SpeedUp(value * 0.9, value, value * 1.1, "PyTorch eager") for value in (1.2, 0.95, 0.5))

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from prepbench.bench.cards import CardFact
 from prepbench.bench.history import comparison_of, speed_ups_of
-from prepbench.bench.run_summaries import difference_of, outcome_of, run_summaries
+from prepbench.bench.run_summaries import card_of, difference_of, outcome_of, run_summaries
 from prepbench.bench.shown import _chart
 from prepbench.quantize import LayerReport
 from prepbench.results.measurement import Run, this_machine
@@ -74,6 +75,9 @@ def test_table_chart_sentence_and_difference_say_the_same() -> None:
     assert said in repr(whole)
     assert said in outcome_of(INT8, found["int8"])
     assert "39.0 (38.0 to 40.0) ms" in outcome_of(INT8, found["int8"])
+    assert card_of(INT8, found["int8"]).facts[0] == CardFact(
+        "Speed", "1.5× as fast", "as float32 ONNX Runtime; 1.00 (0.980 to 1.02) ms a batch"
+    )
     assert [row.second for row in difference_of(FLOAT, INT8, (), found).results if row.what == "Speed-up"] == [said]
     assert said in [point.note for point in _chart(runs, "float32", found).points][-1]
     assert "1.00 (0.980 to 1.02) ms" in [point.note for point in _chart(runs, "float32", found).points][-1]
@@ -89,6 +93,10 @@ def test_a_busy_machine_and_what_was_not_timed_have_no_ratio_anywhere() -> None:
         _chart((busy,), "float32", found).points[-1].note,
     ]
     assert all("measure again" in text and "×" not in text for text in texts)
+    card = card_of(busy, found["int8"])
+    assert "×" not in "".join(fact.value + fact.note for fact in card.facts)
+    assert "measure again" in card.facts[0].note
+    assert card.is_doubtful
     untimed = replace(
         INT8, p50_ms=None, p90_ms=None, interval_ms=None, reference=None, why="not timed: it ran elsewhere"
     )

@@ -24,7 +24,8 @@ from tests.browser.fake_bench import (
 )
 
 _RUNNING = {
-    "running": True, "stage": "calibrating", "done": 3, "total": 8, "fraction": 0.4, "elapsed_s": 12.0,
+    "running": True, "about": "compile",
+    "stage": "calibrating", "done": 3, "total": 8, "fraction": 0.4, "elapsed_s": 12.0,
     "remaining_s": 20.0, "then": ["OpenVINO"], "is_queued": True, "log": ["captured in 1.2 s", "calibrating"],
 }  # fmt: skip
 _QUEUE = [
@@ -42,7 +43,8 @@ _TROUBLE = {
 }  # fmt: skip
 _ERROR = {
     "kind": "error", "text": "layers.3.gate cannot be captured: branch on a tensor value", "troubles": [_TROUBLE],
-    "details": "Traceback (most recent call last): …", "can_be_leaf": True,
+    "details": "Traceback (most recent call last): …", "about": "compile", "outcomes": [],
+    "buttons": [{"label": "Run it in PyTorch and compile", "action": "keep_in_pytorch", "value": ""}],
 }  # fmt: skip
 _DIFFERENCE = {
     "first": "int8 ONNX Runtime 0", "second": "int8 ONNX Runtime 2",

@@ -23,7 +23,10 @@ def test_layers_are_measured_at_a_press_and_cancelled_at_another(page: Page) -> 
     turn_to(page, "precision")
     page.get_by_role("button", name="Measure layers").click()
     assert sent(page) == [{"action": "measure_layers"}]
-    give(page, {"is_measuring": True, "running": True, "stage": "measure layers · layers.3.up_proj: int8"})
+    give(
+        page,
+        {"is_measuring": True, "running": True, "about": "layers", "stage": "measure layers · layers.3.up_proj: int8"},
+    )
     expect(page.get_by_role("button", name="Measure layers")).to_be_disabled()
     costs = page.get_by_role("region", name="What layers cost")
     expect(costs.get_by_role("status")).to_contain_text("layers.3.up_proj")

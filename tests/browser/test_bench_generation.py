@@ -53,7 +53,16 @@ def test_text_comes_in_and_the_first_other_token_is_marked(page: Page) -> None:
     turn_to(page, "run")
     now = writing()
     expect(page.locator(".pbb-written")).to_be_hidden()
-    give(page, {"running": True, "workload": now["workload"], "prompts": now["prompts"], "writing": now["writing"][:1]})
+    give(
+        page,
+        {
+            "running": True,
+            "about": "compile",
+            "workload": now["workload"],
+            "prompts": now["prompts"],
+            "writing": now["writing"][:1],
+        },
+    )
     expect(page.get_by_text("Compared by what they generate: 16 tokens after each of 2 prompts.")).to_be_visible()
     expect(page.locator(".pbb-text-card")).to_have_count(2)
     give(page, {"writing": now["writing"]})

@@ -265,10 +265,18 @@ def test_cancel_answers_at_once_and_nothing_moves(page: Page) -> None:
     page.get_by_role("button", name="Compile", exact=True).click()
     page.wait_for_timeout(700)  # what moves within half a second of a click is meant
     since = page.evaluate("() => performance.now()")
-    running = {"running": True, "stage": "calibrating", "done": 3, "total": 8, "fraction": 0.4, "elapsed_s": 2.0}
+    running = {
+        "running": True,
+        "about": "compile",
+        "stage": "calibrating",
+        "done": 3,
+        "total": 8,
+        "fraction": 0.4,
+        "elapsed_s": 2.0,
+    }
     give(page, {**running, "remaining_s": 20.0, "then": ["OpenVINO"], "log": ["captured"]})
-    expect(page.locator(".pbb-progress")).to_contain_text("calibrating 3/8")
-    expect(page.locator(".pbb-progress")).to_contain_text("about")
+    expect(page.locator(".pbb-running")).to_contain_text("calibrating 3/8")
+    expect(page.locator(".pbb-running")).to_contain_text("about")
     assert page.locator("progress").evaluate("e => e.value") == 0.4
     give(page, {"running": False, "then": [], **after_run(given)})
     assert page.evaluate(SHIFT, since) < 0.05
@@ -283,7 +291,7 @@ def test_runs_wait_and_can_be_removed(page: Page) -> None:
     open_bench(page, given)
     expect(page.locator(".pbb-foot")).to_contain_text("1 of 3 · calibrating")
     turn_to(page, "run")
-    expect(page.locator(".pbb-progress")).to_contain_text("1 of 3 · calibrating 3/8")
+    expect(page.locator(".pbb-running")).to_contain_text("1 of 3 · calibrating 3/8")
     page.get_by_role("button", name="Add to the queue").click()
     waiting = page.get_by_role("region", name="Runs that wait")
     expect(waiting.get_by_role("listitem")).to_have_count(2)

@@ -13,7 +13,14 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
 
 EVERYTHING = "() => window.bench.set(window.bench.all())"
 """A message of Python that sets every trait again."""
-LATER = {"running": True, "stage": "calibrating", "elapsed_s": 2.0, "log": ["captured"], "can_undo": True}
+LATER = {
+    "running": True,
+    "about": "compile",
+    "stage": "calibrating",
+    "elapsed_s": 2.0,
+    "log": ["captured"],
+    "can_undo": True,
+}
 
 CONTROLS = [
     ("capture", "button", "Apply fix to router", "apply_fix"),

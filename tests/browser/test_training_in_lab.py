@@ -74,7 +74,7 @@ def test_a_training_is_followed_stopped_and_pasted(page: Page, lab: Any) -> None
     bench.locator("[data-step='results']").click()
     rows = bench.locator(".pbb-runs tr[data-run]")
     expect(rows.filter(has_text="trained back")).to_have_count(1, timeout=120_000)
-    expect(bench.locator(".pbb-progress")).not_to_have_class(re.compile("pbb-running"), timeout=60_000)
+    expect(bench.locator(".pbb-running")).to_have_count(0, timeout=60_000)
     expect(rows.filter(has_text="trained back")).to_have_count(1)  # a double click is one training
     bench.get_by_role("button", name="Code", exact=True).click()
     page.get_by_role("button", name="Insert below").click()

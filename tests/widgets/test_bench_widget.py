@@ -137,16 +137,19 @@ def test_an_error_is_a_card_in_the_words_of_the_bench() -> None:
     assert "leaf_modules" not in trouble["remedy"]
     assert "fullgraph" not in card["details"]
     assert controls.leaf_label in card["details"]
-    assert card["can_be_leaf"]
+    assert card["about"] == "compile"
+    assert card["buttons"] == [{"label": "Run it in PyTorch and compile", "action": "keep_in_pytorch", "value": ""}]
     (failure,) = controls.failures
     assert failure["title"] == "data-dependent branch"
     assert failure["code"] in failure["report"]
-    _click(controls, action="set_leaf_wrap", leaf_wrap=True)
-    _click(controls, action="compile")
+    _click(controls, action="repair", how="keep_in_pytorch", value="")
     bench.job.result(timeout=300)
     assert bench.state.leaf_wrap
     assert controls.message["kind"] == "info"
-    assert " 0 MB" not in controls.message["text"]
+    assert controls.message["text"].endswith(" is ready.")
+    ((*_, size),) = [outcome["facts"] for outcome in controls.message["outcomes"]]
+    assert size["label"] == "Size"
+    assert not size["value"].startswith("0 MB")
 
 
 def test_a_contradiction_and_old_results_are_marked(bench: pb.Bench, controls: BenchControls) -> None:
@@ -176,7 +179,7 @@ def test_files_are_written_where_the_page_says(bench: pb.Bench, controls: BenchC
     assert content["name"] == "Sequential.html"
     assert page.startswith(b"<!doctype html>")
     _click(controls, action="save", path=str(tmp_path / "net.json"))
-    assert "must end in" in controls.message["text"]
+    assert "must end in" in sent.pop()[0]["error"]
 
 
 def test_limits_of_a_dim_are_counts(bench: pb.Bench, controls: BenchControls) -> None:

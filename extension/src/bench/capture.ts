@@ -8,6 +8,7 @@ import { actButton, copyButton } from "./buttons";
 import { type Cleanups, live } from "./live";
 import { act, type BenchModel } from "./model";
 import { counted } from "./numbers";
+import { outcomeView } from "./outcome";
 
 const AT_ONCE = 20; // cards
 
@@ -15,6 +16,7 @@ export function captureStep(model: BenchModel, ends: Cleanups): HTMLElement {
   const step = make("div", { class: "pbb-capture" });
   const editDraft = draftEditor(model, step, ends);
   step.append(
+    outcomeView(model, "capture", ends),
     live(model, ["failures", "fixes_known", "running"], () => failuresView(model, editDraft), ends),
     live(model, ["selected", "leaves", "leaf_wrap", "leaf_label", "failures"], leavesView, ends),
     live(model, ["assumptions"], assumptionsView, ends),

@@ -7,6 +7,7 @@ import { previewRows } from "./hover";
 import { type Cleanups, live } from "./live";
 import { act, type BenchModel } from "./model";
 import { shortNumber } from "./numbers";
+import { outcomeView } from "./outcome";
 
 export const NAMED = 10; // layers that have a bar
 const LETTERS = 30; // of a name; its end says most
@@ -32,37 +33,26 @@ export function barsOf({ values, worst }: Pick<LayerColumn, "values" | "worst">)
 }
 
 export function costsView(model: BenchModel, ends: Cleanups): HTMLElement {
-  const line = live(model, ["is_measuring", "running", "stage", "cancelling", "layers"], measureLine, ends);
+  const line = live(model, ["is_measuring", "layers"], measureLine, ends);
+  const outcome = outcomeView(model, "layers", ends, true);
   const bars = live(model, ["columns", "layers", "measured", "selected"], barsView, ends);
   const names = (target: Element): string[] => {
     const fqn = target.closest<HTMLElement>("[data-fqn]")?.dataset["fqn"];
     return fqn ? [fqn] : [];
   };
   previewRows(bars, names, ends);
-  return make("section", { class: "pbb-costs", "aria-label": "What layers cost" }, line, bars);
+  return make("section", { class: "pbb-costs", "aria-label": "What layers cost" }, line, outcome, bars);
 }
 
-/** The button, and while layers are measured how far that is. */
+/** The button that measures. */
 function measureLine(model: BenchModel): HTMLElement {
   const measuring = model.get("is_measuring");
-  const running = model.get("running");
   const title = measuring
     ? "Layers are measured with these settings, or will be"
     : "What quantizing each layer alone does to the output, and its share of the time of a call";
   const disabled = measuring || !model.get("layers").length;
-  const line = make(
-    "div",
-    { class: "pbb-line" },
-    actButton(model, "measure_layers", "Measure layers", { title, disabled }),
-  );
-  if (measuring && running) {
-    const cancelling = model.get("cancelling");
-    line.append(
-      make("span", { class: "pbb-dim pbb-stage", role: "status" }, model.get("stage") || "starting"),
-      actButton(model, "cancel", cancelling ? "Cancelling …" : "Cancel", { disabled: cancelling }),
-    );
-  }
-  return line;
+  const button = actButton(model, "measure_layers", "Measure layers", { title, disabled });
+  return make("div", { class: "pbb-line" }, button);
 }
 
 function barsView(model: BenchModel): HTMLElement {

@@ -5,10 +5,12 @@ import { axesStep } from "./axes";
 import { captureStep } from "./capture";
 import { codeView } from "./code";
 import { headerView } from "./header";
-import { type Cleanups, live } from "./live";
+import { type Cleanups, live, REBUILD } from "./live";
 import { lostNote } from "./lost";
+import { cardLine, GO, type Goal } from "./message";
 import { act, type BenchModel } from "./model";
 import { offerFixes } from "./offers";
+import { type About, noticeView } from "./outcome";
 import { Place } from "./place";
 import { PrecisionStep } from "./precision";
 import { Rail, type StepName } from "./rail";
@@ -19,6 +21,16 @@ import { tellSight } from "./sight";
 
 let frames = 0;
 
+/** Where an action has its button. */
+const STEP_OF: Record<About, StepName | null> = {
+  "": null,
+  capture: "capture",
+  compile: "run",
+  search: "run",
+  recover: "recover",
+  layers: "precision",
+};
+
 export class Frame {
   readonly element = make("div", { class: "pbb" });
   private readonly id = `pbb-${++frames}`;
@@ -26,6 +38,8 @@ export class Frame {
   private readonly steps = new Map<StepName, HTMLElement>();
   private readonly rail: Rail;
   private readonly place: Place;
+  private readonly foot: HTMLElement;
+  private step: StepName | null = null;
   private precision: PrecisionStep | null = null;
 
   constructor(
@@ -36,8 +50,9 @@ export class Frame {
     const traits = ["title", "sentence", "can_undo", "can_redo"] as const;
     const head = live(model, traits, () => headerView(model, events), ends);
     this.rail = new Rail(model, this.id, (name) => this.turnTo(name), ends);
-    const foot = live(model, ["running", "stage", "turn", "message"], () => this.footer(), ends);
-    foot.classList.add("pbb-foot");
+    this.foot = live(model, ["running", "stage", "turn", "about", "message"], () => this.footer(), ends);
+    this.foot.classList.add("pbb-foot");
+    this.panel.append(noticeView(model, ends));
     this.element.append(make("div", { class: "pbb-head" }, head, lostNote(model, ends)));
     this.place = new Place(
       this.element,
@@ -47,9 +62,10 @@ export class Frame {
         tellSight(model, box, ends);
       },
     );
-    this.element.append(this.rail.element, this.place.strip, this.place.splitter, this.panel, foot);
+    this.element.append(this.rail.element, this.place.strip, this.place.splitter, this.panel, this.foot);
     this.element.append(make("div", { class: "pbb-codes" }, codeView(model, ends)));
     this.element.addEventListener("keydown", (event) => this.key(event));
+    this.element.addEventListener(GO, (event) => this.go((event as CustomEvent<Goal>).detail));
     ends.push(() => this.place.dispose());
     this.turnTo(this.firstStep());
   }
@@ -63,6 +79,8 @@ export class Frame {
     }
     for (const step of this.steps.values()) step.hidden = step !== shown;
     this.panel.dataset["shows"] = name;
+    this.step = name;
+    this.foot.dispatchEvent(new Event(REBUILD));
     this.panel.setAttribute("aria-labelledby", `${this.id}-${name}`);
     this.rail.turnTo(name);
     this.place.showStep(name);
@@ -94,17 +112,30 @@ export class Frame {
     code.querySelector("summary")?.focus();
   }
 
-  /** The newest sentence, wherever one is. */
+  /** Goes where a card's button leads. */
+  private go(goal: Goal): void {
+    if (goal === "code") {
+      this.openCode();
+      return;
+    }
+    this.turnTo("results");
+    const part = this.panel.querySelector<HTMLElement>(goal === "export" ? "[aria-label='Take away']" : ".pbb-results");
+    part?.scrollIntoView({ block: "nearest" });
+    part?.querySelector<HTMLElement>("input[type='text'], button")?.focus({ preventScroll: true });
+  }
+
+  /** What goes on in another step, or how it ended there. */
   private footer(): HTMLElement {
     const { model } = this;
     const line = make("div", { class: "pbb-foot-line" });
     const running = model.get("running");
     const card = model.get("message");
     const now = [model.get("turn"), model.get("stage") || "starting"].filter(Boolean).join(" · ");
-    const text = running ? now : card.text;
-    if (!text) return line;
+    const text = running ? now : cardLine(card);
+    const step = STEP_OF[running ? model.get("about") : card.about];
+    if (!text || !step || step === this.step) return line;
     const isError = !running && card.kind === "error";
-    const click = (): void => this.turnTo("run");
+    const click = (): void => this.turnTo(step);
     line.append(make("span", { class: isError ? "pbb-foot-error" : "", title: text }, isError ? `✕ ${text}` : text));
     line.append(make("button", { type: "button", class: "pbb-link", click }, running ? "Show the run" : "Details"));
     return line;

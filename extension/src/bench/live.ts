@@ -28,6 +28,24 @@ export function listen(model: BenchModel, traits: readonly Trait[], changed: () 
   });
 }
 
+const SOON_MS = 30_000; // after which an answer no longer brings itself into view
+
+/** Brings the answer to somebody's own click into view once it is there; what others do moves nothing here. */
+export class Answers {
+  private asked = Number.NEGATIVE_INFINITY;
+
+  /** The next answer is to a click of this view. */
+  ask(): void {
+    this.asked = performance.now();
+  }
+
+  show(element: HTMLElement): void {
+    if (performance.now() - this.asked > SOON_MS) return;
+    this.asked = Number.NEGATIVE_INFINITY;
+    requestAnimationFrame(() => element.scrollIntoView({ block: "nearest" }));
+  }
+}
+
 /** The event that makes a part build itself again. */
 export const REBUILD = "pbb-rebuild";
 

@@ -1,48 +1,88 @@
-/** What the last action had to say: a sentence, or an error with its places. */
+/** How the last action ended: a sentence with its numbers, or an error with its places, and what can be done next. */
 
-import type { Card, Trouble } from "../generated/widgets";
+import type { Card, CardButton, RunOutcome, Trouble } from "../generated/widgets";
 import { make, withCode } from "../render/dom";
 import { sharedNow } from "../shared";
 import { copyButton, folded } from "./buttons";
 import { act, type BenchModel } from "./model";
+import { duration } from "./numbers";
+
+/** Where the page goes when a card's button asks for it, and the event that asks. */
+export type Goal = "results" | "export" | "code";
+export const GO = "pbb-go";
 
 const TROUBLES = 5; // that an error's card shows
 const SHORT = 600; // characters of an error that is shown whole
+const GOALS: ReadonlySet<string> = new Set<Goal>(["results", "export", "code"]);
 
-export function messageView(model: BenchModel): HTMLElement {
-  const card = model.get("message");
-  const place = make("div", { class: "pbb-said" });
-  if (card.text) place.append(card.kind === "error" ? errorCard(model, card) : infoCard(card));
-  return place;
+/** A card; `seconds` is how long the action took, 0 where that says nothing. */
+export function cardView(model: BenchModel, card: Card, seconds = 0): HTMLElement {
+  return card.kind === "error" ? errorCard(model, card) : infoCard(model, card, seconds);
 }
 
-function infoCard({ kind, text }: Card): HTMLElement {
-  return make("p", { class: `pbb-message pbb-${kind}`, role: "status" }, text);
+/** A card in one line. */
+export function cardLine({ text, outcomes }: Card): string {
+  const numbers = outcomes.map(({ name, facts }) => {
+    const values = facts.map(({ value }) => value).join(", ");
+    return outcomes.length > 1 ? `${name}: ${values}.` : `${values}.`;
+  });
+  return [text, ...numbers].join(" ");
+}
+
+function infoCard(model: BenchModel, { text, outcomes, buttons }: Card, seconds: number): HTMLElement {
+  const took =
+    seconds > 0 && outcomes.length ? [make("span", { class: "pbb-dim" }, ` Took ${duration(seconds)}.`)] : [];
+  const row = make("div", { class: "pbb-actions" }, ...buttons.map((each) => cardButton(model, each)));
+  return make(
+    "div",
+    { class: "pbb-message pbb-info" },
+    make("p", { role: "status" }, outcomes.length ? make("strong", {}, text) : text, ...took),
+    ...outcomesView(outcomes),
+    ...(buttons.length ? [row] : []),
+  );
+}
+
+/** The numbers of runs, a row for each. */
+function outcomesView(outcomes: readonly RunOutcome[]): HTMLElement[] {
+  if (!outcomes.length) return [];
+  const rows = outcomes.flatMap(({ name, facts, note }) => [
+    ...(outcomes.length > 1 ? [make("b", {}, name)] : []),
+    make("dl", { class: "pbb-facts" }, ...facts.map(factView)),
+    ...(note ? [make("p", { class: "pbb-dim" }, note)] : []),
+  ]);
+  return [make("div", { class: "pbb-outcomes" }, ...rows)];
+}
+
+function factView({ label, value, note }: RunOutcome["facts"][number]): HTMLElement {
+  const more = note ? [make("dd", { class: "pbb-dim" }, note)] : [];
+  return make("div", {}, make("dt", {}, label), make("dd", {}, make("strong", {}, value)), ...more);
+}
+
+function cardButton(model: BenchModel, { label, action, value }: CardButton): HTMLElement {
+  const click = ({ target }: Event): void => {
+    if (GOALS.has(action)) (target as Element).dispatchEvent(new CustomEvent(GO, { detail: action, bubbles: true }));
+    else act(model, "repair", { how: action as Exclude<CardButton["action"], Goal>, value });
+  };
+  return make("button", { type: "button", click }, label);
 }
 
 /** An error: what fails and where, what can be done about it, and all that was said, folded where it is long. */
-function errorCard(model: BenchModel, { text, troubles, details, can_be_leaf }: Card): HTMLElement {
+function errorCard(model: BenchModel, { text, troubles, details, outcomes, buttons }: Card): HTMLElement {
   const places = troubles.slice(0, TROUBLES).map((trouble) => item(trouble));
   const more = troubles.length > TROUBLES ? [make("li", {}, `and ${troubles.length - TROUBLES} more`)] : [];
-  const buttons = make("div", { class: "pbb-actions" });
-  if (can_be_leaf) {
-    const label = troubles.length === 1 ? "Run it in PyTorch and compile" : "Run these in PyTorch and compile";
-    const click = (): void => {
-      act(model, "set_leaf_wrap", { leaf_wrap: true });
-      act(model, "compile", {});
-    };
-    buttons.append(make("button", { type: "button", click }, label));
-  }
+  const row = make("div", { class: "pbb-actions" }, ...buttons.map((each) => cardButton(model, each)));
+  row.querySelector("button")?.classList.add("pbb-primary");
   const rest = places.length ? "" : afterTitle(text, details);
-  buttons.append(copyButton(() => [text, details].filter(Boolean).join("\n\n"), "Copy report"));
+  row.append(copyButton(() => [text, details].filter(Boolean).join("\n\n"), "Copy report"));
   return make(
     "div",
     { class: "pbb-message pbb-error", role: "alert" },
     make("strong", {}, text),
     ...(places.length ? [make("ul", {}, ...places, ...more)] : []),
     ...(rest ? [make("div", {}, ...withCode(rest))] : []),
-    buttons,
+    row,
     ...(details && !rest ? [folded("All that was said", details)] : []),
+    ...(outcomes.length ? [make("p", {}, "Compiled all the same:"), ...outcomesView(outcomes)] : []),
   );
 }
 

@@ -1,5 +1,6 @@
 /** One bar for the whole run: stage, elapsed and remaining time, the log. */
 
+import type { RunStatus } from "../generated/widgets";
 import { make } from "../render/dom";
 import { actButton } from "./buttons";
 import { type Cleanups, listen } from "./live";
@@ -16,9 +17,10 @@ const TRAITS = [
   "elapsed_s",
   "remaining_s",
   "turn",
+  "about",
 ] as const;
 
-/** The bar with its words; they are changed in place, so that nothing moves while it runs or when it ends. */
+/** The bar with its words for one kind of action; they are changed in place, so that nothing moves while it runs. */
 export class ProgressView {
   readonly element: HTMLElement;
   private readonly bar = make("progress", { max: "1", "aria-label": "Progress of the run" });
@@ -29,6 +31,7 @@ export class ProgressView {
 
   constructor(
     private readonly model: BenchModel,
+    private readonly about: RunStatus["about"],
     ends: Cleanups,
   ) {
     this.cancel = actButton(model, "cancel", "Cancel");
@@ -36,21 +39,24 @@ export class ProgressView {
     const line = make("div", { class: "pbb-line" }, this.stage, this.time, this.cancel);
     this.element = make("div", { class: "pbb-progress" }, this.bar, line);
     listen(model, TRAITS, () => this.update(), ends);
-    const timer = setInterval(() => model.get("running") && this.sayTime(), 1000);
+    const timer = setInterval(() => this.runs() && this.sayTime(), 1000);
     ends.push(() => clearInterval(timer));
     this.update();
   }
 
+  private runs(): boolean {
+    return this.model.get("running") && this.model.get("about") === this.about;
+  }
+
   private update(): void {
     this.arrived = performance.now();
-    const running = this.model.get("running");
+    const running = this.runs();
     this.element.classList.toggle("pbb-running", running);
-    this.cancel.style.visibility = running ? "visible" : "hidden";
+    if (!running) return;
     this.cancel.disabled = this.model.get("cancelling");
     this.cancel.textContent = this.model.get("cancelling") ? "Cancelling …" : "Cancel";
-    this.bar.value = running ? Math.min(1, Math.max(0.01, this.model.get("fraction"))) : 0;
-    this.bar.style.visibility = running ? "visible" : "hidden";
-    this.stage.textContent = running ? this.stageText() : this.endText();
+    this.bar.value = Math.min(1, Math.max(0.01, this.model.get("fraction")));
+    this.stage.textContent = this.stageText();
     this.sayTime();
   }
 
@@ -65,16 +71,7 @@ export class ProgressView {
     return `${turn && `${turn} · `}${total > 1 ? `${stage} ${done}/${total}` : stage || "starting"}`;
   }
 
-  private endText(): string {
-    const elapsed = this.model.get("elapsed_s");
-    return elapsed > 0 ? `Took ${duration(elapsed)}.` : "Nothing is running.";
-  }
-
   private sayTime(): void {
-    if (!this.model.get("running")) {
-      this.time.textContent = "";
-      return;
-    }
     const since = (performance.now() - this.arrived) / 1000;
     const remaining = this.model.get("remaining_s");
     const rest = remaining < 0 ? "" : ` · about ${duration(Math.max(1, remaining - since))} left`;

@@ -4,9 +4,8 @@ import { make } from "../render/dom";
 import { actButton } from "./buttons";
 import { curveSvg } from "./curve";
 import { type Cleanups, listen, live } from "./live";
-import { messageView } from "./message";
 import { act, type BenchModel } from "./model";
-import { ProgressView } from "./progress";
+import { outcomeView } from "./outcome";
 import { boundOf } from "./search";
 
 /** The second press of a double click asks for nothing new. */
@@ -32,11 +31,10 @@ export class RecoverStep {
       { class: "pbb-recover" },
       make("p", {}, "A short training brings back what rounding and pruning cost. Its result becomes a run."),
       this.form(ends),
-      new ProgressView(model, ends).element,
+      outcomeView(model, "recover", ends),
       live(model, ["running", "stage", "cancelling"], () => this.stopLine(), ends),
       this.curve,
       this.said,
-      live(model, ["message"], messageView, ends),
     );
     listen(model, ["recovery"], () => this.follow(), ends);
     listen(model, ["training"], () => this.draw(), ends);

@@ -2,7 +2,7 @@
 
 import { make } from "../render/dom";
 import { differenceView } from "./compare";
-import { type Cleanups, listen, live } from "./live";
+import { Answers, type Cleanups, listen, live } from "./live";
 import { act, type BenchModel, RUN_TRAITS, type RunNow, runsNow } from "./model";
 import { detailsOf } from "./rundetails";
 import { takeAway } from "./takeaway";
@@ -31,6 +31,7 @@ export class ResultsStep {
   private readonly empty = make("div", { class: "pbb-empty" });
   private readonly rows = new Map<string, { element: HTMLElement; key: string }>();
   private compared: string[] = [];
+  private readonly answers = new Answers();
   private known: Set<string> | null = null;
   private readonly head = make("tr");
   private titles: readonly string[] = [];
@@ -53,6 +54,10 @@ export class ResultsStep {
     );
     const details = live(model, RUN_TRAITS, () => this.detail(), ends);
     const difference = live(model, ["difference"], differenceView, ends);
+    const differs = (): void => {
+      if (model.get("difference").second) this.answers.show(difference);
+    };
+    listen(model, ["difference"], differs, ends);
     this.element = make(
       "div",
       { class: "pbb-results" },
@@ -187,6 +192,7 @@ export class ResultsStep {
         each.checked = this.compared.includes(each.dataset["id"]!);
       }
       const [first, second] = this.compared;
+      if (second) this.answers.ask();
       act(this.model, "compare_runs", { first: second ? first! : "", second: second ?? "" });
     };
     const title = own ? "" : "Only runs of this bench are compared";

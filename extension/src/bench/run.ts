@@ -5,10 +5,10 @@ import { make } from "../render/dom";
 import { actButton } from "./buttons";
 import { settingField } from "./editor";
 import { type Cleanups, listen, live } from "./live";
-import { messageView } from "./message";
 import { act, type BenchModel } from "./model";
 import { counted } from "./numbers";
-import { logView, ProgressView } from "./progress";
+import { outcomeView } from "./outcome";
+import { logView } from "./progress";
 import { SearchView } from "./search";
 import { WrittenView } from "./written";
 
@@ -19,13 +19,12 @@ export function runStep(model: BenchModel, ends: Cleanups): HTMLElement {
     live(model, ["targets", "leaf_wrap", "leaf_label"], targetsView, ends),
     live(model, ["workload"], workloadView, ends),
     live(model, ["running", "targets", "is_queued", "then", "recovery"], startView, ends),
-    new ProgressView(model, ends).element,
-    logView(model, ends), // what comes below it when a run ends moves nothing in this step
-    live(model, ["queue"], queueView, ends),
-    new SearchView(model, ends).element,
-    writingView(model, ends),
+    outcomeView(model, "compile", ends),
     live(model, ["stale", "running"], staleView, ends),
-    live(model, ["message"], messageView, ends),
+    live(model, ["queue"], queueView, ends),
+    writingView(model, ends),
+    logView(model, ends),
+    new SearchView(model, ends).element,
   );
 }
 

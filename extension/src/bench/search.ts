@@ -6,6 +6,7 @@ import { make } from "../render/dom";
 import { type Cleanups, listen, live } from "./live";
 import { act, type BenchModel } from "./model";
 import { counted } from "./numbers";
+import { outcomeView } from "./outcome";
 
 const GOALS = [
   ["latency", "Fastest"],
@@ -62,6 +63,7 @@ export class SearchView {
       { class: "pbb-search", "aria-label": "Best settings within a budget" },
       make("h4", {}, "Best settings within a budget"),
       this.form(ends),
+      outcomeView(model, "search", ends, true),
       this.results,
     );
     listen(model, ["search", "search_now"], () => this.update(), ends);

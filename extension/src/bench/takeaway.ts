@@ -30,6 +30,7 @@ export function takeAway(model: BenchModel, ends: Cleanups): HTMLElement {
   };
   const written = ({ path, error }: Answer): void => {
     said.textContent = error ?? `Written to ${path}.`;
+    said.scrollIntoView({ block: "nearest" });
   };
   const askToWrite = asker(model, "written", written, ends);
   const askToSend = asker(model, "download", arrived, ends);

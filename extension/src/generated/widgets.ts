@@ -71,7 +71,21 @@ export interface Card {
   text: string;
   troubles: Trouble[];
   details: string;
-  can_be_leaf: boolean;
+  about: "" | "capture" | "compile" | "recover" | "search" | "layers";
+  outcomes: RunOutcome[];
+  buttons: CardButton[];
+}
+
+export interface CardButton {
+  label: string;
+  action: "results" | "export" | "code" | "measure_again" | "keep_in_pytorch" | "make_dynamic" | "use_target";
+  value: string;
+}
+
+export interface CardFact {
+  label: string;
+  value: string;
+  note: string;
 }
 
 export interface Chart {
@@ -276,6 +290,11 @@ export interface RenameRun {
   name: string;
 }
 
+export interface Repair {
+  how: "measure_again" | "keep_in_pytorch" | "make_dynamic" | "use_target";
+  value: string;
+}
+
 export interface RuleSummary {
   pattern: string;
   label: string;
@@ -292,6 +311,13 @@ export interface RunDifference {
   note: string;
 }
 
+export interface RunOutcome {
+  name: string;
+  facts: CardFact[];
+  note: string;
+  is_doubtful: boolean;
+}
+
 export interface RunStatus {
   running: boolean;
   cancelling: boolean;
@@ -303,6 +329,7 @@ export interface RunStatus {
   remaining_s: number;
   then: string[];
   log: string[];
+  about: "" | "capture" | "compile" | "recover" | "search" | "layers";
   message: Card;
   writing: WrittenBy[];
   training: TrainingCurve;
@@ -511,6 +538,7 @@ export interface BenchActions {
   select: OfModule;
   undo: Record<string, never>;
   redo: Record<string, never>;
+  repair: Repair;
   compile: Record<string, never>;
   capture: Record<string, never>;
   measure_layers: Record<string, never>;

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from prepbench.bench.captures import Captures
+from prepbench.bench.cards import StaticAxisError
 from prepbench.bench.choices import Changes, Choices
 from prepbench.bench.history import measured, new_run
 from prepbench.bench.inputs import Inputs
@@ -24,7 +25,6 @@ from prepbench.bench.written import Writing, run_generation
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import check_function, check_progress, check_type
 from prepbench.compile import CompiledModel, KeptStages, compile_model
-from prepbench.errors import InputError
 from prepbench.inputs import named_leaves
 from prepbench.jobs import Cancelled, Job, Progress, ProgressCallback, report_nothing
 from prepbench.measure.batches import read_batches
@@ -262,10 +262,12 @@ def check_data_fits(
                 continue
             size, place = shape[axis.dim], f"{axis.path}.shape[{axis.dim}]"
             if not axis.dynamic and size not in axis.sizes:
-                raise InputError(
+                raise StaticAxisError(
                     f"{place} is {size} in {name}, and the axes fix it at {axis.sizes[0]}. Make it dynamic in Axes, "
                     f"which is bench.set_axis({axis.path!r}, {axis.dim}, dynamic=True, linked=True) in Python, or give "
-                    "data of that size: the compiled model would refuse this."
+                    "data of that size: the compiled model would refuse this.",
+                    axis.path,
+                    axis.dim,
                 )
 
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from prepbench.bench.captures import slower_because
+from prepbench.bench.cards import slower_because
 from prepbench.bench.state import DISPLAY_NAMES, BenchState, display_name
 from prepbench.compile import CompiledModel
 from prepbench.measure.comparison import CandidateResult, Comparison

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from prepbench.bench.captures import Card, error_card
+from prepbench.bench.cards import About, Card, CardButton, RunOutcome, error_card
 from prepbench.bench.choices import Choices
 from prepbench.bench.runs import Runs
-from prepbench.bench.state import BenchState, axes_words, display_name, plan_label, precision_words
+from prepbench.bench.state import BenchState, axes_words, display_name, other_targets, plan_label, precision_words
 from prepbench.bench.status import RunStatus, StatusOfRuns
 from prepbench.checks import check_function, check_progress, described
 from prepbench.errors import SettingsError, UnknownNameError
@@ -46,6 +46,11 @@ class QueuedRun:
     state: BenchState = field(repr=False)
     work: Work = "compile"
 
+    @property
+    def about(self) -> About:
+        """The action that it is of."""
+        return "recover" if self.work == "compile" and self.state.recovery is not None else self.work
+
     @classmethod
     def of(cls, state: BenchState, explained: Sequence[ExplainedLayer], base: str) -> QueuedRun:
         """Create a compile with these choices and their decision for each layer; ``base`` names the float type of
@@ -64,6 +69,13 @@ class QueuedRun:
         """Create other work with these choices for the first target, which adds no run to the history."""
         targets = (display_name(state.targets[0]),)
         return cls(uuid.uuid4().hex[:12], name, targets, precision_words(explained), state, work)
+
+
+def _further(outcomes: Sequence[RunOutcome]) -> tuple[CardButton, ...]:
+    """Return what can be done after runs that succeeded, three things at most."""
+    found = (CardButton("See results", "results"), CardButton("Export", "export"), CardButton("Code", "code"))
+    doubtful = any(outcome.is_doubtful for outcome in outcomes)
+    return (CardButton("Measure again", "measure_again"), *found[:2]) if doubtful else found
 
 
 @dataclass(eq=False)
@@ -208,10 +220,15 @@ class Jobs:
             SettingsError: the work does not wait, and something runs.
         """
         name, targets = ("", ()) if run is None else (run.name, run.targets)
+        about: About = "capture" if run is None else run.about
+        known: set[str] = set()
 
         def begins() -> None:
+            known.update(each.id for each in self._runs.runs)
             seconds = next((run.stages for run in reversed(self._runs.runs) if not run.error), {})
-            self.following.begin(f"{name} {', '.join(targets)}", targets if stages is None else (), seconds, stages)
+            self.following.begin(
+                f"{name} {', '.join(targets)}", targets if stages is None else (), seconds, stages, about
+            )
 
         def told(step: Progress) -> None:
             self.following.step(step)
@@ -223,7 +240,7 @@ class Jobs:
                     on_end(error)
             finally:
                 if goes_on is not None:
-                    self._end_message(run, error, goes_on, said)
+                    self._end_message(run, about, known, error, goes_on, said)
 
         entry = _Entry(run, ended)
         over = functools.partial(self._over, entry)
@@ -265,20 +282,38 @@ class Jobs:
     def _end_message(
         self,
         run: QueuedRun | None,
+        about: About,
+        known: Collection[str],
         error: BaseException | None,
         goes_on: bool,
-        said: Callable[[], str] | None = None,
+        said: Callable[[], str] | None,
     ) -> None:
+        """Show how work ended.
+
+        Args:
+            run: the work; None for what is no run.
+            about: the action that it is of.
+            known: the ids of the runs before it.
+            error: its error.
+            goes_on: whether other work follows.
+            said: returns the message of what adds no runs.
+        """
+        outcomes = self._runs.outcomes_since(known) if run is not None else ()
         notes = ["done" if error is None else "cancelled" if isinstance(error, Cancelled) else "failed"]
         if error is None and said is not None:
-            message = Card("info", said())
+            message = Card("info", said(), about=about)
+        elif error is None and run is None:
+            message = Card("info", "Captured again.", about=about)
         elif error is None:
-            message = Card("info", "Captured again." if run is None else self._runs.outcome())
+            ready = [f"{outcome.name} is ready." for outcome in outcomes]
+            text = f"{len(ready)} runs are ready." if len(ready) > 1 else "".join(ready)
+            message = Card("info", text, about=about, outcomes=outcomes, buttons=_further(outcomes))
             reused = self._runs.runs[-1].reused if run is not None and self._runs.runs else ()
             notes = [f"used again: {', '.join(reused)}", *notes] if reused else notes
         elif isinstance(error, Cancelled):
-            message = Card("info", str(error))
+            message = Card("info", str(error), about=about, outcomes=outcomes)
         else:
             state = self._choices.state if run is None else run.state
-            message = error_card(error, leaf_wrap=state.leaf_wrap)
+            others = other_targets(state)
+            message = error_card(error, leaf_wrap=state.leaf_wrap, about=about, others=others, outcomes=outcomes)
         self.following.end(message, *notes, goes_on=goes_on)

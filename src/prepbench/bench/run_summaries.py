@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 
 from prepbench.adapt.recover import is_better
-from prepbench.bench.captures import size_words
+from prepbench.bench.cards import CardFact, RunOutcome, size_words
 from prepbench.bench.history import is_far, where
 from prepbench.bench.summary import DifferenceRow, RunDifference, RunSummary, Staleness
 from prepbench.bench.written import WrittenBy
@@ -196,6 +196,31 @@ def outcome_of(run: Run, speed_up: SpeedUp | None) -> str:
     latency = "latency not measured" if run.p50_ms is None else speed
     size = size_words(texts["size"], note=run.why)
     return f"{run.name}: {label} {score}{change}, {latency}, {size}. {run.why}".rstrip()
+
+
+def card_of(run: Run, speed_up: SpeedUp | None) -> RunOutcome:
+    """Return what a run came to, in at most three numbers: speed, score, size."""
+    texts = result_texts(run, speed_up)
+    facts = []
+    if run.p50_ms is not None:
+        per = "batch" if run.generation is None else "token"
+        time = f"{texts['p50']} ms a {per}"
+        if speed_up is not None and speed_up.ratio:
+            facts.append(CardFact("Speed", f"{speed_up.ratio} as fast", f"as {speed_up.baseline}; {time}"))
+        else:
+            facts.append(CardFact("Speed", time, eager_words(run) if speed_up is None else speed_up.text))
+    if run.score is not None:
+        change = "" if run.change is None else f"{texts['change']} against float"
+        facts.append(CardFact(_title_of(run.metric), texts["score"], change))
+    facts.append(CardFact("Size", size_words(texts["size"], note=run.why)))
+    doubtful = speed_up is not None and bool(speed_up.remark)
+    return RunOutcome(run.name, tuple(facts), run.why, doubtful)
+
+
+def _title_of(metric: str) -> str:
+    """Return a metric's name as a title: ``token_agreement`` is "Token agreement"; "SQNR" stays."""
+    words = metric.replace("_", " ")
+    return words[:1].upper() + words[1:]
 
 
 _TITLES = {

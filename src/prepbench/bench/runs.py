@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
+from prepbench.bench.cards import RunOutcome
 from prepbench.bench.choices import Changes, Choices
 from prepbench.bench.history import KeptJournal, comparison_of, runs_of_file, speed_ups_of, where
 from prepbench.bench.layer_summaries import base_label, default_pruning, pruning_rule_summaries, settings_label
-from prepbench.bench.run_summaries import difference_of, outcome_of
+from prepbench.bench.run_summaries import card_of, difference_of, outcome_of
 from prepbench.bench.state import EVERYTHING, BenchState
 from prepbench.bench.summary import DifferenceRow, RunDifference
 from prepbench.bench.variables import float_name
@@ -300,6 +301,11 @@ class Runs:
         """
         run = next((run for run in reversed(self.runs) if not run.error and run.score is not None), None)
         return "" if run is None else outcome_of(run, self.speed_ups.get(run.id))
+
+    def outcomes_since(self, known: Collection[str]) -> tuple[RunOutcome, ...]:
+        """Return what the runs came to that succeeded after those of these ids."""
+        runs = [run for run in self.runs if run.id not in known and not run.error]
+        return tuple(card_of(run, self.speed_ups.get(run.id)) for run in runs)
 
     def export_onnx(self, path: str | Path, run: str | None = None) -> Path:
         """Write a compiled run as one ONNX file, by its id; the shown one, or else the newest one, if left out.

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar, get_args
 from prepbench.capture.sizes.axis import Axis
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import check_all_of, check_count, described
-from prepbench.errors import SettingsError
+from prepbench.errors import PrepbenchError, SettingsError
 from prepbench.settings import (
     CompileOptions,
     DeploymentSettings,
@@ -63,6 +63,22 @@ DISPLAY_NAMES: dict[str, str] = {target.name: target.display_name for target in 
 def display_name(settings: DeploymentSettings) -> str:
     """Return the target's display name."""
     return target_for(settings).display_name
+
+
+def unavailable(settings: DeploymentSettings) -> str:
+    """Return why the target cannot be compiled for here; "" where it can."""
+    try:
+        target_for(settings).check_available(by_import=False)
+    except PrepbenchError as error:
+        return str(error)
+    return ""
+
+
+def other_targets(state: BenchState) -> list[str]:
+    """Return the names of the targets that are not chosen and run here on their own hardware."""
+    chosen = set(map(display_name, state.targets))
+    others = {name: kind() for name, kind in TARGETS.items() if name not in chosen}
+    return [name for name, one in others.items() if not target_for(one).runs_elsewhere() and not unavailable(one)]
 
 
 def layer_settings_of(precision: Precision) -> LayerQuantizationSettings:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from prepbench.bench.captures import Card
+from prepbench.bench.cards import About, Card
 from prepbench.bench.recovering import NO_CURVE, TrainingCurve
 from prepbench.bench.written import WrittenBy
 from prepbench.jobs import CANCELLING, Progress
@@ -157,7 +157,8 @@ class RunStatus:
         remaining_s: seconds that are left; -1 while that would be a guess.
         then: the targets of this run that come next.
         log: the finished steps, with times.
-        message: the message of the last action.
+        about: the action that runs, or that ran last.
+        message: how the last action ended.
         writing: the generated texts of candidates, while they generate.
         training: the newest training, during and after it.
     """
@@ -172,6 +173,7 @@ class RunStatus:
     remaining_s: float = -1.0
     then: tuple[str, ...] = ()
     log: tuple[str, ...] = ()
+    about: About = ""
     message: Card = _NOTHING
     writing: tuple[WrittenBy, ...] = ()
     training: TrainingCurve = NO_CURVE
@@ -198,6 +200,7 @@ class StatusOfRuns:
         targets: Sequence[str],
         seconds: Mapping[str, float],
         stages: Mapping[str, float] | None = None,
+        about: About = "",
     ) -> None:
         """Begin a run.
 
@@ -206,15 +209,17 @@ class StatusOfRuns:
             targets: the targets of its compiles, one after the other.
             seconds: how long stages took before.
             stages: other stages than compiling and comparing, with the share of each.
+            about: the action.
         """
         before = self.status
         self._run, self._targets = RunProgress(len(targets) or 1, seconds, stages=stages), tuple(targets)
         if before.running:  # one run follows another: what was said of that one stays
             self._run.log = before.log
             self._run.note(name)
-            self._tell(replace(before, cancelling=False, stage="starting", fraction=0.0, log=self._run.log, writing=()))
+            fresh = replace(before, cancelling=False, stage="starting", fraction=0.0, log=self._run.log, writing=())
+            self._tell(replace(fresh, about=about))
         else:
-            self._tell(RunStatus(running=True, stage="starting", training=before.training))
+            self._tell(RunStatus(running=True, stage="starting", about=about, training=before.training))
 
     def step(self, step: Progress) -> None:
         """Record a step of the run."""
@@ -262,7 +267,8 @@ class StatusOfRuns:
         for note in notes:
             self._run.note(note)
         elapsed = round(self._run.elapsed, 3)
-        ended = RunStatus(running=goes_on, log=self._run.log, elapsed_s=elapsed, message=message)
+        about = self.status.about
+        ended = RunStatus(running=goes_on, log=self._run.log, elapsed_s=elapsed, about=about, message=message)
         self._tell(replace(ended, training=self.status.training))
 
     def _tell(self, status: RunStatus) -> None:

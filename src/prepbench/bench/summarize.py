@@ -8,7 +8,8 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import PurePath
 
-from prepbench.bench.captures import LEAF_LABEL, Captures, Several, remedy_words
+from prepbench.bench.captures import Captures, Several
+from prepbench.bench.cards import LEAF_LABEL, remedy_words
 from prepbench.bench.layer_summaries import (
     base_label,
     columns,
@@ -23,7 +24,7 @@ from prepbench.bench.layer_summaries import (
 from prepbench.bench.queue import QueuedRun
 from prepbench.bench.run_summaries import in_order, result_texts, run_summaries, staleness_of, written_by
 from prepbench.bench.shown import Parts
-from prepbench.bench.state import PRECISIONS, TARGETS, axes_words, display_name, precision_words
+from prepbench.bench.state import PRECISIONS, TARGETS, axes_words, display_name, precision_words, unavailable
 from prepbench.bench.summary import (
     AxisSummary,
     BenchSummary,
@@ -227,7 +228,8 @@ def _sentence(bench: Parts, failures: tuple[FailureSummary, ...]) -> str:
     last = next((run for run in reversed(bench.run_history.runs) if not run.error and run.score is not None), None)
     if last is not None:
         texts = result_texts(last)
-        said.append(f"last run {texts['score']}, {texts['p50']} ms")
+        time = "" if last.p50_ms is None else f", {texts['p50']} ms"
+        said.append(f"last run {texts['score']}{time}")
     return " · ".join(said)
 
 
@@ -390,21 +392,13 @@ def _target_summary(
 ) -> TargetSummary:
     settings = chosen or kind()
     problem = problem_of(settings, explained) if chosen else ""
-    return TargetSummary(name, chosen is not None, _unavailable(settings), problem, option_fields(settings))
+    return TargetSummary(name, chosen is not None, unavailable(settings), problem, option_fields(settings))
 
 
 def problem_of(settings: DeploymentSettings, explained: Sequence[ExplainedLayer]) -> str:
     """Return the settings of layers that the target does not support; "" if it supports all."""
     try:
         check_settings(target_for(settings), settings, explained)
-    except PrepbenchError as error:
-        return str(error)
-    return ""
-
-
-def _unavailable(settings: DeploymentSettings) -> str:
-    try:
-        target_for(settings).check_available(by_import=False)
     except PrepbenchError as error:
         return str(error)
     return ""

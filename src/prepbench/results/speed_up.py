@@ -85,6 +85,13 @@ class SpeedUp:
         return self.high is not None and self.high < 1
 
     @property
+    def ratio(self) -> str:
+        """The ratio alone, with as many digits as its interval allows; "" where the times do not tell."""
+        if self.low is None or self.value is None or self.high is None or self.low <= 1 <= self.high:
+            return ""
+        return f"{_rounded(self.low, self.value, self.high)}×"
+
+    @property
     def text(self) -> str:
         """The ratio with as many digits as its interval allows, and what it is one of; or why there is none."""
         if self.low is None or self.value is None or self.high is None:
@@ -92,7 +99,7 @@ class SpeedUp:
         if self.low <= 1 <= self.high:
             is_alike = self.low * _ALIKE >= 1 and self.high <= _ALIKE
             return f"{'about the same as' if is_alike else 'no difference measured from'} {self.baseline}"
-        return f"{_rounded(self.low, self.value, self.high)}× of {self.baseline}"
+        return f"{self.ratio} of {self.baseline}"
 
 
 def speed_ups(rows: Sequence[Timed], names: Sequence[str]) -> tuple[SpeedUp | None, ...]:

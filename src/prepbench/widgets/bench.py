@@ -19,7 +19,7 @@ import traitlets
 
 from prepbench._display import is_static
 from prepbench.bench import Bench, BenchSummary, RecoverySettings
-from prepbench.bench.captures import error_card
+from prepbench.bench.cards import Card, error_card
 from prepbench.bench.history import is_far
 from prepbench.bench.layer_costs import CostOverlay, cost_overlays
 from prepbench.bench.saved import JournalWatch
@@ -182,6 +182,10 @@ class BenchControls(anywidget.AnyWidget):
         except (PrepbenchError, OSError) as error:
             card = error_card(error, leaf_wrap=self.bench.state.leaf_wrap)
             self._show(replace(self.bench.status, message=card))
+        else:
+            said = self._shown["message"]
+            if said.kind == "error" and not said.about and content.get("action") not in ("shown", "still"):
+                self._show(replace(self.bench.status, message=Card()))  # what was refused is over
 
 
 def _look_at_model(reference: weakref.ref[BenchControls]) -> None:

@@ -15,7 +15,7 @@ from prepbench.bench import Bench
 from prepbench.bench.layer_summaries import change_of, change_of_pruning, is_of_pruning
 from prepbench.bench.state import TARGETS, Precision, display_name
 from prepbench.bench.summarize import with_option
-from prepbench.errors import SettingsError
+from prepbench.errors import PrepbenchError, SettingsError
 from prepbench.storage import temporary_folder
 from prepbench.widgets.actions import Action, Nothing
 
@@ -120,6 +120,14 @@ class SetLeaf:
 
     fqn: str
     leaf: bool
+
+
+@dataclass(frozen=True)
+class Repair:
+    """Do what the button of an error's card says, and compile again."""
+
+    how: Literal["measure_again", "keep_in_pytorch", "make_dynamic", "use_target"]
+    value: str
 
 
 @dataclass(frozen=True)
@@ -241,6 +249,23 @@ def _set_layers(controls: Controls) -> Callable[..., object]:
     return set_layers
 
 
+def _repair(controls: Controls) -> Callable[..., object]:
+    bench = controls.bench
+
+    def repair(how: str, value: str) -> None:
+        if how == "keep_in_pytorch":
+            bench.set_leaf_wrap(True)
+        elif how == "make_dynamic":
+            path, _, dim = value.rpartition(":")
+            bench.set_axis(path, int(dim) if dim.isdecimal() else -1, dynamic=True, linked=True)
+        elif how == "use_target":
+            _known(value)
+            bench.set_targets([TARGETS[value]()])
+        controls.compile()
+
+    return repair
+
+
 def _set_target(controls: Controls) -> Callable[..., object]:
     def choose(target: str, chosen: bool) -> None:
         _known(target)
@@ -282,7 +307,8 @@ def _answering(controls: Controls, action: str) -> Iterator[None]:
         yield
     except Exception as error:
         controls.send({"action": action, "error": str(error)})
-        raise
+        if action == "draft" or not isinstance(error, (PrepbenchError, OSError)):
+            raise  # other views say beside their buttons what went wrong
 
 
 def _edit_draft(controls: Controls) -> Callable[..., object]:
@@ -369,6 +395,7 @@ BENCH_ACTIONS: Mapping[str, Action[Any]] = {
     "select": Action(OfModule, _select),
     "undo": Action(Nothing, lambda controls: controls.bench.undo),
     "redo": Action(Nothing, lambda controls: controls.bench.redo),
+    "repair": Action(Repair, _repair),
     "compile": Action(Nothing, lambda controls: controls.compile),
     "capture": Action(Nothing, lambda controls: controls.capture),
     "measure_layers": Action(Nothing, lambda controls: controls.measure_layers),
