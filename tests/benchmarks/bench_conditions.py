@@ -7,9 +7,9 @@ import timeit
 import sympy
 import torch
 
+from prepbench.calls.call_spec import SizeChecks
 from prepbench.capture.sizes.conditions import SizeCondition
 from prepbench.capture.sizes.size_formulas import formula_text
-from prepbench.compile.call_spec import SizeChecks
 
 LIMIT = 2e-6
 CALLS, ROUNDS = 20_000, 9

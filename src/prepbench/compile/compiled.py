@@ -14,19 +14,19 @@ from torch import nn
 
 from prepbench._display import view
 from prepbench._torch_compat import pytree
+from prepbench.calls.call_spec import CallSpec
+from prepbench.calls.checked_conditions import ValueCondition
+from prepbench.calls.tensor_specs import failed_call
 from prepbench.capture.sizes.conditions import SizeCondition
 from prepbench.capture.sizes.learned_outputs import UnknownOutputsError
 from prepbench.checks import check_count, check_path, check_progress, check_switch
 from prepbench.compile.arguments import CompileRequest
 from prepbench.compile.artifact import write_folder
 from prepbench.compile.attached import Notices, attached_forward, model_to_attach
-from prepbench.compile.call_spec import CallSpec
-from prepbench.compile.checked_conditions import ValueCondition
 from prepbench.compile.generation_call import GenerationCalls
 from prepbench.compile.leaves.model_leaves import SECTION, ModelLeaves
 from prepbench.compile.onnx_file import ExportNames, export_onnx_file
 from prepbench.compile.report import CompileReport
-from prepbench.compile.tensor_specs import failed_call
 from prepbench.compile.transformers_style import (
     NO_CONFIGURATION,
     TRANSFORMERS,

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from prepbench._torch_compat import pytree
+from prepbench.calls.call_spec import CallSpec
 from prepbench.compile.arguments import CompileRequest
-from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.capture_stage import captured_task
 from prepbench.compile.samples import flat_samples
 from prepbench.compile.task import CompileTask

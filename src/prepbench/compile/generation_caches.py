@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from prepbench.compile.call_spec import CallSpec
-from prepbench.compile.output_tree import Tree, class_named, filled
+from prepbench.calls.call_spec import CallSpec
+from prepbench.calls.output_tree import Tree, class_named, filled
 from prepbench.errors import InputError
 from prepbench.objects.parts import attributes
 

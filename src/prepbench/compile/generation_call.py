@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from prepbench.calls.call_spec import CallSpec, adapter_layers, adapters_in_use
 from prepbench.compile.attached import Notices, own_forward
-from prepbench.compile.call_spec import CallSpec, adapter_layers, adapters_in_use
 from prepbench.compile.generation_caches import (
     caches_of,
     classes_of_caches,

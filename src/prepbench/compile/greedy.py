@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from prepbench.calls.call_spec import CallSpec
+from prepbench.calls.tensor_specs import with_empty_tensors
 from prepbench.compile.attached import Notices, attached_forward, model_to_attach
-from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.compiled import CompiledModel, outputs_of, runtime_and_calls
 from prepbench.compile.generation_call import GenerationCalls
-from prepbench.compile.tensor_specs import with_empty_tensors
 from prepbench.errors import InputError
 from prepbench.running.object_nodes import is_mark
 

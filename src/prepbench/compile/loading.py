@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from prepbench.calls.call_spec import CallSpec
 from prepbench.checks import check_function, check_path, check_switch
 from prepbench.compile.artifact import read_manifest
-from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.compiled import CompiledModel
 from prepbench.compile.leaves.loaded import check_model_given, check_section, load_leaves
 from prepbench.compile.leaves.model_leaves import SECTION

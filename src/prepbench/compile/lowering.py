@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from prepbench.calls.call_spec import CallSpec
 from prepbench.capture.aten.captured import Captured
 from prepbench.capture.aten.leaf_operators import is_leaf_operator
-from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.task import CompileTask
 from prepbench.errors import TargetError
 from prepbench.jobs import ProgressCallback

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat.programs import with_outputs
+from prepbench.calls.call_spec import CallSpec
+from prepbench.calls.checked_conditions import FileConditions, write_beside, write_conditions
 from prepbench.checks import check_table, described
-from prepbench.compile.call_spec import CallSpec
-from prepbench.compile.checked_conditions import FileConditions, write_beside, write_conditions
 from prepbench.compile.report import CompileReport
 from prepbench.errors import ArtifactError, SettingsError, TargetError
 from prepbench.running.tracing import tracing

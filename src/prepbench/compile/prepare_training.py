@@ -24,10 +24,10 @@ from prepbench.adapt.trainable_model import (
     train_adapters_alone,
 )
 from prepbench.adapt.trained_graph import FoldedNorms, counterparts, insert_quantizers, take_states, use_gradients
+from prepbench.calls.call_spec import CallSpec
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import check_progress, check_type, described
 from prepbench.compile.arguments import CompileRequest, check_weights
-from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.capture_stage import captured_task, pruned_program, with_pruned
 from prepbench.compile.compile_log import CompileLog, StageTimer
 from prepbench.compile.pruned_model import PrunedGraph, PrunedModel, pruned_model

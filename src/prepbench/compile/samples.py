@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat import pytree
+from prepbench.calls.call_spec import CallSpec
 from prepbench.capture.aten.captured import Captured
 from prepbench.capture.aten.holds_where import paths_of, sizes_by_place
 from prepbench.capture.aten.trial_calls import breaks
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.capture.sizes.resizing import linked_axes, resized, sizes_in, with_sums
-from prepbench.compile.call_spec import CallSpec
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, named_leaves
 from prepbench.running.check_inputs import alike_samples

@@ -11,15 +11,16 @@ from typing import Any
 import torch
 from torch import nn
 
+from prepbench.calls.call_spec import CallSpec
+from prepbench.calls.checked_conditions import with_assertions_returned
+from prepbench.calls.variant_calls import VariantChoice
 from prepbench.capture.aten.documents import document_of_program
 from prepbench.capture.aten.verification import condition_lines
 from prepbench.capture.failures.describe import failure_line
 from prepbench.capture.sizes.conditions import SizeCondition
 from prepbench.compile.arguments import CompileRequest
-from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.capture_stage import size_remarks
 from prepbench.compile.check_lowered import LoweredCheck
-from prepbench.compile.checked_conditions import with_assertions_returned
 from prepbench.compile.compile_log import CompileLog, StageTimer
 from prepbench.compile.compiled import CompiledModel, Origin, lowering_of_compiled, measured_size, runtime_and_calls
 from prepbench.compile.dry_run import check_memory, planned
@@ -31,7 +32,6 @@ from prepbench.compile.report import CompileReport, bits_per_weight, names_of, w
 from prepbench.compile.samples import flat_samples, of_different_sizes, with_other_sizes
 from prepbench.compile.task import CompileTask
 from prepbench.compile.uncompiled import NothingCompiledError, UncompiledModel
-from prepbench.compile.variant_calls import VariantChoice
 from prepbench.compile.variants import Variant, joined_report, joined_runtime, joined_spec
 from prepbench.compile.wrong_operator import Blame
 from prepbench.document.model import Failure

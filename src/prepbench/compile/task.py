@@ -11,11 +11,11 @@ import torch
 from prepbench._torch_compat.programs import flat_program, with_outputs, with_own_weights
 from prepbench.adapt.prune import PrunedLayer
 from prepbench.adapt.trainable_model import TrainableModel
+from prepbench.calls.call_spec import CallSpec
+from prepbench.calls.variant_calls import VariantCall, VariantChoice
 from prepbench.capture.aten.captured import Captured
 from prepbench.capture.aten.computed_in_float32 import HALF_TYPES, computed_in_float32
-from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.transformers_style import Configuration
-from prepbench.compile.variant_calls import VariantCall, VariantChoice
 from prepbench.errors import ConditionError
 from prepbench.inputs import Sample
 from prepbench.quantize import weights_to_cast

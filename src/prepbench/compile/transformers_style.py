@@ -13,9 +13,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from prepbench.calls.call_spec import CallSpec
+from prepbench.calls.checked_conditions import FileConditions, write_beside, write_conditions
 from prepbench.checks import described
-from prepbench.compile.call_spec import CallSpec
-from prepbench.compile.checked_conditions import FileConditions, write_beside, write_conditions
 from prepbench.errors import ArtifactError, SettingsError, TargetError
 from prepbench.running.tracing import tracing
 from prepbench.storage import temporary_space, write_file, write_folder

@@ -9,15 +9,15 @@ from typing import Any
 
 import torch
 
+from prepbench.calls.call_spec import CallSpec
+from prepbench.calls.checked_conditions import FileConditions, write_beside, write_conditions
+from prepbench.calls.output_tree import leaf_names
+from prepbench.calls.tensor_specs import joined_tensor_specs
+from prepbench.calls.variant_calls import VariantCall, VariantChoice
 from prepbench.capture.aten.verification import conditions_text
 from prepbench.capture.sizes.conditions import SizeCondition
-from prepbench.compile.call_spec import CallSpec
-from prepbench.compile.checked_conditions import FileConditions, write_beside, write_conditions
 from prepbench.compile.onnx_file import ExportNames, axis_names, checked_names, copy_saved, renamed
-from prepbench.compile.output_tree import leaf_names
 from prepbench.compile.report import CompileReport
-from prepbench.compile.tensor_specs import joined_tensor_specs
-from prepbench.compile.variant_calls import VariantCall, VariantChoice
 from prepbench.errors import ArtifactError, SettingsError, TargetError, sentence
 from prepbench.quantize import LayerReport, TensorReport
 from prepbench.quantize.report import NOT_CALLED, NOT_REACHED, QUANTIZED

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
-from prepbench.compile.call_spec import CallSpec
+from prepbench.calls.call_spec import CallSpec
 from prepbench.compile.float_program import FloatProgram, LayerFacts
 from prepbench.compile.simulation import Simulation
 from prepbench.errors import ArtifactError

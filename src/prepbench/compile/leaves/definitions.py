@@ -19,6 +19,7 @@ import torch
 from prepbench._torch_compat import pytree
 from prepbench._torch_compat.fake_tensors import device_of, on_device
 from prepbench._torch_compat.programs import flat_program
+from prepbench.calls.output_tree import class_named, filled, made_object
 from prepbench.capture.aten.capture import capture
 from prepbench.capture.aten.captured import Captured
 from prepbench.capture.aten.leaf_operators import CHOSEN, LeafDefinition, Signature
@@ -27,7 +28,6 @@ from prepbench.capture.sizes.learned_outputs import LearnedOutputs, sizes_of
 from prepbench.capture.sizes.resizing import varied
 from prepbench.capture.statements.outline import Address, CutFunction, CutRange, Move
 from prepbench.compile.manifest_check import MAX_DEPTH, MAX_SIZE
-from prepbench.compile.output_tree import class_named, filled, made_object
 from prepbench.errors import PrepbenchError
 from prepbench.inputs import Sample
 from prepbench.internal_errors import raise_if_internal

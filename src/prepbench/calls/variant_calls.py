@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from prepbench.calls.tensor_specs import TensorChecks, TensorSpecs
 from prepbench.capture.aten.verification import conditions_text
 from prepbench.capture.sizes.conditions import SizeCondition
 from prepbench.capture.sizes.size_formulas import check_function
-from prepbench.compile.tensor_specs import TensorChecks, TensorSpecs
 from prepbench.errors import ConditionError
 
 

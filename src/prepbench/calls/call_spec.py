@@ -15,11 +15,8 @@ from torch import nn
 
 from prepbench._torch_compat import pytree
 from prepbench._torch_compat.programs import constant_outputs, number_outputs
-from prepbench.capture.sizes.conditions import SizeCondition
-from prepbench.capture.sizes.size_formulas import UNDEFINED, check_function
-from prepbench.checks import described
-from prepbench.compile.checked_conditions import ValueCondition, check_values
-from prepbench.compile.output_tree import (
+from prepbench.calls.checked_conditions import ValueCondition, check_values
+from prepbench.calls.output_tree import (
     Build,
     Tree,
     identifiers,
@@ -30,8 +27,11 @@ from prepbench.compile.output_tree import (
     tree_of,
     without_fixed,
 )
-from prepbench.compile.tensor_specs import TensorChecks, TensorSpecs, dummy_tensor, tensor_specs, with_empty_tensors
-from prepbench.compile.variant_calls import VariantCall, VariantChoice, nearest_sizes, sizes_of
+from prepbench.calls.tensor_specs import TensorChecks, TensorSpecs, dummy_tensor, tensor_specs, with_empty_tensors
+from prepbench.calls.variant_calls import VariantCall, VariantChoice, nearest_sizes, sizes_of
+from prepbench.capture.sizes.conditions import SizeCondition
+from prepbench.capture.sizes.size_formulas import UNDEFINED, check_function
+from prepbench.checks import described
 from prepbench.errors import ConditionError, InputError
 from prepbench.inputs import Sample, named_leaves, parameter_names, plain_defaults
 from prepbench.objects.parts import part_at

@@ -219,7 +219,7 @@ def test_torch_compile_lets_pytorch_run_other_sizes() -> None:
 def test_ir_has_the_conditions(model: nn.Module, tmp_path: Path) -> None:
     import openvino
 
-    from prepbench.compile.checked_conditions import FileConditions, conditions_text, write_conditions
+    from prepbench.calls.checked_conditions import FileConditions, conditions_text, write_conditions
 
     compiled = compiled_for(model, pb.OpenVinoDeployment())
     compiled.save(tmp_path)

@@ -85,7 +85,7 @@ Build = Callable[[Iterator[Any]], Any]
 def rebuild(tree: Tree, leaves: Iterator[Any]) -> Any:
     """Rebuild the structure of ``tree`` from leaves.
 
-    Dataclasses and named tuples are those of this process, see :mod:`prepbench.compile.output_tree`. Other objects
+    Dataclasses and named tuples are those of this process, see :mod:`prepbench.calls.output_tree`. Other objects
     become dicts of their parts.
     """
     return rebuilder(tree)(leaves)

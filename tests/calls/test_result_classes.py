@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.compile.output_tree import made_object, made_tuple
+from prepbench.calls.output_tree import made_object, made_tuple
 from prepbench.errors import ArtifactError
 
 RAN: list[str] = []
