@@ -17,7 +17,7 @@ from prepbench.jobs import Cancelled, Progress
 from prepbench.measure.artifacts import Artifact
 from prepbench.measure.run import compare
 from prepbench.results.measurement import Run, WrittenText
-from tests.compile.generating import PROMPTS, make_model, make_samples
+from tests.generate.generating import PROMPTS, make_model, make_samples
 
 HARM = "<img src=x onerror=alert(1)>"
 

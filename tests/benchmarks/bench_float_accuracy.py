@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.compile.compiled import runtime_and_calls
+from prepbench.calls.leaf_calls import runtime_and_calls
 from prepbench.compile.wrong_operator import Blame
 from prepbench.inputs import Sample, normalize_samples
 from prepbench.running.sqnr import sqnr

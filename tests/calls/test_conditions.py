@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.compile.greedy import CompiledSteps
 from prepbench.errors import ArtifactError, ConditionError, InputError
+from prepbench.generate.greedy import CompiledSteps
 from tests.turns import in_turns
 
 DEPLOYMENTS = [

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import prepbench as pb
-from prepbench.compile.greedy import LONGER, NEXT, SAME, TOKENS, LaterSteps
 from prepbench.errors import InputError
+from prepbench.generate.greedy import LONGER, NEXT, SAME, TOKENS, LaterSteps
 from prepbench.measure.generation import NOTE
 from tests.benchmarks.generation_families import Family
 

@@ -12,7 +12,7 @@ from prepbench.errors import InputError, SettingsError
 from prepbench.measure import Generation
 from prepbench.measure.comparison import CandidateResult, Comparison
 from prepbench.measure.generation import GenerationResult
-from tests.compile.generating import PROMPTS, TARGETS, compile_for, make_model, make_sample
+from tests.generate.generating import PROMPTS, TARGETS, compile_for, make_model, make_sample
 
 
 @pytest.fixture(scope="module")

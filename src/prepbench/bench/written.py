@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from prepbench.compile import CompiledModel
-from prepbench.compile.greedy import CompiledSteps, ModelSteps
 from prepbench.errors import InputError, PrepbenchError, printable
+from prepbench.generate.greedy import CompiledSteps, ModelSteps
 from prepbench.internal_errors import raise_if_internal
 from prepbench.jobs import Progress, ProgressCallback
 from prepbench.measure.comparison import CandidateResult

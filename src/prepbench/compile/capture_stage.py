@@ -21,10 +21,10 @@ from prepbench.compile.compile_log import StageTimer
 from prepbench.compile.kept_stages import KeptCapture, capture_key
 from prepbench.compile.samples import flat_samples, with_static_sizes_of_first
 from prepbench.compile.task import CompileTask
-from prepbench.compile.transformers_style import configuration_of
 from prepbench.document.model import Failure
 from prepbench.errors import SettingsError
 from prepbench.fixes.results import assumptions_of
+from prepbench.generate.transformers_style import configuration_of
 from prepbench.inputs import Sample
 from prepbench.internal_errors import raise_if_internal
 from prepbench.jobs import ProgressCallback

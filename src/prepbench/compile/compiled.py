@@ -16,29 +16,30 @@ from prepbench._display import view
 from prepbench._torch_compat import pytree
 from prepbench.calls.call_spec import CallSpec
 from prepbench.calls.checked_conditions import ValueCondition
+from prepbench.calls.leaf_calls import outputs_of
 from prepbench.calls.tensor_specs import failed_call
 from prepbench.capture.sizes.conditions import SizeCondition
 from prepbench.capture.sizes.learned_outputs import UnknownOutputsError
 from prepbench.checks import check_count, check_path, check_progress, check_switch
 from prepbench.compile.arguments import CompileRequest
 from prepbench.compile.artifact import write_folder
-from prepbench.compile.attached import Notices, attached_forward, model_to_attach
-from prepbench.compile.generation_call import GenerationCalls
 from prepbench.compile.leaves.model_leaves import SECTION, ModelLeaves
 from prepbench.compile.onnx_file import ExportNames, export_onnx_file
 from prepbench.compile.report import CompileReport
-from prepbench.compile.transformers_style import (
+from prepbench.compile.variants import SECTION as VARIANTS
+from prepbench.compile.variants import Variant, export_variants
+from prepbench.document.model import GraphCollectionDocument
+from prepbench.errors import ArtifactError, DocumentError, PrepbenchError, SettingsError, TargetError
+from prepbench.generate.attached import Notices, attached_forward, model_to_attach
+from prepbench.generate.calls import GenerationCalls
+from prepbench.generate.transformers_style import (
     NO_CONFIGURATION,
     TRANSFORMERS,
     Configuration,
     check_style,
     export_for_transformers,
 )
-from prepbench.compile.transformers_style import SECTION as CONFIGURATION
-from prepbench.compile.variants import SECTION as VARIANTS
-from prepbench.compile.variants import Variant, export_variants
-from prepbench.document.model import GraphCollectionDocument
-from prepbench.errors import ArtifactError, DocumentError, PrepbenchError, SettingsError, TargetError
+from prepbench.generate.transformers_style import SECTION as CONFIGURATION
 from prepbench.inputs import Sample
 from prepbench.internal_errors import raise_if_internal, tells_internal_errors
 from prepbench.jobs import ProgressCallback, report_nothing
@@ -425,27 +426,6 @@ class CompiledModel(nn.Module):
         where = [f"holds where {line}" for line in self.report.conditions]
         where += [f"variant {index}: {variant}" for index, variant in enumerate(self.variants)]
         return "\n".join([f"target={self.target}, quantized layers={quantized}, {size}", *where])
-
-
-def outputs_of(compiled: CompiledModel, leaves: Sequence[Any]) -> Sequence[Any]:
-    """Return the output leaves for the input leaves of a call, which must meet the conditions unless the model allows
-    others.
-
-    Raises:
-        InputError: the compiled graph cannot take a leaf.
-        ConditionError: a condition is broken.
-    """
-    runtime, spec, allow_unproven = compiled._runtime, compiled._call_spec, compiled.allow_unproven
-    tensors = spec.checked(leaves, allow_unproven=allow_unproven)
-    with torch.no_grad():
-        return spec.checked_outputs(runtime.run(tensors), allow_unproven=allow_unproven)
-
-
-def runtime_and_calls(compiled: CompiledModel) -> tuple[Runtime, CallSpec]:
-    """Return the runtime of a compiled model, and its call specification: for callers that hold the leaves of a
-    call.
-    """
-    return compiled._runtime, compiled._call_spec
 
 
 def lowering_of_compiled(compiled: CompiledModel) -> Lowering | None:

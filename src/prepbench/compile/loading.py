@@ -15,11 +15,11 @@ from prepbench.compile.leaves.loaded import check_model_given, check_section, lo
 from prepbench.compile.leaves.model_leaves import SECTION
 from prepbench.compile.manifest_check import check_calls, check_report, check_variants
 from prepbench.compile.report import CompileReport
-from prepbench.compile.transformers_style import SECTION as CONFIGURATION
-from prepbench.compile.transformers_style import check_configuration
 from prepbench.compile.variants import SECTION as VARIANTS
 from prepbench.compile.variants import joined_runtime, loaded_variants, variant_folder
 from prepbench.errors import ArtifactError, PrepbenchError, sentence
+from prepbench.generate.transformers_style import SECTION as CONFIGURATION
+from prepbench.generate.transformers_style import check_configuration
 from prepbench.internal_errors import raise_if_internal, tells_internal_errors
 from prepbench.running.tracing import tracing
 from prepbench.storage import nothing_left, temporary_space

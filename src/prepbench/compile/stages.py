@@ -13,6 +13,7 @@ from torch import nn
 
 from prepbench.calls.call_spec import CallSpec
 from prepbench.calls.checked_conditions import with_assertions_returned
+from prepbench.calls.leaf_calls import runtime_and_calls
 from prepbench.calls.variant_calls import VariantChoice
 from prepbench.capture.aten.documents import document_of_program
 from prepbench.capture.aten.verification import condition_lines
@@ -22,7 +23,7 @@ from prepbench.compile.arguments import CompileRequest
 from prepbench.compile.capture_stage import size_remarks
 from prepbench.compile.check_lowered import LoweredCheck
 from prepbench.compile.compile_log import CompileLog, StageTimer
-from prepbench.compile.compiled import CompiledModel, Origin, lowering_of_compiled, measured_size, runtime_and_calls
+from prepbench.compile.compiled import CompiledModel, Origin, lowering_of_compiled, measured_size
 from prepbench.compile.dry_run import check_memory, planned
 from prepbench.compile.kept_stages import KeptCapture
 from prepbench.compile.leaves.model_leaves import ModelLeaves

@@ -15,8 +15,8 @@ from prepbench.calls.call_spec import CallSpec
 from prepbench.calls.variant_calls import VariantCall, VariantChoice
 from prepbench.capture.aten.captured import Captured
 from prepbench.capture.aten.computed_in_float32 import HALF_TYPES, computed_in_float32
-from prepbench.compile.transformers_style import Configuration
 from prepbench.errors import ConditionError
+from prepbench.generate.transformers_style import Configuration
 from prepbench.inputs import Sample
 from prepbench.quantize import weights_to_cast
 from prepbench.running.module_state import state_bytes

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from prepbench.calls.leaf_calls import runtime_and_calls
 from prepbench.checks import check_count, described
 from prepbench.compile import CompiledModel
-from prepbench.compile.attached import model_to_attach
-from prepbench.compile.compiled import runtime_and_calls
-from prepbench.compile.greedy import Begun, Generated, LaterSteps, attached_quietly
 from prepbench.errors import InputError
+from prepbench.generate.attached import model_to_attach
+from prepbench.generate.greedy import Begun, Generated, LaterSteps, attached_quietly
 from prepbench.inputs import Sample
 from prepbench.measure.artifacts import load_candidate
 from prepbench.measure.transfer import load_sample, save_sample

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from prepbench.compile import CompiledModel
-from prepbench.compile.greedy import CompiledSteps, Generated, ModelSteps
 from prepbench.errors import InputError, PrepbenchError
+from prepbench.generate.greedy import CompiledSteps, Generated, ModelSteps
 from prepbench.inputs import Sample
 from prepbench.internal_errors import raise_if_internal
 from prepbench.jobs import Progress, ProgressCallback

@@ -15,8 +15,9 @@ from torch import nn
 
 from prepbench._display import view
 from prepbench._torch_compat import pytree
+from prepbench.calls.leaf_calls import runtime_and_calls
 from prepbench.checks import check_count, check_type, described
-from prepbench.compile.compiled import CompiledModel, program_of, runtime_and_calls
+from prepbench.compile.compiled import CompiledModel, program_of
 from prepbench.errors import TargetError, UnknownNameError
 from prepbench.inputs import Sample, normalize_samples
 from prepbench.internal_errors import tells_internal_errors

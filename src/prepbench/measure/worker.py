@@ -101,7 +101,7 @@ def generated(model: Any, inputs: Path, prompt: int, new_tokens: int) -> dict[st
         prompt: the index of the prompt.
         new_tokens: how many tokens to make; after a first step elsewhere, the first of them exists already.
     """
-    from prepbench.compile.greedy import CompiledSteps, LaterSteps
+    from prepbench.generate.greedy import CompiledSteps, LaterSteps
     from prepbench.measure.generation import load_begun
     from prepbench.measure.transfer import load_sample
 

@@ -11,8 +11,8 @@ import torch
 
 import prepbench as pb
 from prepbench.errors import InputError
-from tests.compile.generating import PROMPTS, TARGETS, compile_for, make_model, make_samples
-from tests.compile.test_attached import Calls
+from tests.generate.generating import PROMPTS, TARGETS, compile_for, make_model, make_samples
+from tests.generate.test_attached import Calls
 
 EAGER = {"eager": TARGETS["eager"]}
 PADDED = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])

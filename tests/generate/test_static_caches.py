@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import prepbench as pb
-from prepbench.compile.greedy import CompiledSteps
 from prepbench.errors import InputError
+from prepbench.generate.greedy import CompiledSteps
 from prepbench.running.check_inputs import alike_samples
-from tests.compile.generating import PROMPTS, TARGETS, make_model
+from tests.generate.generating import PROMPTS, TARGETS, make_model
 
 STATIC: dict[str, Any] = {
     "do_sample": False,

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import prepbench as pb
-from prepbench.compile.greedy import CompiledSteps
 from prepbench.errors import InputError
-from tests.compile.generating import PROMPTS, TARGETS
+from prepbench.generate.greedy import CompiledSteps
+from tests.generate.generating import PROMPTS, TARGETS
 from tests.turns import every_second, in_turns
 
 WINDOW = 8

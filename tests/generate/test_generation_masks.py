@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from prepbench.compile.generation_call import flat_mask, flat_masks
 from prepbench.errors import InputError
+from prepbench.generate.calls import flat_mask, flat_masks
 
 WINDOW = 4
 

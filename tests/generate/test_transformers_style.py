@@ -11,7 +11,7 @@ import torch
 
 import prepbench as pb
 from prepbench.errors import ArtifactError, SettingsError, StorageError, TargetError
-from tests.compile.generating import PROMPTS, TARGETS, compile_for, make_model, make_samples
+from tests.generate.generating import PROMPTS, TARGETS, compile_for, make_model, make_samples
 
 FILES = {
     "ONNX Runtime": ["model.onnx", "model.onnx.conditions.json"],

@@ -11,7 +11,7 @@ import torch
 
 import prepbench as pb
 from prepbench.errors import InputError
-from tests.compile.generating import PROMPTS, TARGETS, compile_for, make_model, make_samples
+from tests.generate.generating import PROMPTS, TARGETS, compile_for, make_model, make_samples
 
 MODES: dict[str, dict[str, Any]] = {
     "greedy": {"do_sample": False},

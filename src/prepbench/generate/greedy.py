@@ -18,11 +18,11 @@ import torch
 from torch import nn
 
 from prepbench.calls.call_spec import CallSpec
+from prepbench.calls.leaf_calls import Lowered, outputs_of, runtime_and_calls
 from prepbench.calls.tensor_specs import with_empty_tensors
-from prepbench.compile.attached import Notices, attached_forward, model_to_attach
-from prepbench.compile.compiled import CompiledModel, outputs_of, runtime_and_calls
-from prepbench.compile.generation_call import GenerationCalls
 from prepbench.errors import InputError
+from prepbench.generate.attached import Notices, attached_forward, model_to_attach
+from prepbench.generate.calls import GenerationCalls
 from prepbench.running.object_nodes import is_mark
 
 _MASK, _POSITIONS = "attention_mask", "position_ids"
@@ -53,7 +53,7 @@ class CompiledSteps:
         InputError: it takes something else, or predicts no tokens.
     """
 
-    def __init__(self, compiled: CompiledModel) -> None:
+    def __init__(self, compiled: Lowered) -> None:
         self._run: Callable[[Sequence[Any]], Sequence[Any]] = functools.partial(outputs_of, compiled)
         self._spec = runtime_and_calls(compiled)[1]
         self._tokens = _token_leaf(self._spec)
@@ -232,7 +232,7 @@ class Begun:
     roles: tuple[str, ...]
 
 
-def attached_quietly(compiled: CompiledModel, model: nn.Module) -> AbstractContextManager[None]:
+def attached_quietly(compiled: Lowered, model: nn.Module) -> AbstractContextManager[None]:
     """Attach ``compiled.attached(model)`` without warnings, for results that report themselves what runs in PyTorch."""
     return _attached(compiled, runtime_and_calls(compiled)[1], model)
 
@@ -253,7 +253,7 @@ class LaterSteps:
         InputError: it returns no cache that it takes.
     """
 
-    def __init__(self, compiled: CompiledModel) -> None:
+    def __init__(self, compiled: Lowered) -> None:
         self._compiled, self._spec = compiled, runtime_and_calls(compiled)[1]
         names, outputs = self._spec.input_names, self._spec.output_names
         self._caches = {index: outputs.index(name) for index, name in enumerate(names) if name in outputs}
@@ -265,7 +265,7 @@ class LaterSteps:
             )
 
     @staticmethod
-    def are_all_of(compiled: CompiledModel) -> bool:
+    def are_all_of(compiled: Lowered) -> bool:
         """Return whether a compiled model takes no first steps, because they are another graph."""
         spec = runtime_and_calls(compiled)[1]
         names = {*spec.parameters[: spec.positional], *spec.keywords}

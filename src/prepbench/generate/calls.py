@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from prepbench.calls.call_spec import CallSpec, adapter_layers, adapters_in_use
-from prepbench.compile.attached import Notices, own_forward
-from prepbench.compile.generation_caches import (
+from prepbench.errors import InputError
+from prepbench.generate.attached import Notices, own_forward
+from prepbench.generate.caches import (
     caches_of,
     classes_of_caches,
     empty_cache,
@@ -24,7 +25,6 @@ from prepbench.compile.generation_caches import (
     windows_of,
     write_back,
 )
-from prepbench.errors import InputError
 from prepbench.running.nested_values import collect
 from prepbench.running.object_nodes import fixed_numbers, is_mark
 
