@@ -28,11 +28,9 @@ if TYPE_CHECKING:
     from prepbench.capture.modules.tracer import RobustTracer as RobustTracer
     from prepbench.capture.sizes.axis import Axis as Axis
     from prepbench.capture.sizes.dynamic_axes import DynamicAxes as DynamicAxes
-    from prepbench.compile import CompiledModel as CompiledModel
     from prepbench.compile import KeptStages as KeptStages
     from prepbench.compile import check_traceability as check_traceability
     from prepbench.compile import compile_model as compile_model
-    from prepbench.compile import load_compiled as load_compiled
     from prepbench.compile import prune as prune
     from prepbench.compile import trainable as trainable
     from prepbench.errors import PrepbenchError as PrepbenchError
@@ -48,6 +46,8 @@ if TYPE_CHECKING:
     from prepbench.measure.profile import Profile as Profile
     from prepbench.measure.profile import profile as profile
     from prepbench.measure.run import compare as compare
+    from prepbench.package import CompiledModel as CompiledModel
+    from prepbench.package import load_compiled as load_compiled
     from prepbench.prepare import PreparationReport as PreparationReport
     from prepbench.prepare import prepare_model as prepare_model
     from prepbench.prepare import validate_model as validate_model
@@ -86,7 +86,7 @@ _HOME = {
     "Captured": "prepbench.capture.aten.captured",
     "Comparison": "prepbench.measure.comparison",
     "CompileOptions": "prepbench.settings",
-    "CompiledModel": "prepbench.compile",
+    "CompiledModel": "prepbench.package",
     "DeploymentSettings": "prepbench.settings",
     "DynamicAxes": "prepbench.capture.sizes.dynamic_axes",
     "EagerDeployment": "prepbench.settings",
@@ -124,7 +124,7 @@ _HOME = {
     "diagram": "prepbench.views.display",
     "explain_settings": "prepbench.settings",
     "fix": "prepbench.fixes",
-    "load_compiled": "prepbench.compile",
+    "load_compiled": "prepbench.package",
     "load_results": "prepbench.results.results",
     "metrics": "prepbench.measure",
     "prepare_model": "prepbench.prepare",

@@ -56,7 +56,7 @@ def test_indices_beyond_a_table_are_refused(settings: pb.DeploymentSettings, tmp
 
 
 def test_the_manifest_must_have_a_number_of_rows() -> None:
-    from prepbench.compile.manifest_check import check_calls
+    from prepbench.package.manifest_check import check_calls
 
     compiled = pb.compile_model(nn.Embedding(5, 2), tracing_inputs=[torch.tensor([1, 2]), torch.tensor([1, 2, 3])])
     calls = compiled._call_spec.to_dict()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 import torch
 from torch import nn
 
@@ -24,6 +25,13 @@ class SmallNet(nn.Module):
         y = self.stem(x)
         y = torch.relu(self.body(y) + y)
         return self.head(y.amax((2, 3)))
+
+
+@pytest.fixture
+def net() -> nn.Module:
+    """A fixture of the folders whose ``conftest.py`` imports it."""
+    torch.manual_seed(0)
+    return SmallNet().eval()
 
 
 def images(batch: int) -> torch.Tensor:

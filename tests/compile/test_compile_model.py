@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.compile.report import CompileReport
 from prepbench.errors import CalibrationError, InputError, SettingsError
+from prepbench.package.report import CompileReport
 from prepbench.running.sqnr import sqnr
 from tests.compile.models import images, int8, unchanged
 

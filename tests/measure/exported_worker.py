@@ -5,7 +5,7 @@ import sys
 
 import torch
 
-import prepbench.compile
+import prepbench.package
 from prepbench.measure import worker
 
 
@@ -14,5 +14,5 @@ def load(folder, *, allow_code):
     return torch.export.load(folder / "model.pt2").module()
 
 
-prepbench.compile.load_compiled = load
+prepbench.package.load_compiled = load
 worker.main(sys.argv[1:])

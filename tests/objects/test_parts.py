@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from prepbench.compile.leaves.handed_in import reached_functions, reached_texts
 from prepbench.objects.parts import PLAIN, data_parts, expression, functions_in, part_at, parts, reached, walk
+from prepbench.package.leaves.handed_in import reached_functions, reached_texts
 
 Pair = collections.namedtuple("Pair", "one other")
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.compile.report import grouped_lines
+from prepbench.package.report import grouped_lines
 from prepbench.quantize.floors import Floors, Score, named_bits
 from prepbench.quantize.predictions import divergence, logits_of
 

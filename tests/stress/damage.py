@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from prepbench.compile.artifact import MANIFEST
+from prepbench.package.artifact import MANIFEST
 
 
 class Payload:

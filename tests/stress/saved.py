@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.compile.artifact import MANIFEST
 from prepbench.document.codec import to_json
+from prepbench.package.artifact import MANIFEST
 from prepbench.views.display import combined
 from tests.stress.models import Small, samples
 

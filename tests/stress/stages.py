@@ -20,7 +20,7 @@ from torch import nn
 import prepbench as pb
 from prepbench.jobs import ProgressCallback
 from prepbench.measure.run import compare
-from tests.compile.leaf_models import Branching
+from tests.package.leaf_models import Branching
 from tests.stress.models import Small, capture, prepare, same, samples, trace
 
 

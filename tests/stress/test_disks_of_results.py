@@ -24,8 +24,8 @@ import torch
 import prepbench as pb
 from prepbench.errors import StorageError
 from prepbench.measure.run import compare
-from tests.compile.leaf_models import Branching
 from tests.generate.generating import compile_for, make_model
+from tests.package.leaf_models import Branching
 from tests.stress.faults import Disk
 from tests.stress.models import Small, samples
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prepbench.compile import CompileReport
+from prepbench.package import CompileReport
 from prepbench.quantize import LayerReport
 
 

@@ -24,7 +24,7 @@ from prepbench.bench.status import RECOVERING, TARGET
 from prepbench.bench.written import Writing, run_generation
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import check_function, check_progress, check_type
-from prepbench.compile import CompiledModel, KeptStages, compile_model
+from prepbench.compile import KeptStages, compile_model
 from prepbench.inputs import named_leaves
 from prepbench.jobs import Cancelled, Job, Progress, ProgressCallback, report_nothing
 from prepbench.measure.batches import read_batches
@@ -32,6 +32,7 @@ from prepbench.measure.comparison import Comparison
 from prepbench.measure.generation import Generation
 from prepbench.measure.run import compare
 from prepbench.measure.scores import takes_targets
+from prepbench.package import CompiledModel
 from prepbench.results.measurement import Run
 from prepbench.running.empty_caches import is_nothing
 from prepbench.settings import ExplainedLayer

@@ -16,10 +16,10 @@ from torch import nn
 
 from prepbench.bench.cards import slower_because
 from prepbench.bench.state import DISPLAY_NAMES, BenchState, display_name
-from prepbench.compile import CompiledModel
 from prepbench.measure.comparison import CandidateResult, Comparison
 from prepbench.measure.generation import GenerationResult
 from prepbench.objects.digest import model_digest, modules_of, structure_of
+from prepbench.package import CompiledModel
 from prepbench.results.journal import Changes
 from prepbench.results.measurement import Measurement, Result, Run, RunGeneration, this_machine, this_notebook
 from prepbench.results.results import load_results

@@ -17,12 +17,13 @@ from prepbench.bench.choices import Choices
 from prepbench.bench.inputs import Inputs
 from prepbench.bench.state import BenchState, RecoverySettings
 from prepbench.bench.summary import RecoverySummary
-from prepbench.compile import CompiledModel, compile_model
+from prepbench.compile import compile_model
 from prepbench.compile.prepare_training import trainable
 from prepbench.errors import SettingsError
 from prepbench.jobs import ProgressCallback
 from prepbench.measure.generation import Generation
 from prepbench.measure.scores import metric_name
+from prepbench.package import CompiledModel
 from prepbench.search.scoring import is_higher_better
 
 

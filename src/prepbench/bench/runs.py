@@ -22,10 +22,10 @@ from prepbench.bench.summary import DifferenceRow, RunDifference
 from prepbench.bench.variables import float_name
 from prepbench.capture.sizes.axis import Axis
 from prepbench.checks import check_path, check_switch, described
-from prepbench.compile import CompiledModel
 from prepbench.errors import PrepbenchError, SettingsError, UnknownNameError
 from prepbench.measure.comparison import Comparison
 from prepbench.objects.digest import value_mark
+from prepbench.package import CompiledModel
 from prepbench.results.measurement import Run
 from prepbench.results.speed_up import SpeedUp
 from prepbench.settings import DeploymentSettings, ExplainedLayer, QuantizationSettings

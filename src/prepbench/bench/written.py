@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from prepbench.compile import CompiledModel
 from prepbench.errors import InputError, PrepbenchError, printable
 from prepbench.generate.greedy import CompiledSteps, ModelSteps
 from prepbench.internal_errors import raise_if_internal
@@ -18,6 +17,7 @@ from prepbench.jobs import Progress, ProgressCallback
 from prepbench.measure.comparison import CandidateResult
 from prepbench.measure.generation import Generation, Prompt
 from prepbench.measure.scores import eval_mode
+from prepbench.package import CompiledModel
 from prepbench.results.measurement import RunGeneration, WrittenText
 from prepbench.running.twin import Twin
 

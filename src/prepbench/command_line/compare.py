@@ -88,9 +88,9 @@ def _short(text: str) -> str:
 def _loaded(text: str, model: Any, allow_code: bool) -> Any:
     if is_reference(text):
         return load_model(text, "CANDIDATE")
-    from prepbench.compile import load_compiled
-    from prepbench.compile.artifact import read_manifest
-    from prepbench.compile.leaves.model_leaves import SECTION
+    from prepbench.package import load_compiled
+    from prepbench.package.artifact import read_manifest
+    from prepbench.package.leaves.model_leaves import SECTION
 
     needs_model = model is not None and read_manifest(Path(text)).get(SECTION) is not None
     return load_compiled(text, model=model if needs_model else None, allow_code=allow_code)
@@ -112,7 +112,7 @@ def _size(text: str) -> int:
         from prepbench.running.module_state import state_bytes
 
         return state_bytes(load_model(text, "CANDIDATE"))
-    from prepbench.compile.artifact import read_manifest
+    from prepbench.package.artifact import read_manifest
     from prepbench.storage import folder_bytes
 
     read_manifest(Path(text))

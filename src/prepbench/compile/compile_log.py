@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from prepbench.compile.report import CompileReport
 from prepbench.errors import StorageError
 from prepbench.jobs import Progress, ProgressCallback, check_cancelled
+from prepbench.package.report import CompileReport
 from prepbench.settings import CompileOptions, DeploymentSettings, QuantizationSettings
 
 TEXT = "compile.log"

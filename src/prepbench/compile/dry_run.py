@@ -14,10 +14,10 @@ from prepbench.capture.aten.computed_in_float32 import HALF_TYPES
 from prepbench.compile.compile_log import StageTimer
 from prepbench.compile.lowering import operator_places
 from prepbench.compile.quantize_program import accounted
-from prepbench.compile.report import CompileReport, names_of
 from prepbench.compile.task import CompileTask
-from prepbench.compile.variants import joined_report, variant_text
 from prepbench.errors import SettingsError
+from prepbench.package.report import CompileReport, names_of
+from prepbench.package.variants import joined_report, variant_text
 from prepbench.quantize import NEEDS_MOMENTS, LayerReport, WeightScheme, insert_observers, products_bytes
 from prepbench.running.module_state import state_bytes
 from prepbench.running.tracing import tracing

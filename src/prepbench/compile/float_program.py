@@ -13,10 +13,10 @@ from prepbench.compile.arguments import CompileRequest
 from prepbench.compile.capture_stage import captured_task
 from prepbench.compile.samples import flat_samples
 from prepbench.compile.task import CompileTask
-from prepbench.compile.uncompiled import NothingCompiledError
 from prepbench.document.model import Failure
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback
+from prepbench.package.uncompiled import NothingCompiledError
 from prepbench.running.tracing import tracing
 from prepbench.settings import CompileOptions, DeploymentSettings, layers_to_quantize, tensors_of_layer
 from prepbench.settings.quantizable import layer_named

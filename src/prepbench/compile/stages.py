@@ -23,23 +23,23 @@ from prepbench.compile.arguments import CompileRequest
 from prepbench.compile.capture_stage import size_remarks
 from prepbench.compile.check_lowered import LoweredCheck
 from prepbench.compile.compile_log import CompileLog, StageTimer
-from prepbench.compile.compiled import CompiledModel, Origin, lowering_of_compiled, measured_size
 from prepbench.compile.dry_run import check_memory, planned
 from prepbench.compile.kept_stages import KeptCapture
-from prepbench.compile.leaves.model_leaves import ModelLeaves
 from prepbench.compile.lowering import lower, lowering_of
 from prepbench.compile.quantize_program import Quantized, accounted, quantize
-from prepbench.compile.report import CompileReport, bits_per_weight, names_of, with_stored_bits
 from prepbench.compile.samples import flat_samples, of_different_sizes, with_other_sizes
 from prepbench.compile.task import CompileTask
-from prepbench.compile.uncompiled import NothingCompiledError, UncompiledModel
-from prepbench.compile.variants import Variant, joined_report, joined_runtime, joined_spec
 from prepbench.compile.wrong_operator import Blame
 from prepbench.document.model import Failure
 from prepbench.errors import TargetError
 from prepbench.freed_memory import give_back
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback
+from prepbench.package.compiled import CompiledModel, Origin, lowering_of_compiled, measured_size
+from prepbench.package.leaves.model_leaves import ModelLeaves
+from prepbench.package.report import CompileReport, bits_per_weight, names_of, with_stored_bits
+from prepbench.package.uncompiled import NothingCompiledError, UncompiledModel
+from prepbench.package.variants import Variant, joined_report, joined_runtime, joined_spec
 from prepbench.quantize.insert import NothingQuantizedError
 from prepbench.running.module_state import state_bytes
 from prepbench.running.tracing import tracing
@@ -266,18 +266,18 @@ def _remarks(target: Target, quantized: Quantized | None) -> tuple[str, ...]:
     return (f"8-bit weights use 7 bits, because {reason}",) if reason and {INT8.bits} in bits else ()
 
 
-def _quantize_later(task: CompileTask, request: CompileRequest, progress: ProgressCallback) -> CompiledModel:
-    """Quantize a float model without capturing it again; the request is for this model."""
-    request.target.check_available()
+def _quantize_later(task: CompileTask, progress: ProgressCallback, **arguments: Any) -> CompiledModel:
+    """Quantize a float model without capturing it again; ``arguments`` are fields of a :class:`CompileRequest`."""
     model = task.captured.model
+    request = CompileRequest(model=model, data_transform_fn=task.data_transform_fn, **arguments)
+    request.check()
+    request.target.check_available()
     later = replace(
         task,
         target=request.target,
         settings=request.settings,
         options=task.options if request.compile_options is None else request.compile_options,
         layer_settings=request.layers(model),
+        calibration=request.read().calibration,
     )
-    request = replace(request, model=model, data_transform_fn=task.data_transform_fn).read()
-    return compile_task(
-        replace(later, calibration=request.calibration), StageTimer(progress, CompileLog(None, task.name))
-    )
+    return compile_task(later, StageTimer(progress, CompileLog(None, task.name)))

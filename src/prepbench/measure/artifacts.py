@@ -105,7 +105,7 @@ def save_candidate(
 
 def load_candidate(folder: Path) -> Any:
     """Read what :func:`save_candidate` saved; it allows the calls that the candidate allows."""
-    from prepbench.compile import load_compiled
+    from prepbench.package import load_compiled
 
     compiled = load_compiled(folder, allow_code=True)
     compiled.allow_unproven = _unproven(folder).exists()

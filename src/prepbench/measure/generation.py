@@ -15,13 +15,13 @@ from torch import nn
 
 from prepbench.calls.leaf_calls import runtime_and_calls
 from prepbench.checks import check_count, described
-from prepbench.compile import CompiledModel
 from prepbench.errors import InputError
 from prepbench.generate.attached import model_to_attach
 from prepbench.generate.greedy import Begun, Generated, LaterSteps, attached_quietly
 from prepbench.inputs import Sample
 from prepbench.measure.artifacts import load_candidate
 from prepbench.measure.transfer import load_sample, save_sample
+from prepbench.package import CompiledModel
 from prepbench.running.recorded_calls import record_inputs
 
 _KINDS = (torch.int32, torch.int64)

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from prepbench.compile import CompiledModel
 from prepbench.errors import InputError, PrepbenchError
 from prepbench.generate.greedy import CompiledSteps, Generated, ModelSteps
 from prepbench.inputs import Sample
@@ -42,6 +41,7 @@ from prepbench.measure.latency import (
 from prepbench.measure.process import OtherPrograms, Steps, WorkerProcess, busy_share
 from prepbench.measure.scores import Candidate, eval_mode
 from prepbench.measure.transfer import inputs_of, save_sample
+from prepbench.package import CompiledModel
 from prepbench.running.twin import Twin
 from prepbench.storage import temporary_folder
 

@@ -632,9 +632,9 @@ def main(number: int) -> None:
     """Fork this process for each message on the socket with that file number."""
     import torch  # noqa: F401
 
-    from prepbench.compile import load_compiled  # noqa: F401
     from prepbench.measure import worker
     from prepbench.measure.transfer import load_call  # noqa: F401
+    from prepbench.package import load_compiled  # noqa: F401
 
     # an interrupt at the terminal reaches the whole process group; the parent decides what it means
     signal.signal(signal.SIGINT, signal.SIG_IGN)

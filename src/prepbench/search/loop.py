@@ -11,10 +11,10 @@ from typing import Any
 
 from torch import nn
 
-from prepbench.compile.compiled import CompiledModel
 from prepbench.errors import PrepbenchError
 from prepbench.jobs import Cancelled, Progress, ProgressCallback
 from prepbench.objects.digest import value_mark
+from prepbench.package.compiled import CompiledModel
 from prepbench.results.measurement import Result
 from prepbench.search.candidates import Choices, LayerChoice
 from prepbench.search.costs import UniformModel, profiled_times, sizes_of, times_of

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from prepbench.compile import KeptStages, compile_model
-from prepbench.compile.compiled import CompiledModel
 from prepbench.errors import TargetError
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback
@@ -16,6 +15,7 @@ from prepbench.measure.artifacts import Artifact, save_candidate
 from prepbench.measure.latency import Latency, measure_latency, paired_ratio, percentile
 from prepbench.measure.process import KeptWorkers
 from prepbench.measure.profile import Profile, profile
+from prepbench.package.compiled import CompiledModel
 from prepbench.search.tasks import timing_lock
 
 _PROFILED = 20

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from prepbench.compile.report import CompileReport
 from prepbench.document.codec import plain
 from prepbench.measure.batches import Batch
 from prepbench.measure.latency import doubtful_times
 from prepbench.objects.digest import leaves_digest, model_digest
+from prepbench.package.report import CompileReport
 from prepbench.results.journal import Journal, journal_at
 from prepbench.results.measurement import Result, this_machine, this_notebook
 from prepbench.search.scoring import Scale

@@ -26,7 +26,6 @@ from prepbench.checks import (
     described,
 )
 from prepbench.compile import KeptStages, compile_model
-from prepbench.compile.compiled import CompiledModel, program_of
 from prepbench.document.codec import plain, read_object
 from prepbench.errors import InputError, PrepbenchError, SettingsError, UnknownNameError
 from prepbench.inputs import Sample, normalize_samples
@@ -38,6 +37,7 @@ from prepbench.measure.run import compare
 from prepbench.measure.scores import takes_targets
 from prepbench.measure.transfer import load_sample, save_sample
 from prepbench.objects.digest import data_digest, function_digest, model_digest, program_form
+from prepbench.package.compiled import CompiledModel, program_of
 from prepbench.progress_bar import shows_progress
 from prepbench.results.journal import Journal, journal_at
 from prepbench.results.measurement import Result, this_machine, this_notebook
@@ -676,7 +676,7 @@ def payload_of(names: Sequence[str], how: How) -> dict[str, Any]:
 @task
 def measure_task(payload: dict[str, Any], folders: Mapping[str, Path]) -> Any:
     """Run :func:`measured_group` in a worker: candidates and data are folders, ordered as the names of candidates."""
-    from prepbench.compile import load_compiled
+    from prepbench.package import load_compiled
 
     metric = None if payload["metric"] is None else getattr(metrics, payload["metric"])
     how = How(metric, payload["higher_is_better"], payload["rounds"], payload["timeout"])

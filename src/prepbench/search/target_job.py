@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from prepbench.adapt.cuts import Cut, Cuts
-from prepbench.compile.report import CompileReport
 from prepbench.compile.simulation import PrunedLayers, Simulation
 from prepbench.jobs import Progress, ProgressCallback
+from prepbench.package.report import CompileReport
 from prepbench.quantize import Score
 from prepbench.search.candidates import Choices, LayerChoice
 from prepbench.search.mixtures import FLOAT, Mixture, uniform_mixture

@@ -23,9 +23,9 @@ from prepbench.compile.backend.session import (
     session_of,
 )
 from prepbench.compile.backend.traced_graph import TracedGraph, are_identical, is_tensor, state_tensors
-from prepbench.compile.compiled import CompiledModel
 from prepbench.errors import ConditionError, SettingsError, sentence
 from prepbench.inputs import Sample
+from prepbench.package.compiled import CompiledModel
 from prepbench.running.callable_module import as_module
 from prepbench.running.equality import ROUNDED, difference
 from prepbench.running.object_nodes import register_nodes

@@ -15,10 +15,10 @@ from prepbench._torch_compat import pytree
 from prepbench.compile.backend.graph_call import GraphCall, GraphRunner, InputRoles, variant
 from prepbench.compile.backend.session import SAMPLES, compile_for_one_call, replay, without_origin
 from prepbench.compile.backend.traced_graph import TracedGraph, are_identical, named_state, state_tensors
-from prepbench.compile.compiled import CompiledModel
 from prepbench.compile.pipeline import compile_model
 from prepbench.errors import SettingsError
 from prepbench.inputs import Sample, normalize_samples
+from prepbench.package.compiled import CompiledModel
 from prepbench.settings import explain_settings
 
 REMEDY = (

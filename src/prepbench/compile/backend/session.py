@@ -18,10 +18,10 @@ from prepbench._torch_compat import pytree
 from prepbench._torch_compat.dynamo import OptimizedCall, compiled_apart, optimized_call
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.compile.backend.traced_graph import TensorVersions, TracedGraph, are_identical, is_tensor, state_tensors
-from prepbench.compile.compiled import CompiledModel
 from prepbench.compile.pipeline import compile_model
 from prepbench.errors import CaptureError, SettingsError
 from prepbench.inputs import Sample, named_leaves, normalize_samples
+from prepbench.package.compiled import CompiledModel
 from prepbench.running.callable_module import as_module
 from prepbench.running.check_inputs import twin_with_own_writes
 from prepbench.running.object_nodes import register_nodes

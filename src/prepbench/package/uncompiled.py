@@ -7,11 +7,11 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
-from prepbench.compile.compiled import CompiledModel
-from prepbench.compile.report import CompileReport
 from prepbench.document.model import Failure
 from prepbench.errors import DocumentError, SettingsError, TargetError
 from prepbench.inputs import Sample
+from prepbench.package.compiled import CompiledModel
+from prepbench.package.report import CompileReport
 from prepbench.settings import DeploymentSettings
 
 

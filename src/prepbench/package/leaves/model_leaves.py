@@ -13,8 +13,9 @@ from prepbench.capture.aten.captured import Captured
 from prepbench.capture.aten.leaf_operators import KeepAlive, LeafDefinition, is_leaf_operator
 from prepbench.capture.statements.cuts import Cuts, ReleasedLeaf, StatementLeaf
 from prepbench.capture.statements.outline import CutFunction
-from prepbench.compile.leaves.definitions import NoJson, definition_to_json, exported_piece, flattened, function_to_json
-from prepbench.compile.leaves.handed_in import (
+from prepbench.errors import CaptureError, PrepbenchError, TargetError, sentence
+from prepbench.package.leaves.definitions import NoJson, definition_to_json, exported_piece, flattened, function_to_json
+from prepbench.package.leaves.handed_in import (
     bound_statements,
     check_module,
     check_texts,
@@ -23,7 +24,6 @@ from prepbench.compile.leaves.handed_in import (
     modes_to_json,
     state_to_json,
 )
-from prepbench.errors import CaptureError, PrepbenchError, TargetError, sentence
 from prepbench.running.callable_module import calls_forward_fn
 from prepbench.targets import Runtime
 

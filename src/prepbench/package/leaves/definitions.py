@@ -27,11 +27,11 @@ from prepbench.capture.aten.leaf_outputs import LeafOutputs
 from prepbench.capture.sizes.learned_outputs import LearnedOutputs, sizes_of
 from prepbench.capture.sizes.resizing import varied
 from prepbench.capture.statements.outline import Address, CutFunction, CutRange, Move
-from prepbench.compile.manifest_check import MAX_DEPTH, MAX_SIZE
 from prepbench.errors import PrepbenchError
 from prepbench.inputs import Sample
 from prepbench.internal_errors import raise_if_internal
 from prepbench.interrupts import interruptible
+from prepbench.package.manifest_check import MAX_DEPTH, MAX_SIZE
 from prepbench.running.callable_module import replaced_forward
 from prepbench.running.object_nodes import Layout, Opened, register_nodes
 from prepbench.running.recorded_calls import Given, RecordedCall

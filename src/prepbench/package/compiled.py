@@ -21,13 +21,6 @@ from prepbench.calls.tensor_specs import failed_call
 from prepbench.capture.sizes.conditions import SizeCondition
 from prepbench.capture.sizes.learned_outputs import UnknownOutputsError
 from prepbench.checks import check_count, check_path, check_progress, check_switch
-from prepbench.compile.arguments import CompileRequest
-from prepbench.compile.artifact import write_folder
-from prepbench.compile.leaves.model_leaves import SECTION, ModelLeaves
-from prepbench.compile.onnx_file import ExportNames, export_onnx_file
-from prepbench.compile.report import CompileReport
-from prepbench.compile.variants import SECTION as VARIANTS
-from prepbench.compile.variants import Variant, export_variants
 from prepbench.document.model import GraphCollectionDocument
 from prepbench.errors import ArtifactError, DocumentError, PrepbenchError, SettingsError, TargetError
 from prepbench.generate.attached import Notices, attached_forward, model_to_attach
@@ -43,6 +36,12 @@ from prepbench.generate.transformers_style import SECTION as CONFIGURATION
 from prepbench.inputs import Sample
 from prepbench.internal_errors import raise_if_internal, tells_internal_errors
 from prepbench.jobs import ProgressCallback, report_nothing
+from prepbench.package.artifact import write_folder
+from prepbench.package.leaves.model_leaves import SECTION, ModelLeaves
+from prepbench.package.onnx_file import ExportNames, export_onnx_file
+from prepbench.package.report import CompileReport
+from prepbench.package.variants import SECTION as VARIANTS
+from prepbench.package.variants import Variant, export_variants
 from prepbench.progress_bar import shows_progress
 from prepbench.settings import CompileOptions, DeploymentSettings, LayerQuantizationSettings, QuantizationSettings
 from prepbench.storage import folder_bytes, temporary_folder, temporary_space
@@ -55,11 +54,12 @@ class Origin:
 
     Attributes:
         lowering: the program and its names, as the target got it.
-        quantize: quantizes a model that was compiled in float; None when it is quantized already.
+        quantize: quantizes a model that was compiled in float, with the arguments of
+            :meth:`CompiledModel.initialize_algorithms`; None when it is quantized already.
     """
 
     lowering: Lowering
-    quantize: Callable[[CompileRequest, ProgressCallback], CompiledModel] | None = None
+    quantize: Callable[..., CompiledModel] | None = None
 
 
 class CompiledModel(nn.Module):
@@ -318,22 +318,20 @@ class CompiledModel(nn.Module):
             8
         """
         check_progress(progress)
-        request = CompileRequest(
-            model=self,
-            calibration_inputs=calibration_inputs,
-            deployment_settings=self.deployment_settings if deployment_settings is None else deployment_settings,
-            quantization_settings=QuantizationSettings() if quantization_settings is None else quantization_settings,
-            layer_quantization_settings=layer_quantization_settings,
-            compile_options=compile_options,
-        )
-        request.check()
         if self._origin is None or self._origin.quantize is None:
             why = "was loaded from a folder" if self._origin is None else "is quantized already"
             raise SettingsError(
                 f"This model {why}, so its algorithms cannot be initialized. Compile the original in float "
                 "(quantization_settings=None) and call this on the result."
             )
-        new = self._origin.quantize(request, progress)
+        new = self._origin.quantize(
+            progress,
+            calibration_inputs=calibration_inputs,
+            deployment_settings=self.deployment_settings if deployment_settings is None else deployment_settings,
+            quantization_settings=QuantizationSettings() if quantization_settings is None else quantization_settings,
+            layer_quantization_settings=layer_quantization_settings,
+            compile_options=compile_options,
+        )
         self._runtime, self._document, self._origin = new._runtime, new._document, new._origin
         self._leaves, self._call_spec, self.variants = new._leaves, new._call_spec, new.variants
         self.deployment_settings, self.report = new.deployment_settings, new.report

@@ -20,11 +20,11 @@ from torch import nn
 
 import prepbench as pb
 from prepbench._torch_compat.operators import registered_operators
-from prepbench.compile.artifact import MANIFEST
-from prepbench.compile.leaves.definitions import MAX_CALLS
 from prepbench.errors import ArtifactError, PrepbenchError, SettingsError, TargetError
-from tests.compile import leaf_models
-from tests.compile.leaf_models import Branching, Changing, Gate, Several, WithBlock, WithObject
+from prepbench.package.artifact import MANIFEST
+from prepbench.package.leaves.definitions import MAX_CALLS
+from tests.package import leaf_models
+from tests.package.leaf_models import Branching, Changing, Gate, Several, WithBlock, WithObject
 
 ROOT = Path(__file__).parents[2]
 EAGER = pb.EagerDeployment()
@@ -64,7 +64,7 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_another_process_loads_it_with_the_class_and_the_checkpoint(branching: Path) -> None:
     script = f"""
 import torch, prepbench as pb
-from tests.compile.leaf_models import Branching
+from tests.package.leaf_models import Branching
 model = Branching()
 model.load_state_dict(torch.load({str(branching.parent / "weights.pt")!r}))
 loaded = pb.load_compiled({str(branching)!r}, model=model)
@@ -84,7 +84,7 @@ def test_without_the_model_the_error_says_what_to_call(branching: Path) -> None:
     with pytest.raises(ArtifactError) as caught:
         pb.load_compiled(branching)
     text = str(caught.value)
-    assert f"lines {first + 2} to {first + 6} of the model itself (tests.compile.leaf_models.Branching)" in text
+    assert f"lines {first + 2} to {first + 6} of the model itself (tests.package.leaf_models.Branching)" in text
     assert f"pb.load_compiled({str(branching)!r}, model=model)" in text
 
 
@@ -179,7 +179,7 @@ def test_another_class_or_another_module_is_named(branching: Path, several: Path
     class Other(Branching):
         pass
 
-    with pytest.raises(ArtifactError, match=r"Other, and was a tests\.compile\.leaf_models\.Branching"):
+    with pytest.raises(ArtifactError, match=r"Other, and was a tests\.package\.leaf_models\.Branching"):
         pb.load_compiled(branching, model=made(Other))
     model = made(Several)
     model.gates = nn.ModuleList([Gate()])

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.compile.artifact import MANIFEST
 from prepbench.errors import ArtifactError, PrepbenchError
+from prepbench.package.artifact import MANIFEST
 
 Attack = Callable[[Path], None]
 

@@ -9,18 +9,18 @@ from typing import Any
 
 from prepbench.calls.call_spec import CallSpec
 from prepbench.checks import check_function, check_path, check_switch
-from prepbench.compile.artifact import read_manifest
-from prepbench.compile.compiled import CompiledModel
-from prepbench.compile.leaves.loaded import check_model_given, check_section, load_leaves
-from prepbench.compile.leaves.model_leaves import SECTION
-from prepbench.compile.manifest_check import check_calls, check_report, check_variants
-from prepbench.compile.report import CompileReport
-from prepbench.compile.variants import SECTION as VARIANTS
-from prepbench.compile.variants import joined_runtime, loaded_variants, variant_folder
 from prepbench.errors import ArtifactError, PrepbenchError, sentence
 from prepbench.generate.transformers_style import SECTION as CONFIGURATION
 from prepbench.generate.transformers_style import check_configuration
 from prepbench.internal_errors import raise_if_internal, tells_internal_errors
+from prepbench.package.artifact import read_manifest
+from prepbench.package.compiled import CompiledModel
+from prepbench.package.leaves.loaded import check_model_given, check_section, load_leaves
+from prepbench.package.leaves.model_leaves import SECTION
+from prepbench.package.manifest_check import check_calls, check_report, check_variants
+from prepbench.package.report import CompileReport
+from prepbench.package.variants import SECTION as VARIANTS
+from prepbench.package.variants import joined_runtime, loaded_variants, variant_folder
 from prepbench.running.tracing import tracing
 from prepbench.storage import nothing_left, temporary_space
 from prepbench.targets import target_named

@@ -15,8 +15,8 @@ from prepbench._torch_compat.programs import with_outputs
 from prepbench.calls.call_spec import CallSpec
 from prepbench.calls.checked_conditions import FileConditions, write_beside, write_conditions
 from prepbench.checks import check_table, described
-from prepbench.compile.report import CompileReport
 from prepbench.errors import ArtifactError, SettingsError, TargetError
+from prepbench.package.report import CompileReport
 from prepbench.running.tracing import tracing
 from prepbench.storage import folder_beside, move_file, temporary_space, typed_errors
 from prepbench.targets import Lowering, Runtime, target_named

@@ -12,10 +12,10 @@ import torch
 from prepbench.capture.statements.cuts import Cuts, StatementLeaf
 from prepbench.capture.statements.outline import CutFunction, line_digests, lines_of
 from prepbench.capture.statements.ranges import SourceFile, source_file
-from prepbench.compile.leaves.definitions import NoJson, texts_in
 from prepbench.errors import ArtifactError, printable
 from prepbench.objects.digest import tensor_digest
 from prepbench.objects.parts import NO_DATA, Part, functions_in, is_own_object, is_user_file, items, parts, walk
+from prepbench.package.leaves.definitions import NoJson, texts_in
 from prepbench.running.source_lines import CodePath, nested_codes
 
 

@@ -16,9 +16,9 @@ from prepbench.calls.tensor_specs import joined_tensor_specs
 from prepbench.calls.variant_calls import VariantCall, VariantChoice
 from prepbench.capture.aten.verification import conditions_text
 from prepbench.capture.sizes.conditions import SizeCondition
-from prepbench.compile.onnx_file import ExportNames, axis_names, checked_names, copy_saved, renamed
-from prepbench.compile.report import CompileReport
 from prepbench.errors import ArtifactError, SettingsError, TargetError, sentence
+from prepbench.package.onnx_file import ExportNames, axis_names, checked_names, copy_saved, renamed
+from prepbench.package.report import CompileReport
 from prepbench.quantize import LayerReport, TensorReport
 from prepbench.quantize.report import NOT_CALLED, NOT_REACHED, QUANTIZED
 from prepbench.running.check_inputs import is_same
