@@ -9,8 +9,8 @@ from typing import Any
 from torch import fx, nn
 
 from prepbench._torch_compat.dynamo import OptimizedCall
-from prepbench.compile.backend.session import Place, Session, is_training
-from prepbench.compile.backend.traced_graph import TracedGraph, is_tensor
+from prepbench.dynamo.session import Place, Session, is_training
+from prepbench.dynamo.traced_graph import TracedGraph, is_tensor
 from prepbench.errors import SettingsError
 
 

@@ -7,12 +7,8 @@ each of them is compiled on its own.
 
 Nothing is compiled before a graph runs for the first time: by then dynamo has finished, and errors reach the caller
 unchanged.
-
-``entry_point`` is the function that dynamo calls, ``session`` the shared state of one model's graphs, and
-``compiled_graph`` runs in place of a graph. ``replay`` runs the model through dynamo once more; ``whole`` and
-``pieces`` compile the graphs of that run.
 """
 
-from prepbench.compile.backend.entry_point import prepbench_backend as prepbench_backend
+from prepbench.dynamo.entry_point import prepbench_backend as prepbench_backend
 
 __all__ = ["prepbench_backend"]

@@ -11,9 +11,9 @@ from torch import fx
 
 from prepbench._torch_compat import pytree
 from prepbench._torch_compat.dynamo import compiled_calls_off, optimized_call
-from prepbench.compile.backend.graph_call import GraphCall, GraphRunner, InputRoles, variant
-from prepbench.compile.backend.pieces import REMEDY, compile_piece
-from prepbench.compile.backend.session import (
+from prepbench.dynamo.graph_call import GraphCall, GraphRunner, InputRoles, variant
+from prepbench.dynamo.pieces import REMEDY, compile_piece
+from prepbench.dynamo.session import (
     GraphRun,
     Session,
     compile_for_one_call,
@@ -22,7 +22,7 @@ from prepbench.compile.backend.session import (
     replay,
     session_of,
 )
-from prepbench.compile.backend.traced_graph import TracedGraph, are_identical, is_tensor, state_tensors
+from prepbench.dynamo.traced_graph import TracedGraph, are_identical, is_tensor, state_tensors
 from prepbench.errors import ConditionError, SettingsError, sentence
 from prepbench.inputs import Sample
 from prepbench.package.compiled import CompiledModel

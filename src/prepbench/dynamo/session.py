@@ -17,8 +17,8 @@ from torch import fx, nn
 from prepbench._torch_compat import pytree
 from prepbench._torch_compat.dynamo import OptimizedCall, compiled_apart, optimized_call
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
-from prepbench.compile.backend.traced_graph import TensorVersions, TracedGraph, are_identical, is_tensor, state_tensors
 from prepbench.compile.pipeline import compile_model
+from prepbench.dynamo.traced_graph import TensorVersions, TracedGraph, are_identical, is_tensor, state_tensors
 from prepbench.errors import CaptureError, SettingsError
 from prepbench.inputs import Sample, named_leaves, normalize_samples
 from prepbench.package.compiled import CompiledModel

@@ -8,7 +8,7 @@ from typing import Any
 from torch import fx
 
 from prepbench._torch_compat.dynamo import with_backend_options
-from prepbench.compile.backend.compiled_graph import CompiledGraph
+from prepbench.dynamo.compiled_graph import CompiledGraph
 
 
 def prepbench_backend(

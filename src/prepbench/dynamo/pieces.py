@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from prepbench._torch_compat import pytree
-from prepbench.compile.backend.graph_call import GraphCall, GraphRunner, InputRoles, variant
-from prepbench.compile.backend.session import SAMPLES, compile_for_one_call, replay, without_origin
-from prepbench.compile.backend.traced_graph import TracedGraph, are_identical, named_state, state_tensors
 from prepbench.compile.pipeline import compile_model
+from prepbench.dynamo.graph_call import GraphCall, GraphRunner, InputRoles, variant
+from prepbench.dynamo.session import SAMPLES, compile_for_one_call, replay, without_origin
+from prepbench.dynamo.traced_graph import TracedGraph, are_identical, named_state, state_tensors
 from prepbench.errors import SettingsError
 from prepbench.inputs import Sample, normalize_samples
 from prepbench.package.compiled import CompiledModel
