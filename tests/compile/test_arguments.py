@@ -16,7 +16,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench import inputs
-from prepbench.compile.arguments import CompileRequest
+from prepbench.compile.request import CompileRequest
 from prepbench.compile.simulation import Simulation
 from prepbench.errors import CalibrationError, InputError, SettingsError, StorageError
 from prepbench.jobs import report_nothing

@@ -9,8 +9,8 @@ import torch
 
 from prepbench._torch_compat import pytree
 from prepbench.calls.call_spec import CallSpec
-from prepbench.compile.arguments import CompileRequest
-from prepbench.compile.capture_stage import captured_task
+from prepbench.compile.captured import captured_task
+from prepbench.compile.request import CompileRequest
 from prepbench.compile.samples import flat_samples
 from prepbench.compile.task import CompileTask
 from prepbench.document.model import Failure

@@ -19,12 +19,12 @@ from prepbench.capture.aten.leaf_operators import chosen_leaves
 from prepbench.capture.aten.variants import DEFAULT_VARIANTS
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import check_path, check_progress, check_switch, described
-from prepbench.compile.arguments import CompileRequest, check_weights
-from prepbench.compile.capture_stage import captured_task, pruned_task
+from prepbench.compile.captured import captured_task, pruned_task
 from prepbench.compile.compile_log import CompileLog, StageTimer
 from prepbench.compile.dry_run import planned
 from prepbench.compile.kept_stages import KeptStages
 from prepbench.compile.prepare_training import check_trainable, prepare_training
+from prepbench.compile.request import CompileRequest, check_weights
 from prepbench.compile.stages import compile_task, compile_trained, uncompiled
 from prepbench.compile.task import CompileTask
 from prepbench.document.model import Failure

@@ -27,10 +27,10 @@ from prepbench.adapt.trained_graph import FoldedNorms, counterparts, insert_quan
 from prepbench.calls.call_spec import CallSpec
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import check_progress, check_type, described
-from prepbench.compile.arguments import CompileRequest, check_weights
-from prepbench.compile.capture_stage import captured_task, pruned_program, with_pruned
+from prepbench.compile.captured import captured_task, pruned_program, with_pruned
 from prepbench.compile.compile_log import CompileLog, StageTimer
 from prepbench.compile.pruned_model import PrunedGraph, PrunedModel, pruned_model
+from prepbench.compile.request import CompileRequest, check_weights
 from prepbench.compile.samples import flat_samples
 from prepbench.compile.task import CompileTask
 from prepbench.errors import CaptureError, InputError, SettingsError, sentence

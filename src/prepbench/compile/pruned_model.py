@@ -14,9 +14,9 @@ from prepbench._torch_compat import pytree
 from prepbench.adapt.prune import PrunedLayer, in_own_classes
 from prepbench.calls.call_spec import CallSpec
 from prepbench.checks import check_progress, check_type
-from prepbench.compile.arguments import CompileRequest, check_pruning, check_weights
-from prepbench.compile.capture_stage import captured_task, pruned_program, with_pruned
+from prepbench.compile.captured import captured_task, pruned_program, with_pruned
 from prepbench.compile.compile_log import CompileLog, StageTimer
+from prepbench.compile.request import CompileRequest, check_pruning, check_weights
 from prepbench.compile.task import CompileTask
 from prepbench.errors import sentence
 from prepbench.inputs import Sample

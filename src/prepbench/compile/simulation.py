@@ -15,8 +15,8 @@ import torch
 
 from prepbench.adapt.cuts import Cut, Cuts
 from prepbench.checks import check_progress, check_type, described
-from prepbench.compile.arguments import CompileRequest, check_weights
 from prepbench.compile.float_program import FloatProgram, LayerFacts, captured_in_float
+from prepbench.compile.request import CompileRequest, check_weights
 from prepbench.compile.samples import as_call
 from prepbench.errors import InputError, SettingsError
 from prepbench.inputs import Sample

@@ -19,14 +19,14 @@ from prepbench.capture.aten.documents import document_of_program
 from prepbench.capture.aten.verification import condition_lines
 from prepbench.capture.failures.describe import failure_line
 from prepbench.capture.sizes.conditions import SizeCondition
-from prepbench.compile.arguments import CompileRequest
-from prepbench.compile.capture_stage import size_remarks
+from prepbench.compile.captured import size_remarks
 from prepbench.compile.check_lowered import LoweredCheck
 from prepbench.compile.compile_log import CompileLog, StageTimer
 from prepbench.compile.dry_run import check_memory, planned
 from prepbench.compile.kept_stages import KeptCapture
 from prepbench.compile.lowering import lower, lowering_of
 from prepbench.compile.quantize_program import Quantized, accounted, quantize
+from prepbench.compile.request import CompileRequest
 from prepbench.compile.samples import flat_samples, of_different_sizes, with_other_sizes
 from prepbench.compile.task import CompileTask
 from prepbench.compile.wrong_operator import Blame

@@ -21,7 +21,7 @@ from prepbench.checks import (
     check_type,
 )
 from prepbench.compile import KeptStages
-from prepbench.compile.arguments import CompileRequest
+from prepbench.compile.request import CompileRequest
 from prepbench.compile.simulation import Simulation, scored_on
 from prepbench.errors import InputError, SettingsError
 from prepbench.inputs import Sample

@@ -15,7 +15,7 @@ from prepbench._display import view
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import check_count, check_progress, check_switch, check_text, described
 from prepbench.compile import KeptStages
-from prepbench.compile.arguments import CompileRequest
+from prepbench.compile.request import CompileRequest
 from prepbench.compile.simulation import Simulation
 from prepbench.errors import InputError, SettingsError, UnknownNameError
 from prepbench.jobs import Progress, ProgressCallback, check_cancelled, report_nothing

@@ -16,9 +16,9 @@ from prepbench.capture.aten.capture import FullGraphError, captured_on
 from prepbench.capture.aten.captured import Captured
 from prepbench.capture.aten.variants import sizes_may_decide
 from prepbench.capture.sizes.resizing import varied
-from prepbench.compile.arguments import CompileRequest
 from prepbench.compile.compile_log import StageTimer
 from prepbench.compile.kept_stages import KeptCapture, capture_key
+from prepbench.compile.request import CompileRequest
 from prepbench.compile.samples import flat_samples, with_static_sizes_of_first
 from prepbench.compile.task import CompileTask
 from prepbench.document.model import Failure
