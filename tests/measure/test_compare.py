@@ -296,15 +296,6 @@ def test_intervals_hold_the_median():
     assert 0.93 <= held / 400 <= 0.99
 
 
-def test_the_package_offers_its_public_names():
-    import prepbench.measure as measure
-
-    assert measure.compare is pb.compare is compare
-    assert measure.Comparison is pb.Comparison is Comparison
-    assert measure.metrics is pb.metrics
-    assert not callable(measure)
-
-
 def test_a_full_disk_is_no_note(monkeypatch):
     compiled = pb.compile_model(nn.Linear(4, 2), tracing_inputs=[torch.ones(3, 4)])
 
