@@ -221,7 +221,7 @@ BROKEN = [
     ("capture with leaves", "prepbench.capture.aten.export_program", "quiet_export"),
     ("check", "prepbench.capture.modules.value_run", "spell"),
     ("trace", "prepbench.running.check_inputs", "own_copy"),
-    ("check", "prepbench.running.twin", "Twin.of"),
+    ("check", "prepbench.objects.copy", "Twin.of"),
     ("prepare", "prepbench.prepare.verify", "compare_on"),
     ("prepare", "prepbench.prepare.trace", "record_steps"),
     ("fix", "prepbench.fixes.trials", "outcome"),

@@ -12,7 +12,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import MissingPackageError, TargetError
-from prepbench.running.module_state import restored
+from prepbench.objects.restore import restored
 from prepbench.targets.registry import TARGETS, Target
 from tests.fingerprint import left_as_it_was
 from tests.turns import every_second

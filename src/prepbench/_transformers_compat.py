@@ -1,6 +1,6 @@
 """Parts of ``transformers`` whose code prepbench replaces while a model is exported, each behind a feature check.
 
-They are caches of sliding windows and what makes their masks (``capture/sizes/library_caches``). Where a version has
+They are caches of sliding windows and what makes their masks (``capture/sizes/size_forms.py``). Where a version has
 them in another form, its own code runs: the graph then holds for windows that are as full as those of the samples.
 """
 

@@ -15,7 +15,7 @@ import prepbench as pb
 from prepbench._torch_compat import modes
 from prepbench._torch_compat.generators import Draws
 from prepbench.errors import TorchVersionError
-from prepbench.running.module_state import writes_watched
+from prepbench.objects.restore import writes_watched
 
 
 def test_function_transforms_are_noticed() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.running.sqnr import sqnr
+from prepbench.objects.compare import sqnr
 from tests.adapt.models import ConvNet, digits, logits, samples, shaped, trained
 from tests.adapt.test_trainable import INT4, INT8, prepared_of, some_steps
 

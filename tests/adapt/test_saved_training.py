@@ -10,7 +10,7 @@ import torch
 
 import prepbench as pb
 from prepbench.errors import InputError
-from prepbench.running.sqnr import sqnr
+from prepbench.objects.compare import sqnr
 from tests.adapt.models import batches, logits, loss, samples, trained
 from tests.adapt.test_trainable import prepared_of, some_steps
 

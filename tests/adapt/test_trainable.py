@@ -11,8 +11,8 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.adapt.fake_quantizers import WeightQuantizer
+from prepbench.objects.compare import sqnr
 from prepbench.quantize.weights import WeightScheme
-from prepbench.running.sqnr import sqnr
 from tests.adapt.models import MODELS, ConvNet, batches, loss, samples, shaped, trained
 
 TARGETS = {"onnxruntime": pb.OnnxRuntimeDeployment(), "openvino": pb.OpenVinoDeployment()}

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.running.sqnr import sqnr
+from prepbench.objects.compare import sqnr
 from tests.adapt.models import batches, loss, samples, trained
 from tests.adapt.test_trainable import INT8, TARGETS, prepared_of
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import prepbench as pb
-from prepbench.running.sqnr import sqnr
+from prepbench.objects.compare import sqnr
 from tests.adapt.models import batches, loss, trained
 from tests.adapt.test_trainable import prepared_of
 

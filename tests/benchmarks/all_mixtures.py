@@ -16,7 +16,7 @@ from torch import nn
 import prepbench as pb
 from prepbench.compile.simulation import Simulation
 from prepbench.errors import SettingsError
-from prepbench.running.sqnr import Powers, powers
+from prepbench.objects.compare import Powers, powers
 
 INT8, FLOAT = "int8", "float"
 FITTED, LEFT_OUT = 24, 8  # mixtures that the fit is made from, and that it is checked on

@@ -102,7 +102,7 @@ FAMILIES: dict[str, Callable[[], Any]] = {
 def _difference(wanted: Any, found: Any) -> str:
     from torch.utils import _pytree
 
-    from prepbench.running.object_nodes import register_nodes
+    from prepbench.objects.flatten import register_nodes
 
     names = ("logits", "past_key_values")
     one, other = ({name: getattr(value, name) for name in names} for value in (wanted, found))

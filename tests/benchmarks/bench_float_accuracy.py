@@ -18,7 +18,7 @@ import prepbench as pb
 from prepbench.calls.leaf_calls import runtime_and_calls
 from prepbench.compile.wrong_operator import Blame
 from prepbench.inputs import Sample, normalize_samples
-from prepbench.running.sqnr import sqnr
+from prepbench.objects.compare import sqnr
 from prepbench.targets import target_for
 from tests.benchmarks.table import print_cells, print_table
 

@@ -26,7 +26,7 @@ LIMIT = 0.02
 RUNS = 3
 CASES = (("capture", "resnet"), ("capture", "bert"), ("compile", "resnet"), ("compile", "mlp"))
 _FILES = (
-    *("interrupts.py", "patching.py", "running/tracing.py", "running/module_state.py", "running/unchanged.py"),
+    *("interrupts.py", "patching.py", "running/tracing.py", "objects/restore.py", "running/unchanged.py"),
     *("_torch_compat/threads.py", "_torch_compat/safe_points.py"),
     *("_torch_compat/generators.py", "_torch_compat/exporting.py"),
 )

@@ -131,8 +131,8 @@ def _called(model: Any, sample: Any) -> Any:
 
 def _cell(model: nn.Module, twin: nn.Module, samples: list[Any], target: str, bits: str, reuse: Any) -> str:
     import prepbench as pb
-    from prepbench.running.nested_values import collect
-    from prepbench.running.sqnr import sqnr
+    from prepbench.objects.compare import sqnr
+    from prepbench.objects.flatten import collect
 
     settings = {
         "float": None,

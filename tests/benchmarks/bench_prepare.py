@@ -143,7 +143,7 @@ def _quiet() -> Any:
 def coverage(tool: str) -> dict[str, int]:
     """How the hard models fare: prepared and equal on the first sample, prepared and not equal, or refused."""
     from prepbench.inputs import normalize_samples
-    from prepbench.running.equality import REWRITTEN, difference
+    from prepbench.objects.compare import REWRITTEN, difference
     from tests.zoo import ZOO
 
     found: Counter[str] = Counter()

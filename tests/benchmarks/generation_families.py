@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import prepbench as pb
-from prepbench.running.object_nodes import fixed_numbers, is_mark, register_nodes
+from prepbench.objects.flatten import fixed_numbers, is_mark, register_nodes
 from tests.benchmarks.further_families import FURTHER, build_further
 from tests.generate.generating import make_samples
 

@@ -20,7 +20,7 @@ from prepbench.compile.request import CompileRequest
 from prepbench.compile.simulation import Simulation
 from prepbench.errors import CalibrationError, InputError, SettingsError, StorageError
 from prepbench.jobs import report_nothing
-from prepbench.running.twin import Twin
+from prepbench.objects.copy import Twin
 
 EAGER = pb.EagerDeployment()
 

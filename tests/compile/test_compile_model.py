@@ -10,8 +10,8 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import CalibrationError, InputError, SettingsError
+from prepbench.objects.compare import sqnr
 from prepbench.package.report import CompileReport
-from prepbench.running.sqnr import sqnr
 from tests.compile.models import images, int8, unchanged
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.running.sqnr import sqnr
+from prepbench.objects.compare import sqnr
 from tests.turns import every_second
 
 HALF = (torch.bfloat16, torch.float16)

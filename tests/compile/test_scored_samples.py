@@ -12,7 +12,7 @@ import prepbench as pb
 from prepbench.compile.simulation import Simulation, scored_on, spread_samples
 from prepbench.errors import InputError
 from prepbench.inputs import Sample
-from prepbench.running.sqnr import Powers, powers
+from prepbench.objects.compare import Powers, powers
 
 
 def test_scores_are_those_on_other_samples() -> None:

@@ -14,7 +14,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import InputError, SettingsError, TargetError
-from prepbench.running.sqnr import sqnr
+from prepbench.objects.compare import sqnr
 from tests.compile.models import SmallNet, images, unchanged
 
 

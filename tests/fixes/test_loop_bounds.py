@@ -11,7 +11,7 @@ from torch import nn
 import prepbench as pb
 from prepbench.errors import SettingsError, UnknownNameError
 from prepbench.fixes import Draft, assumptions_of
-from prepbench.running.equality import GRADIENTS, difference
+from prepbench.objects.compare import GRADIENTS, difference
 
 
 def small(*sizes: int) -> list[torch.Tensor]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import prepbench as pb
 from prepbench.fixes import Fixed
 from prepbench.inputs import Sample, normalize_samples
-from prepbench.running.equality import REWRITTEN, difference
+from prepbench.objects.compare import REWRITTEN, difference
 from prepbench.running.unchanged import outcome
 from tests.fixes.zoo.all import CASES
 from tests.turns import in_turns, of_turn

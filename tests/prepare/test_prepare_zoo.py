@@ -10,8 +10,8 @@ import torch
 
 from prepbench.errors import CaptureError, InputError
 from prepbench.inputs import normalize_samples
+from prepbench.objects.compare import REWRITTEN, difference
 from prepbench.prepare import PreparedModel, prepare_model
-from prepbench.running.equality import REWRITTEN, difference
 from tests.turns import in_turns
 from tests.zoo import ZOO
 

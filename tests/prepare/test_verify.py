@@ -8,9 +8,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from prepbench.errors import PreparationError
+from prepbench.objects.compare import Outcome
 from prepbench.prepare import prepare_model
 from prepbench.prepare.sizes import prepared_difference
-from prepbench.running.unchanged import Outcome
 from tests.prepare.models import x
 
 

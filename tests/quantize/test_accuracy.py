@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from prepbench.running.sqnr import sqnr
+from prepbench.objects.compare import sqnr
 from prepbench.settings import QuantizationSettings
 
 

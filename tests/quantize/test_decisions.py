@@ -10,7 +10,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import SettingsError
-from prepbench.running.sqnr import sqnr
+from prepbench.objects.compare import sqnr
 
 EAGER = pb.EagerDeployment()
 

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from prepbench.objects.compare import sqnr
 from prepbench.quantize import Placement
-from prepbench.running.sqnr import sqnr
 from prepbench.settings import LayerQuantizationSettings, QuantizationSettings
 
 SKIP = LayerQuantizationSettings(skip_quantization=True)

@@ -9,8 +9,8 @@ import torch
 from torch import fx, nn
 
 from prepbench.inputs import Sample
+from prepbench.objects.compare import sqnr
 from prepbench.quantize.layer_nodes import LayerNode, layer_nodes
-from prepbench.running.sqnr import sqnr
 
 aten = torch.ops.aten
 Tensors = Sequence[torch.Tensor]

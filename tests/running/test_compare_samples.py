@@ -11,8 +11,8 @@ import torch
 
 from prepbench.errors import InputError
 from prepbench.inputs import Sample
+from prepbench.objects.flatten import register_nodes
 from prepbench.running.check_inputs import is_same, tensor_shapes
-from prepbench.running.object_nodes import register_nodes
 
 
 def nothing(**arguments: Any) -> None: ...

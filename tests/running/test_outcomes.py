@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from prepbench.inputs import Sample
-from prepbench.running.equality import difference
+from prepbench.objects.compare import difference
 from prepbench.running.unchanged import outcome, run, without_output
 
 

@@ -12,8 +12,8 @@ from torch import nn
 import prepbench as pb
 from prepbench.capture.aten.capture import FullGraphError
 from prepbench.capture.failures.findings import SHARED
+from prepbench.objects.flatten import register_nodes
 from prepbench.running.first_calls import filled_for_all
-from prepbench.running.object_nodes import register_nodes
 from prepbench.running.unchanged import own_copy
 
 SENTENCE = (

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.running.sqnr import sqnr
+from prepbench.objects.compare import sqnr
 from tests.adapt.models import logits, samples, trained
 
 FOUR = pb.QuantizationSettings(weights_num_bits=4, activations_num_bits=4)

@@ -12,7 +12,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import MissingPackageError
-from prepbench.running.equality import ROUNDED, difference
+from prepbench.objects.compare import ROUNDED, difference
 from prepbench.targets import target_for
 from tests.turns import every_second
 

@@ -11,7 +11,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import TargetError
-from prepbench.running.sqnr import sqnr
+from prepbench.objects.compare import sqnr
 from tests.turns import every_second
 
 ONNX_RUNTIME, OPENVINO = pb.OnnxRuntimeDeployment(), pb.OpenVinoDeployment()

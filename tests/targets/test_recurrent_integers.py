@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 import prepbench as pb
+from prepbench.objects.compare import sqnr
 from prepbench.quantize.dynamic_lstm import dynamic_lstm_layer
-from prepbench.running.sqnr import sqnr
 from tests.targets.test_recurrent import EMPTY, SAMPLES, UNSEEN, Tagger
 
 ONNX_RUNTIME, OPENVINO = pb.OnnxRuntimeDeployment(), pb.OpenVinoDeployment()

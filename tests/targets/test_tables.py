@@ -11,7 +11,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import SettingsError
-from prepbench.running.sqnr import sqnr
+from prepbench.objects.compare import sqnr
 from tests.turns import every_second
 
 ROWS, SIZE = 500, 64

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.running.sqnr import sqnr
+from prepbench.objects.compare import sqnr
 
 TARGETS = {"onnxruntime": pb.OnnxRuntimeDeployment, "openvino": pb.OpenVinoDeployment}
 # forms of one rank are side by side in one model, because a compile takes longer than all else

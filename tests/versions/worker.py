@@ -67,7 +67,7 @@ def _trace(case: Any) -> str:
     import torch
 
     import prepbench as pb
-    from prepbench.running.equality import ROUNDED, difference
+    from prepbench.objects.compare import ROUNDED, difference
 
     model = _model(case)
     collection = pb.recursive_trace(model, inputs=copy.deepcopy(case.samples))
@@ -285,7 +285,7 @@ def _assert_equal(model: Any, graph: Any, samples: list[Any]) -> None:
     import torch
 
     from prepbench.inputs import normalize_samples
-    from prepbench.running.equality import ROUNDED, difference
+    from prepbench.objects.compare import ROUNDED, difference
     from prepbench.running.unchanged import outcome
 
     for sample in normalize_samples(model, samples):

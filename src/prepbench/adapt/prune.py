@@ -17,8 +17,8 @@ from prepbench.adapt.layer_uses import uses_of
 from prepbench.adapt.masks import MaskedLayer, masked_layers
 from prepbench.errors import PreparationError, SettingsError
 from prepbench.inputs import Sample
-from prepbench.running.equality import ROUNDED, difference
-from prepbench.running.twin import Twin
+from prepbench.objects.compare import ROUNDED, difference
+from prepbench.objects.copy import Twin
 from prepbench.settings.explain import PrunableLayer
 from prepbench.settings.pruning import CHANNELS
 

@@ -20,10 +20,10 @@ from prepbench.checks import check_count, check_function, check_progress, check_
 from prepbench.errors import InputError, MetricError, SettingsError, TrainingError
 from prepbench.inputs import Sample, normalize_samples
 from prepbench.jobs import Progress, ProgressCallback, check_cancelled, report_nothing
+from prepbench.objects.copy import Twin
 from prepbench.objects.digest import state_digest
+from prepbench.objects.flatten import register_nodes
 from prepbench.progress_bar import shows_progress
-from prepbench.running.object_nodes import register_nodes
-from prepbench.running.twin import Twin
 
 if TYPE_CHECKING:
     import pandas

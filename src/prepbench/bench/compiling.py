@@ -32,9 +32,9 @@ from prepbench.measure.comparison import Comparison
 from prepbench.measure.generation import Generation
 from prepbench.measure.run import compare
 from prepbench.measure.scores import takes_targets
+from prepbench.objects.flatten import is_nothing
 from prepbench.package import CompiledModel
 from prepbench.results.measurement import Run
-from prepbench.running.empty_caches import is_nothing
 from prepbench.settings import ExplainedLayer
 
 

@@ -17,9 +17,9 @@ from prepbench.jobs import Progress, ProgressCallback
 from prepbench.measure.comparison import CandidateResult
 from prepbench.measure.generation import Generation, Prompt
 from prepbench.measure.scores import eval_mode
+from prepbench.objects.copy import Twin
 from prepbench.package import CompiledModel
 from prepbench.results.measurement import RunGeneration, WrittenText
-from prepbench.running.twin import Twin
 
 Decode = Callable[[list[int]], str]
 Rows = Sequence[Sequence[int]]

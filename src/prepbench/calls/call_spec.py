@@ -34,13 +34,10 @@ from prepbench.capture.sizes.size_formulas import UNDEFINED, check_function
 from prepbench.checks import described
 from prepbench.errors import ConditionError, InputError
 from prepbench.inputs import Sample, named_leaves, parameter_names, plain_defaults
+from prepbench.objects.caches.counted import CountedNumber, path_text
+from prepbench.objects.flatten import CallForm, as_tensor, fixed_numbers, is_mark, is_nothing, register_nodes
 from prepbench.objects.parts import part_at
-from prepbench.running.call_forms import CallForm
 from prepbench.running.check_inputs import about_batches, is_same
-from prepbench.running.counted_numbers import CountedNumber, path_text
-from prepbench.running.empty_caches import is_nothing
-from prepbench.running.nested_values import as_tensor
-from prepbench.running.object_nodes import fixed_numbers, is_mark, register_nodes
 
 # The identity of a model's weights and adapters at the compile, for later calls that run in the model itself.
 

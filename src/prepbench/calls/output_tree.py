@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from prepbench._torch_compat import pytree
-from prepbench.running.nested_values import tensor_numbers
-from prepbench.running.object_nodes import Layout
+from prepbench.objects.flatten import Layout, tensor_numbers
 
 Tree = dict[str, Any]
 

@@ -23,11 +23,11 @@ from prepbench.checks import described
 from prepbench.document.model import Failure, alike_failures
 from prepbench.errors import UnknownNameError
 from prepbench.inputs import Sample
+from prepbench.objects.copy import Twin
 from prepbench.objects.parts import is_user_code
 from prepbench.running.callable_module import as_module
 from prepbench.running.time_limit import TimeLimit, TimeLimitReached
 from prepbench.running.tracing import tracing
-from prepbench.running.twin import Twin
 from prepbench.running.unchanged import own_copy, unchanged, without_output
 
 DYNAMO, EXPORT, SYMBOLIC, VALUES = "dynamo", "torch.export", "symbolic trace", "trace with inputs"

@@ -109,7 +109,7 @@ def _sizes(candidates: dict[str, str], bounds: dict[Budget, float]) -> Report:
 def _size(text: str) -> int:
     """Return the bytes of all files of a saved model, or of the parameters and buffers of an original."""
     if is_reference(text):
-        from prepbench.running.module_state import state_bytes
+        from prepbench.objects.restore import state_bytes
 
         return state_bytes(load_model(text, "CANDIDATE"))
     from prepbench.package.artifact import read_manifest

@@ -28,12 +28,12 @@ from prepbench.generate.transformers_style import configuration_of
 from prepbench.inputs import Sample
 from prepbench.internal_errors import raise_if_internal
 from prepbench.jobs import ProgressCallback
+from prepbench.objects.copy import Twin
 from prepbench.objects.digest import state_digest
 from prepbench.quantize import LayerReport
 from prepbench.running.callable_module import as_module
 from prepbench.running.check_inputs import on_device_of
 from prepbench.running.tracing import tracing
-from prepbench.running.twin import Twin
 from prepbench.running.unchanged import run
 from prepbench.settings import PrunableLayer
 from prepbench.settings.numbers import FLOAT32

@@ -16,9 +16,8 @@ from prepbench.compile.wrong_operator import UNKNOWN, Blame
 from prepbench.errors import InputError, TargetError, sentence
 from prepbench.inputs import Sample
 from prepbench.internal_errors import raise_if_internal
+from prepbench.objects.compare import EXACT, Closeness, difference, sqnr
 from prepbench.quantize.rows import OPERATOR as BLOCKS
-from prepbench.running.equality import EXACT, Closeness, difference
-from prepbench.running.sqnr import sqnr
 from prepbench.settings.numbers import FLOAT32, format_named
 from prepbench.targets import Runtime
 from prepbench.targets.programs import is_repeatable, outputs_computed_from_floats

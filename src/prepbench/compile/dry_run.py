@@ -16,10 +16,10 @@ from prepbench.compile.lowering import operator_places
 from prepbench.compile.quantize_program import accounted
 from prepbench.compile.task import CompileTask
 from prepbench.errors import SettingsError
+from prepbench.objects.restore import state_bytes
 from prepbench.package.report import CompileReport, names_of
 from prepbench.package.variants import joined_report, variant_text
 from prepbench.quantize import NEEDS_MOMENTS, LayerReport, WeightScheme, insert_observers, products_bytes
-from prepbench.running.module_state import state_bytes
 from prepbench.running.tracing import tracing
 from prepbench.settings.numbers import FLOAT32
 from prepbench.settings.quantization import weight_formats

@@ -36,6 +36,7 @@ from prepbench.compile.task import CompileTask
 from prepbench.errors import CaptureError, InputError, SettingsError, sentence
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback, report_nothing
+from prepbench.objects.restore import state_bytes
 from prepbench.progress_bar import shows_progress
 from prepbench.quantize import (
     LayerReport,
@@ -49,7 +50,6 @@ from prepbench.quantize.insert import float_graph, insert_observers
 from prepbench.quantize.observed import observed_value, observer_of
 from prepbench.quantize.plan import Plan
 from prepbench.running.callable_module import as_module
-from prepbench.running.module_state import state_bytes
 from prepbench.running.tracing import tracing
 from prepbench.running.unchanged import numbers_kept
 from prepbench.settings import (

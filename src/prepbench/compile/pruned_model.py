@@ -22,8 +22,8 @@ from prepbench.errors import sentence
 from prepbench.inputs import Sample
 from prepbench.internal_errors import raise_if_internal
 from prepbench.jobs import ProgressCallback, report_nothing
+from prepbench.objects.compare import ROUNDED, difference
 from prepbench.progress_bar import shows_progress
-from prepbench.running.equality import ROUNDED, difference
 from prepbench.running.unchanged import run
 from prepbench.settings import (
     CompileOptions,

@@ -21,6 +21,7 @@ from prepbench.compile.samples import as_call
 from prepbench.errors import InputError, SettingsError
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
+from prepbench.objects.compare import Powers
 from prepbench.quantize import Placement, Score, Statistics, calibrate
 from prepbench.quantize.algorithms import settings_of_scales
 from prepbench.quantize.input_hessians import fitting_schemes
@@ -33,7 +34,6 @@ from prepbench.quantize.plan import Plan, following_layers, make_plan, tied_laye
 from prepbench.quantize.predictions import ScoreSum
 from prepbench.quantize.weights import WeightScheme
 from prepbench.running.check_inputs import check_traced
-from prepbench.running.sqnr import Powers
 from prepbench.running.tracing import tracing
 from prepbench.running.unchanged import numbers_kept
 from prepbench.settings import (

@@ -35,13 +35,13 @@ from prepbench.errors import TargetError
 from prepbench.freed_memory import give_back
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback
+from prepbench.objects.restore import state_bytes
 from prepbench.package.compiled import CompiledModel, Origin, lowering_of_compiled, measured_size
 from prepbench.package.leaves.model_leaves import ModelLeaves
 from prepbench.package.report import CompileReport, bits_per_weight, names_of, with_stored_bits
 from prepbench.package.uncompiled import NothingCompiledError, UncompiledModel
 from prepbench.package.variants import Variant, joined_report, joined_runtime, joined_spec
 from prepbench.quantize.insert import NothingQuantizedError
-from prepbench.running.module_state import state_bytes
 from prepbench.running.tracing import tracing
 from prepbench.running.unchanged import numbers_kept
 from prepbench.settings import DeploymentSettings, ExplainedLayer

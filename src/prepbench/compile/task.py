@@ -18,8 +18,8 @@ from prepbench.capture.aten.computed_in_float32 import HALF_TYPES, computed_in_f
 from prepbench.errors import ConditionError
 from prepbench.generate.transformers_style import Configuration
 from prepbench.inputs import Sample
+from prepbench.objects.restore import state_bytes
 from prepbench.quantize import weights_to_cast
-from prepbench.running.module_state import state_bytes
 from prepbench.settings import CompileOptions, DeploymentSettings, ExplainedLayer
 from prepbench.targets import Target
 from prepbench.targets.decompose import decompose, grouped_products

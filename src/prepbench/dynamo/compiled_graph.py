@@ -25,10 +25,10 @@ from prepbench.dynamo.session import (
 from prepbench.dynamo.traced_graph import TracedGraph, are_identical, is_tensor, state_tensors
 from prepbench.errors import ConditionError, SettingsError, sentence
 from prepbench.inputs import Sample
+from prepbench.objects.compare import ROUNDED, difference
+from prepbench.objects.flatten import register_nodes
 from prepbench.package.compiled import CompiledModel
 from prepbench.running.callable_module import as_module
-from prepbench.running.equality import ROUNDED, difference
-from prepbench.running.object_nodes import register_nodes
 
 
 class CompiledGraph:

@@ -21,11 +21,11 @@ from prepbench.compile.pipeline import compile_model
 from prepbench.dynamo.traced_graph import TensorVersions, TracedGraph, are_identical, is_tensor, state_tensors
 from prepbench.errors import CaptureError, SettingsError
 from prepbench.inputs import Sample, named_leaves, normalize_samples
+from prepbench.objects.copy import Twin
+from prepbench.objects.flatten import register_nodes
 from prepbench.package.compiled import CompiledModel
 from prepbench.running.callable_module import as_module
 from prepbench.running.check_inputs import twin_with_own_writes
-from prepbench.running.object_nodes import register_nodes
-from prepbench.running.twin import Twin
 from prepbench.running.unchanged import own_copy, unchanged
 
 SAMPLES = ("tracing_inputs", "calibration_inputs")

@@ -27,7 +27,7 @@ from prepbench.fixes.trials import (
 )
 from prepbench.inputs import Sample
 from prepbench.internal_errors import raise_if_internal
-from prepbench.running.equality import GRADIENTS, REWRITTEN, difference
+from prepbench.objects.compare import GRADIENTS, REWRITTEN, difference
 from prepbench.running.unchanged import run, without_output
 
 ASSUMED = "which pb.fix assumed to be enough"

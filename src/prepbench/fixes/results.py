@@ -150,7 +150,7 @@ class Fixed:
         Raises:
             UnknownNameError: a module has no fix.
         """
-        from prepbench.running.twin import swapped_model
+        from prepbench.objects.copy import swapped_model
 
         known = {fix.fqn for fix in self.applied}
         assumed = {draft.fqn for draft in self.remaining if draft.fix is not None}

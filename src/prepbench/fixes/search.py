@@ -30,11 +30,11 @@ from prepbench.fixes.source_text import CannotFix, SourceText, equal_but_for_lin
 from prepbench.fixes.syntax import with_import
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback, check_cancelled, report_nothing
+from prepbench.objects.copy import CannotSwap, Twin, swapped_model
 from prepbench.progress_bar import shows_progress
 from prepbench.running.callable_module import as_module
 from prepbench.running.check_inputs import check_traced, checked_samples
 from prepbench.running.source_lines import code_frame, file_of, source_line
-from prepbench.running.twin import CannotSwap, Twin, swapped_model
 from prepbench.running.unchanged import without_output
 
 _MOST_FIXES = 60

@@ -16,11 +16,12 @@ from prepbench._torch_compat import pytree
 from prepbench._torch_compat.tensors import version_of
 from prepbench.inputs import Sample
 from prepbench.internal_errors import raise_if_internal
+from prepbench.objects.compare import Outcome
 from prepbench.objects.digest import tensor_digest
 from prepbench.objects.parts import is_user_code
 from prepbench.patching import patched_here
 from prepbench.running.time_limit import TimeLimit, TimeLimitReached
-from prepbench.running.unchanged import NotedState, Outcome, outcome, own_copy, unchanged, without_output
+from prepbench.running.unchanged import NotedState, outcome, own_copy, unchanged, without_output
 
 SECONDS = 3.0
 """How long one call of a changed model may take."""

@@ -25,8 +25,7 @@ from prepbench.generate.caches import (
     windows_of,
     write_back,
 )
-from prepbench.running.nested_values import collect
-from prepbench.running.object_nodes import fixed_numbers, is_mark
+from prepbench.objects.flatten import collect, fixed_numbers, is_mark
 
 _TOKENS = ("input_ids", "decoder_input_ids", "inputs_embeds", "decoder_inputs_embeds")
 _MASKS = ("attention_mask", "decoder_attention_mask")

@@ -23,7 +23,7 @@ from prepbench.calls.tensor_specs import with_empty_tensors
 from prepbench.errors import InputError
 from prepbench.generate.attached import Notices, attached_forward, model_to_attach
 from prepbench.generate.calls import GenerationCalls
-from prepbench.running.object_nodes import is_mark
+from prepbench.objects.flatten import is_mark
 
 _MASK, _POSITIONS = "attention_mask", "position_ids"
 

@@ -13,8 +13,8 @@ from prepbench.errors import StorageError
 from prepbench.inputs import Sample
 from prepbench.internal_errors import raise_if_internal
 from prepbench.jobs import Cancelled, ProgressCallback
-from prepbench.running.module_state import state_bytes
-from prepbench.running.object_nodes import holds_objects
+from prepbench.objects.flatten import holds_objects
+from prepbench.objects.restore import state_bytes
 from prepbench.storage import folder_bytes, temporary_space, write_file
 
 SAVED = "saved artifact"

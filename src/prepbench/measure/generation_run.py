@@ -41,8 +41,8 @@ from prepbench.measure.latency import (
 from prepbench.measure.process import OtherPrograms, Steps, WorkerProcess, busy_share
 from prepbench.measure.scores import Candidate, eval_mode
 from prepbench.measure.transfer import inputs_of, save_sample
+from prepbench.objects.copy import Twin
 from prepbench.package import CompiledModel
-from prepbench.running.twin import Twin
 from prepbench.storage import temporary_folder
 
 Loop = CompiledSteps | ModelSteps | PyTorchFirst

@@ -19,7 +19,7 @@ from prepbench.measure.language_metrics import bits_per_byte as bits_per_byte
 from prepbench.measure.language_metrics import kl_divergence as kl_divergence
 from prepbench.measure.language_metrics import perplexity as perplexity
 from prepbench.measure.language_metrics import token_agreement as token_agreement
-from prepbench.running.sqnr import Powers, powers
+from prepbench.objects.compare import Powers, powers
 
 Metric = Callable[[Any, Any], Any]
 

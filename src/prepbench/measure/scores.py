@@ -18,8 +18,8 @@ from prepbench.measure.artifacts import is_compiled
 from prepbench.measure.batches import Batch
 from prepbench.measure.kept_samples import Keeper, KeptSamples
 from prepbench.measure.language_metrics import Totals, totals_of
-from prepbench.running.plain_state import kept
-from prepbench.running.sqnr import Powers
+from prepbench.objects.compare import Powers
+from prepbench.objects.restore import kept
 from prepbench.running.unchanged import numbers_kept, own_copy
 
 Candidate = Callable[..., Any]

@@ -1,1 +1,1 @@
-"""What Python objects consist of, and digests of them."""
+"""What Python objects consist of: their parts, copies, restoring, comparisons, flattening and digests."""

@@ -12,12 +12,12 @@ from torch import fx
 from prepbench._torch_compat.operators import HigherOrderOperator, OpOverload, OpOverloadPacket
 from prepbench.capture.modules.graph_builder import target_text
 from prepbench.capture.modules.regions import enter_grad_mode, exit_grad_mode
+from prepbench.objects import flatten as structures
+from prepbench.objects.flatten import collect
 from prepbench.prepare.model import PreparedModel
 from prepbench.prepare.operations import function_name, operation_of
 from prepbench.prepare.passes.graph_edits import owner_of
 from prepbench.prepare.report import Kept
-from prepbench.running import nested_values as structures
-from prepbench.running.nested_values import collect
 
 NUMBERS = "it gives sizes, not tensors"
 PART = "it takes one part of a result or of an input"

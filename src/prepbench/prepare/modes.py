@@ -10,11 +10,11 @@ from typing import Any
 from torch import fx
 
 from prepbench.capture.modules.trace_result import TraceResult
+from prepbench.objects.flatten import Applied, Rebuild
 from prepbench.prepare.modules import ByMode
 from prepbench.prepare.operations import function_name
 from prepbench.prepare.passes.graph_edits import OtherStructure, mapped_together, parts
 from prepbench.prepare.steps import Step, TensorSource
-from prepbench.running.nested_values import Applied, Rebuild
 
 
 class _Differs(Exception):

@@ -16,6 +16,7 @@ from prepbench.capture.modules.assumptions import SizeCheck, granted, readable
 from prepbench.document.model import SourceLine
 from prepbench.errors import CaptureError, PreparationError
 from prepbench.inputs import Sample, normalize_samples
+from prepbench.objects.copy import Twin
 from prepbench.prepare.kept import kept_operations
 from prepbench.prepare.model import PreparedModel, names_taken
 from prepbench.prepare.modules import Operator
@@ -30,7 +31,6 @@ from prepbench.prepare.verify import compare_in_other_mode, compare_on, verify
 from prepbench.progress_bar import shows_progress
 from prepbench.running.check_inputs import checked_samples, known_names
 from prepbench.running.tracing import tracing
-from prepbench.running.twin import Twin
 from prepbench.running.unchanged import without_output
 
 Pass = Callable[[PreparedModel], Sequence[Change]]

@@ -17,12 +17,12 @@ from prepbench.document.model import SourceLine
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, named_leaves
 from prepbench.internal_errors import raise_if_internal
+from prepbench.objects.compare import REWRITTEN, Difference, Outcome, difference
+from prepbench.objects.flatten import collect
 from prepbench.prepare.model import PreparedModel
-from prepbench.running.equality import REWRITTEN, Difference, difference, repeated_outcome
 from prepbench.running.first_calls import built_buffers
-from prepbench.running.nested_values import collect
 from prepbench.running.time_limit import TimeLimit, TimeLimitReached
-from prepbench.running.unchanged import Outcome, outcome, own_copy, unchanged, without_output
+from prepbench.running.unchanged import outcome, own_copy, repeated_outcome, unchanged, without_output
 
 Place = tuple[str, int]
 

@@ -14,9 +14,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from prepbench.capture.modules.graph_builder import spell
 from prepbench.inputs import Sample
+from prepbench.objects.flatten import collect, map_values
 from prepbench.patching import patched_here
 from prepbench.prepare.operations import function_name
-from prepbench.running.nested_values import collect, map_values
 
 
 @dataclass(frozen=True)

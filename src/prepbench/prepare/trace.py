@@ -21,11 +21,11 @@ from prepbench.errors import CaptureError
 from prepbench.inputs import Sample
 from prepbench.internal_errors import raise_if_internal
 from prepbench.objects.parts import is_user_code
+from prepbench.objects.restore import restored
 from prepbench.patching import patched, undoing
 from prepbench.prepare.modes import Modes, apply_modes, compare_modes, merge_modes
 from prepbench.prepare.modules import Operator
 from prepbench.prepare.steps import Step, record_steps
-from prepbench.running.module_state import restored
 from prepbench.running.source_lines import source_of_frame
 from prepbench.running.unchanged import own_copy, unchanged
 

@@ -15,14 +15,14 @@ from prepbench.capture.sizes.resizing import linked_axes, resized
 from prepbench.errors import InputError, PreparationError
 from prepbench.inputs import Sample, named_leaves
 from prepbench.internal_errors import raise_if_internal
+from prepbench.objects.compare import REWRITTEN, difference
+from prepbench.objects.flatten import collect
 from prepbench.prepare.model import PreparedModel
 from prepbench.prepare.report import Compared
 from prepbench.prepare.sizes import prepared_difference
 from prepbench.prepare.steps import record_steps
 from prepbench.prepare.trace import in_other_mode
-from prepbench.running.equality import REWRITTEN, difference, repeated_outcome
-from prepbench.running.nested_values import collect
-from prepbench.running.unchanged import outcome, own_copy, unchanged, without_output
+from prepbench.running.unchanged import outcome, own_copy, repeated_outcome, unchanged, without_output
 
 _STEPS = (1, 2, 4, 8, 32)
 

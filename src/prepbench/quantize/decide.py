@@ -12,6 +12,7 @@ from torch import fx
 
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback
+from prepbench.objects.compare import Powers
 from prepbench.quantize.floors import Floors, Score
 from prepbench.quantize.input_hessians import fitting_schemes
 from prepbench.quantize.integer_program import Limit, Shared, cheapest
@@ -29,7 +30,6 @@ from prepbench.quantize.predictions import ScoreSum, logits_of
 from prepbench.quantize.simulate import QuantizedRun, changes_of
 from prepbench.quantize.statistics import Statistics
 from prepbench.quantize.weights import WeightScheme
-from prepbench.running.sqnr import Powers
 from prepbench.settings import CompileOptions, QuantizationSettings
 from prepbench.settings.numbers import FLOAT32
 

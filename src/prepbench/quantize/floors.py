@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from prepbench.running.sqnr import decibels_text
+from prepbench.objects.compare import decibels_text
 from prepbench.settings import CompileOptions, QuantizationSettings, activation_format, weight_formats
 
 # by the fewest bits: SQNR of a layer and of the model in dB, divergence of predictions in nats

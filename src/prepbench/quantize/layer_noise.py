@@ -12,12 +12,12 @@ from torch import fx
 
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback
+from prepbench.objects.compare import Powers, powers
 from prepbench.quantize.layer_nodes import LayerNode
 from prepbench.quantize.plan import Plan
 from prepbench.quantize.simulate import Measuring, Trial, as_tuple, first_states, observed_inputs, rounded_weights
 from prepbench.quantize.statistics import Statistics, noise_key
 from prepbench.quantize.weights import WeightScheme
-from prepbench.running.sqnr import Powers, powers
 
 # rows (first dims) of samples that are measured; more hardly change a mean over all their positions
 ROWS = 8

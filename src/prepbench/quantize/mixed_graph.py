@@ -17,6 +17,7 @@ from torch import fx
 
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback, report_nothing
+from prepbench.objects.compare import Powers
 from prepbench.quantize.calibration import learn
 from prepbench.quantize.dynamic_lstm import OPERATOR
 from prepbench.quantize.floors import Score
@@ -31,7 +32,6 @@ from prepbench.quantize.rounding import NEEDS_MOMENTS, CachedRows
 from prepbench.quantize.simulate import Changes, Measuring, QuantizedRun, Trial, Watching, as_tuple
 from prepbench.quantize.statistics import restore_buffers
 from prepbench.quantize.weights import WeightScheme
-from prepbench.running.sqnr import Powers
 from prepbench.settings import CompileOptions, QuantizationSettings
 
 Mixture = Mapping[str, QuantizationSettings]

@@ -15,13 +15,13 @@ from prepbench._torch_compat import pytree
 from prepbench.capture.sizes.recurrent import WITH_GRADIENTS
 from prepbench.inputs import Sample
 from prepbench.jobs import check_cancelled
+from prepbench.objects.compare import Powers, powers
 from prepbench.quantize.layer_nodes import LayerNode
 from prepbench.quantize.observed import observed_value, observer_of, set_mode
 from prepbench.quantize.plan import Plan
 from prepbench.quantize.simulate import as_tuple, changed_result, first_states, rounded_weights
 from prepbench.quantize.statistics import Statistics
 from prepbench.quantize.weights import WeightScheme
-from prepbench.running.sqnr import Powers, powers
 
 # how many draws (rows times random vectors) an estimate averages, and how many vectors at most
 _DRAWS = 32

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from prepbench.objects.compare import Powers, powers
 from prepbench.quantize.floors import Score
 from prepbench.quantize.layer_noise import bounded_decibels
 from prepbench.quantize.simulate import as_tuple
-from prepbench.running.sqnr import Powers, powers
 
 _aten = torch.ops.aten
 _MULTIPLIES = (_aten.linear.default, _aten.matmul.default, _aten.mm.default, _aten.addmm.default)

@@ -1,1 +1,1 @@
-"""Run a user's model: nested values, state, recorded calls, reversible replacements and input checks."""
+"""Run a user's model: recorded calls, reversible replacements and input checks."""

@@ -20,13 +20,12 @@ from prepbench.errors import CaptureError, InputError
 from prepbench.inputs import Sample, arguments_by_name, forward_of, named_leaves, normalize_samples, positional_names
 from prepbench.internal_errors import raise_if_internal
 from prepbench.interrupts import interruptible
+from prepbench.objects.caches.counted import counted_numbers
+from prepbench.objects.caches.empty import with_empty_caches_filled
+from prepbench.objects.copy import Twin
+from prepbench.objects.flatten import classes_in, fixed_numbers, is_mark, register_nodes, tensor_numbers
 from prepbench.objects.parts import NO_DATA
-from prepbench.running.counted_numbers import counted_numbers
-from prepbench.running.empty_caches import with_empty_caches_filled
-from prepbench.running.module_state import is_known, is_written, writes_watched
-from prepbench.running.nested_values import tensor_numbers
-from prepbench.running.object_nodes import classes_in, fixed_numbers, is_mark, register_nodes
-from prepbench.running.twin import Twin
+from prepbench.objects.restore import is_known, is_written, writes_watched
 from prepbench.running.unchanged import own_copy, unchanged, without_output
 
 

@@ -11,8 +11,8 @@ from prepbench._torch_compat import pytree
 from prepbench._torch_compat.tensors import version_of
 from prepbench.inputs import Sample, arguments_by_name
 from prepbench.interrupts import interruptible
-from prepbench.running.object_nodes import is_registered
-from prepbench.running.twin import Twin
+from prepbench.objects.copy import Twin
+from prepbench.objects.flatten import is_registered
 from prepbench.running.unchanged import own_copy, unchanged, without_output
 
 _ROUNDS = 3

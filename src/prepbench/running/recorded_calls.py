@@ -23,11 +23,10 @@ from prepbench.checks import check_count, check_switch, described
 from prepbench.errors import InputError
 from prepbench.inputs import Sample
 from prepbench.interrupts import interruptible
+from prepbench.objects.flatten import collect, count_registered, holds_objects, map_values, opened, register_nodes
 from prepbench.objects.parts import NO_DATA
 from prepbench.patching import only_here, patched_here, patched_item
 from prepbench.running.callable_module import replaceable_modules, replaced_forward
-from prepbench.running.nested_values import collect, map_values
-from prepbench.running.object_nodes import count_registered, holds_objects, opened, register_nodes
 from prepbench.running.unchanged import detached_copy, own_copy, unchanged
 
 _NUMBERS = (bool, int, float, complex, str, type(None))

@@ -6,7 +6,6 @@ import io
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,10 @@ from prepbench._torch_compat.modes import functorch_levels_kept
 from prepbench.errors import InputError
 from prepbench.inputs import Sample
 from prepbench.interrupts import interruptible
+from prepbench.objects.compare import ROUNDED, Outcome, difference
+from prepbench.objects.flatten import collect, register_nodes
+from prepbench.objects.restore import tensors_kept, tensors_of
 from prepbench.patching import output_here, undoing, warnings_ignored_here
-from prepbench.running.module_state import tensors_kept, tensors_of
-from prepbench.running.object_nodes import register_nodes
 
 
 class NotedState:
@@ -206,18 +206,6 @@ def without_output() -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """All effects of one call: its output, and the values of the caller's tensors and of the model's buffers after it.
-
-    ``inputs`` holds the tensors that were given, by place; ``buffers`` those of the model, by name.
-    """
-
-    output: Any
-    inputs: dict[int, torch.Tensor]
-    buffers: dict[str, torch.Tensor]
-
-
 def outcome(
     function: Callable[..., Any], sample: Sample, model: torch.nn.Module, noted: NotedState | None = None
 ) -> Outcome:
@@ -234,6 +222,27 @@ def outcome(
     with torch.no_grad(), (noted or NotedState(model)).unchanged(), functorch_levels_kept(), interruptible():
         output = detached_copy(own.call(function))
         return Outcome(output, detached_copy(given), detached_copy(dict(model.named_buffers())))
+
+
+def repeated_outcome(function: Callable[..., Any], sample: Sample, model: torch.nn.Module) -> Outcome | None:
+    """Return the outcome of a call on a made sample if a second call repeats it; None otherwise.
+
+    On invalid values a model may read uninitialised memory, and such a result proves nothing.
+
+    Args:
+        function: the callee, which runs twice.
+        sample: with what.
+        model: whose state the call may change.
+
+    Raises:
+        Exception: an error of the call.
+    """
+    first = outcome(function, sample, model)
+    # memory that is given out again does not hold the first result by chance
+    used = [leaf for leaf in collect(first.output) if isinstance(leaf, torch.Tensor)]
+    rubbish = [torch.empty_like(leaf).fill_(77) for leaf in used for _ in range(4)]
+    del rubbish
+    return first if difference(first, outcome(function, sample, model), ROUNDED).equal else None
 
 
 def _is_tensor(leaf: Any) -> bool:

@@ -23,10 +23,10 @@ from prepbench.measure.batches import read_batches
 from prepbench.measure.language_metrics import kl_divergence
 from prepbench.measure.metrics import Metric
 from prepbench.measure.scores import Scores, metric_name, takes_targets
+from prepbench.objects.compare import Powers
 from prepbench.progress_bar import shows_progress
 from prepbench.quantize import Score
 from prepbench.quantize.layer_noise import bounded_decibels
-from prepbench.running.sqnr import Powers
 from prepbench.search.candidates import Candidate, LayerChoice, PrunedTrials, bits_of, named_candidates, without_pruning
 from prepbench.search.executors import check_executor
 from prepbench.search.parallel_scores import STAGE, map_in_order, scores_in_processes, shares_process

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.running.equality import EXACT, difference
+from prepbench.objects.compare import EXACT, difference
 
 X = torch.arange(8.0).reshape(2, 4)
 SAMPLES = [(X, torch.tensor(3)), (torch.ones(3, 4), torch.tensor(5))]

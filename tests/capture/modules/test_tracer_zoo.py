@@ -12,7 +12,7 @@ import torch
 from prepbench.capture.modules.collection import GraphCollection, recursive_trace
 from prepbench.errors import InputError
 from prepbench.inputs import normalize_samples
-from prepbench.running.nested_values import collect
+from prepbench.objects.flatten import collect
 from tests.fingerprint import left_as_it_was
 from tests.turns import in_turns
 from tests.zoo import ZOO

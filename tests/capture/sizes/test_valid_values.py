@@ -12,7 +12,7 @@ from torch import nn
 import prepbench as pb
 from prepbench.capture.sizes.resizing import valid_values, with_sizes
 from prepbench.inputs import normalize_samples
-from prepbench.running.equality import repeated_outcome
+from prepbench.running.unchanged import repeated_outcome
 
 T = torch.tensor
 

@@ -22,6 +22,8 @@ from prepbench.checks import check_count, check_switches
 from prepbench.document.model import Failure, alike_failures
 from prepbench.errors import CaptureError, InputError, page_of
 from prepbench.inputs import Sample, named_leaves
+from prepbench.objects.compare import Outcome
+from prepbench.objects.flatten import register_nodes
 from prepbench.progress_bar import shows_progress
 from prepbench.running.callable_module import as_module
 from prepbench.running.check_inputs import (
@@ -34,9 +36,8 @@ from prepbench.running.check_inputs import (
     twin_with_own_writes,
 )
 from prepbench.running.first_calls import REMEDY, built_buffers, fill_caches_, filled_for_all
-from prepbench.running.object_nodes import register_nodes
 from prepbench.running.tracing import tracing
-from prepbench.running.unchanged import NotedState, Outcome, outcome
+from prepbench.running.unchanged import NotedState, outcome
 
 
 class FullGraphError(CaptureError):

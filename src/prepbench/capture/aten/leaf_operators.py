@@ -26,10 +26,10 @@ from prepbench.capture.statements.outline import CutFunction
 from prepbench.checks import described
 from prepbench.document.model import Failure
 from prepbench.errors import CaptureError, SettingsError
+from prepbench.objects.flatten import refill
 from prepbench.patching import patched_item
 from prepbench.running.callable_module import FURTHER
 from prepbench.running.check_inputs import is_same
-from prepbench.running.object_nodes import refill
 
 _NAMESPACE = "prepbench_leaf"
 

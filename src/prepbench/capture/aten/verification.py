@@ -24,11 +24,11 @@ from prepbench.document.model import SourceLine
 from prepbench.errors import ConditionError
 from prepbench.inputs import Sample
 from prepbench.internal_errors import raise_if_internal
-from prepbench.running.equality import ROUNDED, Difference, difference, repeated_outcome
+from prepbench.objects.compare import ROUNDED, Difference, Outcome, difference
+from prepbench.objects.copy import Twin
 from prepbench.running.first_calls import built_buffers, fill_caches_
 from prepbench.running.tracing import tracing
-from prepbench.running.twin import Twin
-from prepbench.running.unchanged import Outcome, outcome
+from prepbench.running.unchanged import outcome, repeated_outcome
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from prepbench.document.model import Failure, SourceLine
 from prepbench.errors import printable
 from prepbench.inputs import Sample
 from prepbench.internal_errors import raise_if_internal
-from prepbench.running.equality import ROUNDED, difference
+from prepbench.objects.compare import ROUNDED, Outcome, difference
 from prepbench.running.source_lines import (
     code_frame,
     file_of,
@@ -33,7 +33,7 @@ from prepbench.running.source_lines import (
     source_line,
     user_place,
 )
-from prepbench.running.unchanged import NotedState, Outcome, outcome, without_output
+from prepbench.running.unchanged import NotedState, outcome, without_output
 
 MESSAGE_LINES = 3
 MESSAGE_LENGTH = 400

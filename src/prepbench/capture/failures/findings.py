@@ -21,14 +21,13 @@ import torch
 from prepbench._torch_compat.operators import schema_of
 from prepbench.document.model import Finding
 from prepbench.inputs import Sample, named_leaves
+from prepbench.objects.copy import Twin
+from prepbench.objects.flatten import collect, register_nodes
 from prepbench.objects.parts import is_user_code, is_user_file
 from prepbench.patching import patched_here
 from prepbench.running.callable_module import replaceable_modules
 from prepbench.running.first_calls import REMEDY, built_buffers, filled_for_all
-from prepbench.running.nested_values import collect
-from prepbench.running.object_nodes import register_nodes
 from prepbench.running.source_lines import code_frame, place_in_stack_trace, source_line
-from prepbench.running.twin import Twin
 from prepbench.running.unchanged import own_copy, unchanged, without_output
 
 # Random numbers of Python and NumPy that a forward draws: the graph has those that were drawn while it was traced.

@@ -30,9 +30,9 @@ from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.document.model import Failure
 from prepbench.errors import CaptureError, InputError
 from prepbench.inputs import Sample
+from prepbench.objects.copy import Twin
 from prepbench.objects.parts import attributes, is_user_code
 from prepbench.running.recorded_calls import record_inputs
-from prepbench.running.twin import Twin
 from prepbench.running.unchanged import own_copy, unchanged, without_output
 from prepbench.storage import remove_new_files_on_error, write_file
 

@@ -17,7 +17,7 @@ from prepbench.capture.sizes.conditions import condition_in_words, is_always_tru
 from prepbench.capture.sizes.dynamic_axes import NumbersDecide, SizesDecide, condition_text, disagreement, value_at
 from prepbench.document.model import Failure, Finding
 from prepbench.errors import InputError
-from prepbench.running.nested_values import collect
+from prepbench.objects.flatten import collect
 from prepbench.running.source_lines import frame_of, source_of_frame
 
 

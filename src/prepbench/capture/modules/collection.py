@@ -32,8 +32,8 @@ from prepbench.document.hierarchy import grouped
 from prepbench.document.model import Failure, Finding, Graph, GraphCollectionDocument, Module, Node, Status
 from prepbench.errors import CaptureError, UnknownNameError
 from prepbench.inputs import Sample
+from prepbench.objects import flatten as structures
 from prepbench.progress_bar import shows_progress
-from prepbench.running import nested_values as structures
 from prepbench.running.check_inputs import check_traced, checked_samples, known_names
 
 

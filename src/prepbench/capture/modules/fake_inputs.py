@@ -17,7 +17,7 @@ from prepbench._torch_compat.fake_tensors import FakeTensorMode, fake_input, rea
 from prepbench.capture.sizes.axis import Axis, with_symbols
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, forward_of, positional_names
-from prepbench.running.nested_values import map_values
+from prepbench.objects.flatten import map_values
 
 
 @dataclass(frozen=True)

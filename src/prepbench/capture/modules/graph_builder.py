@@ -17,9 +17,9 @@ from prepbench._torch_compat.operators import OpOverload
 from prepbench._torch_compat.sizes import symbolic_value
 from prepbench.capture.sizes.axis import SizeTexts
 from prepbench.document.model import CodeFrame, Node
+from prepbench.objects import flatten as structures
+from prepbench.objects.flatten import collect
 from prepbench.objects.parts import SYMBOLS, Steps
-from prepbench.running import nested_values as structures
-from prepbench.running.nested_values import collect
 from prepbench.running.source_lines import frame_of, source_of_frame
 
 _PLAIN = (

@@ -23,10 +23,10 @@ from prepbench.capture.sizes.learned_outputs import (
 from prepbench.capture.sizes.resizing import varied
 from prepbench.errors import InputError
 from prepbench.inputs import Sample
+from prepbench.objects.copy import Twin
+from prepbench.objects.flatten import register_nodes
 from prepbench.running.callable_module import as_module
-from prepbench.running.object_nodes import register_nodes
 from prepbench.running.recorded_calls import RecordedCall, RecordedRun, record_run
-from prepbench.running.twin import Twin
 
 
 class SampleRuns:

@@ -29,15 +29,14 @@ from prepbench.checks import check_text, described
 from prepbench.document.model import Failure
 from prepbench.errors import SettingsError, UnknownNameError
 from prepbench.inputs import Sample
+from prepbench.objects.copy import Twin
+from prepbench.objects.flatten import map_values
 from prepbench.objects.parts import is_user_code
+from prepbench.objects.restore import put_back_after, restored
 from prepbench.patching import patched_here
 from prepbench.running.check_inputs import alike_samples, check_traced, known_names
-from prepbench.running.module_state import restored
-from prepbench.running.nested_values import map_values
-from prepbench.running.plain_state import put_back_after
 from prepbench.running.source_lines import source_of_frame
 from prepbench.running.tracing import tracing
-from prepbench.running.twin import Twin
 from prepbench.running.unchanged import numbers_kept
 
 Target = torch.nn.Module | Callable[..., Any]

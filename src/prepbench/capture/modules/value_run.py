@@ -41,8 +41,8 @@ from prepbench.capture.modules.trace_result import (
 )
 from prepbench.capture.sizes.recurrent import RecurrentLayers, assume_total_length
 from prepbench.inputs import Sample
-from prepbench.running import nested_values as structures
-from prepbench.running.module_state import replaced_buffers, restored
+from prepbench.objects import flatten as structures
+from prepbench.objects.restore import replaced_buffers, restored
 from prepbench.running.recorded_calls import wrapped_name
 from prepbench.running.source_lines import source_of_frame
 from prepbench.running.unchanged import numbers_kept

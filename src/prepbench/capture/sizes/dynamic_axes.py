@@ -24,9 +24,9 @@ from prepbench.checks import (
 )
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, named_leaves
+from prepbench.objects.flatten import register_nodes
 from prepbench.running.callable_module import as_module
 from prepbench.running.check_inputs import alike_samples, check_traced, tensor_shapes
-from prepbench.running.object_nodes import register_nodes
 
 Report = TypeVar("Report", covariant=True)
 

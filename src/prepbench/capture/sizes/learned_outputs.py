@@ -17,8 +17,7 @@ import torch
 
 from prepbench._torch_compat import pytree
 from prepbench.errors import CaptureError
-from prepbench.running.nested_values import collect, map_values
-from prepbench.running.object_nodes import closed
+from prepbench.objects.flatten import closed, collect, map_values
 from prepbench.running.recorded_calls import Given, RecordedCall, Undescribed
 
 # Rules that give an unknown size as a function of known ones, learned from examples.

@@ -13,7 +13,7 @@ from prepbench._torch_compat import pytree
 from prepbench.capture.sizes.axis import Axis
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.inputs import Sample, arguments_by_name, named_leaves
-from prepbench.running.counted_numbers import count_from_sizes
+from prepbench.objects.caches.counted import count_from_sizes
 from prepbench.running.unchanged import run
 
 Groups = Mapping[str, Sequence[Axis]]

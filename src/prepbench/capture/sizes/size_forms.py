@@ -181,7 +181,7 @@ def _inside(bound: int | None, size: torch.SymInt) -> Any:
 # A sliding window branches on whether it is full, so that a graph would hold for one answer only. One formula covers
 # both: the number of stored keys tells the number of entries, full or not.
 #
-# Where a window has a fixed length, only a number tells that. Graphs get it as a tensor (``running/tensor_numbers``),
+# Where a window has a fixed length, only a number tells that. Graphs get it as a tensor (``objects/flatten.py``),
 # and entries are then picked by computed indices.
 
 

@@ -29,10 +29,10 @@ from prepbench.capture.statements.outline import (
 )
 from prepbench.capture.statements.ranges import SourceFile, StatementRange, source_file, statement_at
 from prepbench.errors import CaptureError
+from prepbench.objects.copy import CannotSwap, Twin, swapped_twin
 from prepbench.objects.parts import is_user_file
 from prepbench.running.callable_module import FURTHER
 from prepbench.running.source_lines import CodePath
-from prepbench.running.twin import CannotSwap, Twin, swapped_twin
 
 _MOST_STEPS = 8
 """The most times that one range may grow; after that its module is the leaf."""

@@ -43,9 +43,9 @@ from prepbench.capture.statements.ranges import (
     surely_stored,
     walk_here,
 )
+from prepbench.objects.copy import CannotSwap, Twin, swapped_twin
 from prepbench.objects.parts import is_user_file
 from prepbench.running.source_lines import CodePath, cell_flags, file_codes
-from prepbench.running.twin import CannotSwap, Twin, swapped_twin
 
 _RUN = "__prepbench_run_loop__"
 _HEAD = "__prepbench_{}__"

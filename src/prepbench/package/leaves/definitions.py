@@ -31,9 +31,9 @@ from prepbench.errors import PrepbenchError
 from prepbench.inputs import Sample
 from prepbench.internal_errors import raise_if_internal
 from prepbench.interrupts import interruptible
+from prepbench.objects.flatten import Layout, Opened, register_nodes
 from prepbench.package.manifest_check import MAX_DEPTH, MAX_SIZE
 from prepbench.running.callable_module import replaced_forward
-from prepbench.running.object_nodes import Layout, Opened, register_nodes
 from prepbench.running.recorded_calls import Given, RecordedCall
 from prepbench.running.unchanged import own_copy, unchanged
 from prepbench.targets import Runtime

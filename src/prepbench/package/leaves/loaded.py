@@ -13,12 +13,12 @@ import torch
 from prepbench.capture.aten.leaf_operators import LeafDefinition, LeafOperators
 from prepbench.capture.statements.cuts import Cuts
 from prepbench.errors import ArtifactError, PrepbenchError, SettingsError, sentence
+from prepbench.objects.copy import Twin
 from prepbench.package.leaves.definitions import definition_from_json, function_from_json, running
 from prepbench.package.leaves.handed_in import bound_statements, check_module, check_state, check_texts, set_modes
 from prepbench.package.leaves.model_leaves import ModelLeaves, needs_of
 from prepbench.running.callable_module import as_module, with_forward_fn
 from prepbench.running.check_inputs import check_traced
-from prepbench.running.twin import Twin
 from prepbench.targets import Runtime
 from prepbench.targets.partition import FALLBACK
 

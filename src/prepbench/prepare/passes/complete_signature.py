@@ -11,10 +11,9 @@ from torch import fx
 
 from prepbench.errors import InputError
 from prepbench.inputs import Sample
+from prepbench.objects.flatten import collect, fixed_numbers
 from prepbench.prepare.model import PreparedModel
 from prepbench.prepare.report import Change
-from prepbench.running.nested_values import collect
-from prepbench.running.object_nodes import fixed_numbers
 
 _PLAIN = (type(None), bool, int, float, str)
 

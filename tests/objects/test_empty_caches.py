@@ -11,8 +11,8 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import CaptureError, InputError
+from prepbench.objects.caches.empty import with_empty_caches_filled
 from prepbench.running.check_inputs import alike_samples
-from prepbench.running.empty_caches import with_empty_caches_filled
 
 
 class Layer:

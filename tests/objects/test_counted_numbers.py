@@ -11,8 +11,8 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import InputError
+from prepbench.objects.caches.counted import CountedNumber, count_from_sizes, counted_numbers
 from prepbench.running.check_inputs import alike_samples
-from prepbench.running.counted_numbers import CountedNumber, count_from_sizes, counted_numbers
 
 
 class Window:

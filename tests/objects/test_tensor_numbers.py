@@ -8,9 +8,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from prepbench._torch_compat import pytree
 from prepbench.inputs import Sample
+from prepbench.objects.flatten import register_nodes, tensor_numbers
 from prepbench.running.check_inputs import tensor_shapes
-from prepbench.running.nested_values import tensor_numbers
-from prepbench.running.object_nodes import register_nodes
 
 cache_utils = pytest.importorskip("transformers.cache_utils")
 COUNT = "cumulative_length_int"

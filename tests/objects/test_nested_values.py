@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from prepbench.running.nested_values import Rebuild, attributes, collect, map_values, paths, tensor_at
+from prepbench.objects.flatten import Rebuild, attributes, collect, map_values, paths, tensor_at
 
 
 @dataclass

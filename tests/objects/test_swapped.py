@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from prepbench.running.twin import swapped_twin
+from prepbench.objects.copy import swapped_twin
 
 MODEL = """
 import torch

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from prepbench.running.equality import EXACT, ROUNDED, Closeness, difference
-from prepbench.running.unchanged import Outcome
+from prepbench.objects.compare import EXACT, ROUNDED, Closeness, Outcome, difference
 
 INF, NAN = math.inf, math.nan
 LOWERED = Closeness(sqnr=20.0, integers=0.05)

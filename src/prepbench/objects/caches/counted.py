@@ -13,9 +13,8 @@ from typing import Any
 
 import torch
 
+from prepbench.objects.flatten import register_counted, tensor_numbers
 from prepbench.objects.parts import Part, Steps, data_parts, expression, part_at, walk
-from prepbench.running.nested_values import tensor_numbers
-from prepbench.running.object_nodes import register_counted
 
 Named = Mapping[str, Any]
 """The arguments of a call by name."""

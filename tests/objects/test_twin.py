@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 import prepbench as pb
-from prepbench.running.twin import Twin
+from prepbench.objects.copy import Twin
 
 
 class Meter:

@@ -22,7 +22,7 @@ from torch import nn
 
 from prepbench.errors import PrepbenchError
 from prepbench.objects.parts import OPAQUE, PLAIN, cell_contents, is_user_file, names_in, slots_of
-from prepbench.running.module_state import is_written, own_copy_of
+from prepbench.objects.restore import is_written, own_copy_of
 
 _SPARE = 4
 """A buffer that is a view of more memory than this many times its own is copied alone."""
@@ -31,7 +31,7 @@ _SPARE = 4
 class Twin:
     """The twin of a module, or of anything that leads to modules: a function, a bound method, a tuple of models.
 
-    Parameters are shared, except those that runs write to (``running/written_parameters``). Buffers and other tensors
+    Parameters are shared, except those that runs write to (``objects/restore.py``). Buffers and other tensors
     of modules are copied, because a forward may write into them. References to modules of the tree (lists, hooks, bound
     methods, closures, helper objects) lead to their twins. Scripted modules, and objects outside of Python, are shared.
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from prepbench.running.sqnr import Powers, powers, sqnr
+from prepbench.objects.compare import Powers, powers, sqnr
 
 INF, NAN = math.inf, math.nan
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, torch.int64, torch.complex64]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat import pytree
-from prepbench.running.object_nodes import closed, count_registered, opened, refill, register_nodes
+from prepbench.objects.flatten import closed, count_registered, opened, refill, register_nodes
 
 
 class Cache:

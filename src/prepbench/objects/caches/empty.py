@@ -13,10 +13,9 @@ from typing import Any
 
 import torch
 
+from prepbench.objects.caches.counted import noted_sizes
+from prepbench.objects.flatten import collect, is_nothing, is_value, map_values, marks_in, register_nodes
 from prepbench.objects.parts import NO_DATA, attributes
-from prepbench.running.counted_numbers import noted_sizes
-from prepbench.running.nested_values import collect, is_value, map_values
-from prepbench.running.object_nodes import marks_in, register_nodes
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -66,11 +65,6 @@ def with_empty_caches_filled(calls: Sequence[Call]) -> list[Call]:
 
 def _has_flat_nothing(tensors: Sequence[Any]) -> bool:
     return any(map(is_nothing, tensors))
-
-
-def is_nothing(value: Any) -> bool:
-    """Return whether a value stands for a missing tensor: None, or a tensor of one dim without entries."""
-    return value is None or (isinstance(value, torch.Tensor) and value.dim() == 1 and not len(value))
 
 
 def _batch(call: Call) -> int | None:

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from prepbench._torch_compat import pytree
-from prepbench.running.call_forms import CallForm
-from prepbench.running.object_nodes import register_nodes
+from prepbench.objects.flatten import CallForm, register_nodes
 
 
 class Layer:

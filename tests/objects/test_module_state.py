@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from prepbench.running.module_state import replaced_buffers, restored, same_bits
+from prepbench.objects.restore import replaced_buffers, restored, same_bits
 
 
 class Stateful(nn.Module):

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from torch import nn
 
-from prepbench.running.module_state import restored
-from prepbench.running.plain_state import kept
-from prepbench.running.twin import Twin
+from prepbench.objects.copy import Twin
+from prepbench.objects.restore import kept, restored
 from prepbench.running.unchanged import unchanged
 from tests.fingerprint import changes, fingerprint, left_as_it_was
 from tests.zoo import ZOO

@@ -1,0 +1,632 @@
+"""Flatten nested values: find, replace and restore the tensors inside of anything that a forward takes or returns.
+
+Pytrees cover tuples, dicts and registered classes. Models also pass caches, dataclasses and their own objects around;
+those are walked through their attributes, and copied only along the way to a tensor: everything else stays shared.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from prepbench._torch_compat import pytree
+from prepbench.objects.parts import NO_DATA, PLAIN, SYMBOLS, Steps, attributes, data_parts, items, walk
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The place of the ``index``-th traced value in a structure."""
+
+    index: int
+
+
+_VALUES = (torch.Tensor, *SYMBOLS, Slot)
+
+
+def is_value(value: Any) -> bool:
+    """Return whether tracing follows this value itself: a tensor, or a symbolic number."""
+    return isinstance(value, _VALUES)
+
+
+def is_nothing(value: Any) -> bool:
+    """Return whether a value stands for a missing tensor: None, or a tensor of one dim without entries."""
+    return value is None or (isinstance(value, torch.Tensor) and value.dim() == 1 and not len(value))
+
+
+def map_values(value: Any, function: Callable[[Any], Any]) -> Any:
+    """Return ``value`` with ``function`` applied to every tensor and symbolic number in it; unchanged parts stay
+    shared.
+    """
+    return Mapper(function).visit(value)
+
+
+def collect(value: Any) -> list[Any]:
+    """Return the tensors and symbolic numbers inside ``value``, in the order of :func:`map_values`."""
+    found: list[Any] = []
+
+    def keep(leaf: Any) -> Any:
+        found.append(leaf)
+        return leaf
+
+    map_values(value, keep)
+    return found
+
+
+class Mapper:
+    """Copies a value with ``function`` applied to some of its parts; unchanged parts stay shared."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self.function = function
+        self.done: dict[int, Any] = {}
+        self.keep: list[Any] = []
+
+    def visit(self, value: Any) -> Any:
+        if isinstance(value, _VALUES):
+            return self.function(value)
+        # one level, so that each part that is a tuple of a class of its own is looked at by itself
+        leaves, spec = pytree.tree_flatten(value, is_leaf=lambda part: part is not value)
+        if len(leaves) == 1 and leaves[0] is value:
+            return self._object(value)
+        changed = [self.visit(leaf) for leaf in leaves]
+        if all(new is old for new, old in zip(changed, leaves, strict=True)):
+            return value
+        if hasattr(value, "_fields") and all(old is part for old, part in zip(leaves, value, strict=False)):
+            # classes such as PackedSequence look at what they are made of, which need not be tensors here
+            return tuple.__new__(type(value), changed)
+        return pytree.tree_unflatten(changed, spec)
+
+    def _object(self, value: Any) -> Any:
+        if isinstance(value, torch.Size):  # a plain value, but its sizes may be symbolic
+            sizes = [self.visit(size) for size in value]
+            return value if all(a is b for a, b in zip(sizes, value, strict=True)) else tuple(sizes)
+        if isinstance(value, NO_DATA):
+            return value
+        if id(value) not in self.done:
+            self.done[id(value)] = value  # a cycle meets the original
+            self.keep.append(value)
+            self.done[id(value)] = self._copied(value)
+        return self.done[id(value)]
+
+    def _copied(self, value: Any) -> Any:
+        held = items(value) if isinstance(value, dict | list) else []
+        held += [(("attr", name), part) for name, part in attributes(value).items()]
+        changed = [(step, new) for step, part in held if (new := self.visit(part)) is not part]
+        if not changed:
+            return value
+        clone = copy.copy(value)
+        for (kind, key), new in changed:
+            if kind == "attr":
+                object.__setattr__(clone, key, new)
+            else:
+                (dict if isinstance(clone, dict) else list).__setitem__(clone, key, new)
+        return clone
+
+
+_DEEPEST_PATH = 9
+
+
+def paths(value: Any) -> list[tuple[Steps, Any]]:
+    """Return each tensor and symbolic number in ``value`` with the steps that lead to it at run time: ``("tensor", n)``
+    where no path can be written.
+    """
+    found = walk(value, lambda part: [] if is_value(part) else data_parts(part), once=False, deepest=_DEEPEST_PATH)
+    readable = {id(leaf): steps for steps, leaf in found if is_value(leaf)}
+    return [(readable.get(id(leaf), (("tensor", index),)), leaf) for index, leaf in enumerate(collect(value))]
+
+
+def tensor_at(value: Any, index: int) -> Any:
+    """Return the ``index``-th tensor or symbolic number in ``value``; generated code calls it where there is no
+    path.
+    """
+    return collect(value)[index]
+
+
+class Rebuild:
+    """Builds a value like ``template`` with other tensors; generated code calls it to return caches and objects.
+
+    Example:
+        >>> make, values = Rebuild.of({"logits": torch.ones(2)})
+        >>> make(*values)
+        {'logits': tensor([1., 1.])}
+    """
+
+    def __init__(self, template: Any, name: str) -> None:
+        self.template = template
+        # FX writes a call by the name of its target
+        self.__name__ = self.__qualname__ = name
+        self.__module__ = __name__
+
+    @classmethod
+    def of(cls, value: Any) -> tuple[Rebuild, list[Any]]:
+        """Return the recipe for ``value``, and the tensors to call it with."""
+        values: list[Any] = []
+
+        def slot(leaf: Any) -> Slot:
+            values.append(leaf)
+            return Slot(len(values) - 1)
+
+        return cls(map_values(value, slot), f"make_{type(value).__name__}"), values
+
+    def __call__(self, *values: Any) -> Any:
+        return map_values(self.template, lambda slot: values[slot.index] if isinstance(slot, Slot) else slot)
+
+    def __repr__(self) -> str:
+        return f"Rebuild({self.__name__})"
+
+
+class Applied:
+    """A call of a custom ``torch.autograd.Function``; the target of its node in a graph."""
+
+    def __init__(self, kind: Any) -> None:
+        self.kind = kind
+        self.__name__ = self.__qualname__ = kind.__name__
+        self.__module__ = kind.__module__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.kind.apply(*args, **kwargs)
+
+
+# Numbers in objects that graphs take and return as tensors, because no size determines them and each call changes
+# them.
+#
+# A static cache of a sliding window counts its seen tokens in a Python integer, because its code branches on whether
+# the window is full. ``capture/sizes/size_forms.py`` has that code without the branch.
+
+
+_AS_TENSORS = {"transformers.cache_utils.StaticSlidingWindowLayer": frozenset({"cumulative_length_int"})}
+
+
+def tensor_numbers(kind: Any) -> frozenset[str]:
+    """Return the attributes of a class that hold such a number."""
+    return _of_bases(kind)
+
+
+@functools.cache
+def _of_bases(kind: Any) -> frozenset[str]:
+    bases = [f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__]
+    return frozenset().union(*(_AS_TENSORS[base] for base in bases if base in _AS_TENSORS))
+
+
+def as_tensor(number: Any) -> Any:
+    """Return an integer as a tensor without dims; other values unchanged."""
+    return torch.tensor(number) if type(number) is int else number
+
+
+def as_number(value: Any) -> Any:
+    """Return the integer in a tensor that holds data; other values, such as traced tensors, unchanged."""
+    is_plain = type(value) is torch.Tensor and not value.is_meta and value.numel() == 1
+    return int(value) if is_plain else value
+
+
+def parts_of(value: Any) -> dict[str, Any]:
+    """Return the attributes of an object, with such numbers as tensors."""
+    parts, numbers = attributes(value), tensor_numbers(type(value))
+    return {name: as_tensor(part) if name in numbers else part for name, part in parts.items()} if numbers else parts
+
+
+# Register objects that hold tensors as pytree nodes on first sight, so that export can look into them.
+#
+# Hugging Face caches, dataclasses and the user's own result classes are flattened through their attributes. Nothing is
+# imported for this: a class is registered when an instance of it arrives, once per process.
+
+
+_NO_NODES = (*NO_DATA, torch.Tensor, *SYMBOLS)
+_NUMBERS = (int, float, bool, complex, str)
+_DEEPEST = 12
+
+
+@dataclasses.dataclass
+class Layout:
+    """The non-tensor part of an object: its class and its other attributes."""
+
+    kind: type
+    names: tuple[str, ...]
+    fixed: dict[str, Any]
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.names))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Layout) or (self.kind, self.names) != (other.kind, other.names):
+            return False
+        counted = _COUNTED.get(self.kind, frozenset())
+        one, two = ({k: v for k, v in layout.fixed.items() if k not in counted} for layout in (self, other))
+        return one == two
+
+
+_COUNTED: dict[type, frozenset[str]] = {}
+"""Attributes that follow from sizes, by class: objects that differ in them are of one layout."""
+
+
+def register_counted(kind: type, name: str) -> None:
+    """Treat objects of a class that differ in this attribute as one layout from now on."""
+    _COUNTED[kind] = _COUNTED.get(kind, frozenset()) | {name}
+
+
+def register_nodes(value: Any) -> None:
+    """Register the classes of all objects inside ``value`` that hold tensors and are unknown to pytrees."""
+    for leaf in _leaves(value):
+        if not isinstance(leaf, _NO_NODES):
+            _register_object(leaf, ())
+
+
+_REGISTERED: set[type] = set()
+_CYCLIC: set[type] = set()
+"""Classes whose objects refer back to themselves: pytrees would walk them without end."""
+
+
+def _leaves(value: Any) -> list[Any]:
+    # what is inside a known object may be of a class that no earlier object held
+    return pytree.tree_leaves(value, is_leaf=lambda part: type(part) in _REGISTERED)
+
+
+def _register_object(value: Any, around: tuple[int, ...]) -> bool:
+    """Register an object's class if it holds tensors; return whether it does. ``around`` has the ids of the enclosing
+    objects.
+    """
+    if is_value(value):
+        return True
+    kind = type(value)
+    if isinstance(value, _NO_NODES) or callable(value) or len(around) > _DEEPEST or kind.__module__ == "builtins":
+        return False
+    if id(value) in around:
+        _CYCLIC.add(kind)
+        return False
+    found = False
+    for part in attributes(value).values():
+        for leaf in _leaves(part):
+            found |= _register_object(leaf, (*around, id(value)))
+    if found and kind not in pytree.SUPPORTED_NODES and kind not in _CYCLIC:
+        _REGISTERED.add(kind)
+        pytree.register_pytree_node(
+            kind,
+            _flatten,
+            _unflatten,
+            flatten_with_keys_fn=_flatten_with_keys,
+            serialized_type_name=f"{kind.__module__}.{kind.__qualname__}",
+            to_dumpable_context=_to_text,
+            from_dumpable_context=_from_text,
+        )
+    return found
+
+
+def _flatten(value: Any) -> tuple[list[Any], Layout]:
+    parts = parts_of(value)
+    names = tuple(name for name, part in parts.items() if holds_values(part))
+    fixed = {name: part for name, part in parts.items() if name not in names}
+    return [parts[name] for name in names], Layout(type(value), names, fixed)
+
+
+def _flatten_with_keys(value: Any) -> tuple[list[tuple[Any, Any]], Layout]:
+    parts, layout = _flatten(value)
+    return [(pytree.GetAttrKey(name), part) for name, part in zip(layout.names, parts, strict=True)], layout
+
+
+def _unflatten(parts: Iterable[Any], layout: Layout) -> Any:
+    value: Any = object.__new__(layout.kind)
+    for name, part in layout.fixed.items():
+        # the object gets containers of its own, so that changing one result does not change the next
+        copied = part.copy() if isinstance(part, list | dict | set) else part
+        object.__setattr__(value, name, copied)
+    numbers = tensor_numbers(layout.kind)
+    for name, part in zip(layout.names, parts, strict=True):
+        object.__setattr__(value, name, as_number(part) if name in numbers else part)
+    return value
+
+
+def holds_values(part: Any) -> bool:
+    """Return whether a part of an object is flattened with it: it contains a tensor or another registered object."""
+    # an object that holds nothing yet may be filled later, so it must be made anew as well
+    return any(is_value(leaf) or type(leaf) in _REGISTERED for leaf in _leaves(part))
+
+
+@dataclasses.dataclass
+class Opened:
+    """A registered object flattened further: its numbers are parts as well, because they may differ between calls."""
+
+    parts: list[Any]
+    layout: Layout
+
+
+pytree.register_pytree_node(
+    Opened,
+    lambda value: (value.parts, value.layout),
+    lambda parts, layout: Opened(list(parts), layout),
+    flatten_with_keys_fn=lambda value: (
+        [(pytree.GetAttrKey(name), part) for name, part in zip(value.layout.names, value.parts, strict=True)],
+        value.layout,
+    ),
+)
+
+
+def opened(value: Any) -> Any:
+    """Return ``value`` with every registered object in it as :class:`Opened`; :func:`closed` is the inverse."""
+    return pytree.tree_map(_open, value, is_leaf=lambda part: type(part) in _REGISTERED)
+
+
+def _open(part: Any) -> Any:
+    if type(part) not in _REGISTERED:
+        return part
+    parts = parts_of(part)
+    # sorted, because an object that was made anew has its attributes in another order
+    names = tuple(sorted(name for name, inner in parts.items() if _is_part(inner)))
+    fixed = {name: inner for name, inner in parts.items() if name not in names}
+    return Opened([opened(parts[name]) for name in names], Layout(type(part), names, fixed))
+
+
+def _is_part(value: Any) -> bool:
+    return type(value) in _NUMBERS or bool(marks_in(value)) or holds_values(value)
+
+
+def marks_in(value: Any) -> dict[Any, bool]:
+    """Return the dict itself if an object marks finished work by its keys, as caches do with layers; else an empty
+    one.
+    """
+    return value if type(value) is dict and all(type(part) is bool for part in value.values()) else {}
+
+
+def is_mark(path: str, value: Any) -> bool:
+    """Return whether a part that :func:`fixed_numbers` found is one of :func:`marks_in`."""
+    return type(value) is bool and path.endswith("]")
+
+
+def fixed_numbers(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the numbers and texts that objects among the arguments of a call hold, by path, such as ``"cache.seen"``.
+
+    They are in no leaf, and what Python computes from them is part of a graph.
+
+    Args:
+        names: of the arguments by position, as far as they have any.
+        args: those by position.
+        kwargs: those by keyword.
+    """
+    further = [f"args[{index}]" for index in range(len(names), len(args))]
+    return {
+        name + pytree.keystr(path): leaf
+        for name, value in [*zip([*names, *further], args, strict=False), *kwargs.items()]
+        for path, leaf in pytree.tree_flatten_with_path(opened(value))[0]
+        if type(leaf) in _NUMBERS and leaf == leaf and any(isinstance(step, pytree.GetAttrKey) for step in path)
+    }
+
+
+def closed(value: Any) -> Any:
+    """Return the value that :func:`opened` took apart, with new objects."""
+    return pytree.tree_map(
+        lambda part: _unflatten(map(closed, part.parts), part.layout) if isinstance(part, Opened) else part,
+        value,
+        is_leaf=lambda part: isinstance(part, Opened),
+    )
+
+
+def refill(old: Any, new: Any) -> None:
+    """Give the lists, dicts and registered objects inside ``old`` the contents of those in ``new``."""
+    if isinstance(old, tuple):
+        for one, two in zip(old, new, strict=True):
+            refill(one, two)
+    elif isinstance(old, list):
+        old[:] = [_refilled(one, two) for one, two in zip(old, new, strict=False)] + list(new[len(old) :])
+    elif isinstance(old, dict):
+        contents = {key: _refilled(old.get(key), part) for key, part in new.items()}
+        old.clear()
+        old.update(contents)
+    elif type(old) in _REGISTERED:
+        before = attributes(old)
+        for name, part in attributes(new).items():
+            object.__setattr__(old, name, _refilled(before.get(name), part))
+
+
+def _refilled(old: Any, new: Any) -> Any:
+    if type(old) is not type(new) or not isinstance(old, (list, dict, tuple, *_REGISTERED)):
+        return new
+    if isinstance(old, tuple) and len(old) != len(new):
+        return new
+    refill(old, new)
+    return old
+
+
+def holds_objects(value: Any) -> bool:
+    """Return whether ``value`` contains an object of a class that was registered here."""
+    return any(type(leaf) in _REGISTERED for leaf in _leaves(value))
+
+
+def classes_in(value: Any) -> set[type]:
+    """Return the classes of the objects in a value that were registered here."""
+    found: set[type] = set()
+    for leaf in _leaves(value):
+        if type(leaf) in _REGISTERED:
+            found |= {type(leaf), *classes_in(list(attributes(leaf).values()))}
+    return found
+
+
+def is_registered(kind: type) -> bool:
+    """Return whether objects of a class are pytree nodes through this file."""
+    return kind in _REGISTERED
+
+
+def count_registered() -> int:
+    """Return how many classes have been registered so far."""
+    return len(_REGISTERED)
+
+
+def _to_text(layout: Layout) -> Any:
+    return {"names": list(layout.names), "type": f"{layout.kind.__module__}.{layout.kind.__qualname__}"}
+
+
+def _from_text(text: Any) -> Any:
+    raise NotImplementedError(
+        f"{text['type']} can be read back only by the process that captured it: return tensors, tuples or dicts from "
+        "the model to load the program elsewhere."
+    )
+
+
+# Forms of calls: the nesting of arguments, and the non-tensor contents of objects among them.
+#
+# A call that has the form of an earlier one need not be looked through again. A form is made once of a call and
+# compared in one pass, because a cache of many layers is looked at for each token that a small model makes.
+
+
+_IMMUTABLE = (*PLAIN, type)
+Take = Callable[[Any, list[Any]], bool]
+"""Whether a value is nested alike; adds its leaves to a list."""
+
+
+class CallForm:
+    """The form of one call: nesting of the arguments and non-tensor contents of objects.
+
+    Args:
+        take: compares arguments by position, then those by keyword.
+    """
+
+    def __init__(self, take: Take) -> None:
+        self._take = take
+
+    @classmethod
+    def of(
+        cls,
+        names: Sequence[str],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        counted: Collection[Steps] = (),
+    ) -> CallForm | None:
+        """Return the form of a call; None if an object in it holds other things than tensors, plain values, and dicts
+        and lists of these.
+
+        Args:
+            names: of the arguments by position.
+            args: those by position.
+            kwargs: those by keyword.
+            counted: numbers that may differ between calls of this form.
+        """
+        parts = [*zip(names, args, strict=True), *kwargs.items()]
+        takes = [_take(value, (("item", name),), counted) for name, value in parts]
+        found = [take for take in takes if take is not None]
+        return cls(_take_all(found)) if len(found) == len(takes) else None
+
+    def leaves(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any] | None:
+        """Return the leaves of a call of this form, in pytree order; None for a call of another form. Keyword arguments
+        keep their order.
+        """
+        found: list[Any] = []
+        return found if self._take([*args, *kwargs.values()], found) else None
+
+
+def _take(value: Any, steps: Steps, counted: Collection[Steps]) -> Take | None:
+    kind = type(value)
+    if isinstance(value, torch.Tensor):
+        return _take_tensor
+    if kind in (tuple, list):
+        items = [_take(part, (*steps, ("item", index)), counted) for index, part in enumerate(value)]
+        known = [item for item in items if item is not None]
+        return _take_items(kind, _take_all(known)) if len(known) == len(items) else None
+    if kind is dict:
+        parts = [_take(part, (*steps, ("item", key)), counted) for key, part in value.items()]
+        known = [part for part in parts if part is not None]
+        return _take_dict(list(value), _take_all(known)) if len(known) == len(parts) else None
+    if is_registered(kind):
+        return _take_object(value, steps, counted)
+    return None if kind in pytree.SUPPORTED_NODES else _take_constant(kind)
+
+
+def _take_tensor(value: Any, found: list[Any]) -> bool:
+    found.append(value)
+    return isinstance(value, torch.Tensor) and (value.dim() != 1 or not is_nothing(value))
+
+
+def _take_number(value: Any, found: list[Any]) -> bool:
+    found.append(as_tensor(value))
+    return type(value) is int
+
+
+def _take_constant(kind: type) -> Take:
+    def take(value: Any, found: list[Any]) -> bool:
+        found.append(value)
+        return type(value) is kind
+
+    return take
+
+
+def _take_all(takes: Sequence[Take]) -> Take:
+    count = len(takes)
+
+    def take(values: Any, found: list[Any]) -> bool:
+        if len(values) != count:
+            return False
+        for each, value in zip(takes, values, strict=True):  # noqa: SIM110 (a generator takes twice as long)
+            if not each(value, found):
+                return False
+        return True
+
+    return take
+
+
+def _take_items(kind: type, inner: Take) -> Take:
+    return lambda value, found: type(value) is kind and inner(value, found)
+
+
+def _take_dict(keys: list[Any], inner: Take) -> Take:
+    return lambda value, found: type(value) is dict and list(value) == keys and inner(value.values(), found)
+
+
+def _take_object(value: Any, steps: Steps, counted: Collection[Steps]) -> Take | None:
+    kind, parts = type(value), attributes(value)
+    if parts.keys() != getattr(value, "__dict__", {}).keys():  # it has slots as well
+        return None
+    inner: dict[str, Take] = {}
+    fixed: dict[str, Any] = {}
+    containers: dict[str, Hashable] = {}
+    numbers = tensor_numbers(kind)
+    for name, part in parts.items():
+        path: Steps = (*steps, ("attr", name))
+        if path in counted:
+            inner[name] = _ignore(type(part))
+        elif name in numbers:
+            inner[name] = _take_number
+        elif isinstance(part, _IMMUTABLE):
+            fixed[name] = part
+        elif (held := _frozen(part)) is not None:
+            containers[name] = held
+        elif holds_values(part) and (take := _take(part, path, counted)) is not None:
+            inner[name] = take
+        else:
+            return None
+    names, takes = list(parts), tuple(inner.items())
+    values, types = list(fixed.values()), list(map(type, fixed.values()))
+
+    def take_object(given: Any, found: list[Any]) -> bool:
+        if type(given) is not kind:
+            return False
+        held = vars(given)
+        if list(held) != names:
+            return False
+        now = [held[name] for name in fixed]
+        if now != values or list(map(type, now)) != types:
+            return False
+        for name, frozen in containers.items():
+            if _frozen(held[name]) != frozen:
+                return False
+        for name, take in takes:  # noqa: SIM110 (a generator takes twice as long)
+            if not take(held[name], found):
+                return False
+        return True
+
+    return take_object
+
+
+def _ignore(kind: type) -> Take:
+    return lambda value, found: type(value) is kind
+
+
+def _frozen(value: Any) -> Hashable | None:
+    """Return a plain value with its type; None for other values."""
+    if type(value) is dict:
+        return _frozen([[key, part] for key, part in value.items()])
+    if type(value) not in (list, tuple):
+        return (type(value), value) if isinstance(value, _IMMUTABLE) else None
+    parts = tuple(map(_frozen, value))
+    return None if None in parts else (type(value), parts)
