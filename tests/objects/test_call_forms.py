@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from prepbench._torch_compat import pytree
-from prepbench.objects.flatten import CallForm, register_nodes
+from prepbench.objects.flatten import CallForms, register_nodes
 
 
 class Layer:
@@ -31,15 +31,24 @@ class Slotted:
 SEEN = (("item", "cache"), ("attr", "layers"), ("item", 0), ("attr", "seen"))
 
 
-def form(*args: Any, counted: Any = (), **kwargs: Any) -> CallForm | None:
-    register_nodes((args, kwargs))
-    return CallForm.of([f"args[{index}]" for index in range(len(args))], args, kwargs, counted)
+class Known:
+    """The form of one call."""
+
+    def __init__(self, *args: Any, counted: Any = (), **kwargs: Any) -> None:
+        register_nodes((args, kwargs))
+        self._forms = CallForms(counted)
+        self.is_form = self._forms.add(self._named(args, kwargs))
+
+    def leaves(self, args: Any, kwargs: Any) -> list[Any] | None:
+        return self._forms.leaves(self._named(args, kwargs))
+
+    def _named(self, args: Any, kwargs: Any) -> list[tuple[str, Any]]:
+        return [*((f"args[{index}]", value) for index, value in enumerate(args)), *kwargs.items()]
 
 
 def test_the_leaves_are_those_of_pytrees() -> None:
     call = (torch.ones(2), [1, (torch.zeros(3), None)]), {"cache": Cache(), "more": {"z": torch.ones(1), "a": True}}
-    known = form(*call[0], **call[1])
-    assert known is not None
+    known = Known(*call[0], **call[1])
     found, expected = known.leaves(*call), pytree.tree_leaves(call)
     assert found is not None
     assert all(one is two for one, two in zip(found, expected, strict=True))
@@ -66,8 +75,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_another_form_is_not_taken(name: str) -> None:
-    known = form(cache=Cache())
-    assert known is not None
+    known = Known(cache=Cache())
     other = Cache(7)
     for layer in other.layers:
         layer.seen = 2
@@ -78,16 +86,14 @@ def test_another_form_is_not_taken(name: str) -> None:
 
 def test_the_form_is_not_changed_with_the_call_it_was_made_of() -> None:
     cache = Cache()
-    known = form(cache=cache)
-    assert known is not None
+    known = Known(cache=cache)
     cache.names.append("b")
     assert known.leaves((), {"cache": cache}) is None
     assert known.leaves((), {"cache": Cache()}) is not None
 
 
 def test_numbers_that_are_counted_may_differ() -> None:
-    known = form(cache=Cache(), counted={SEEN})
-    assert known is not None
+    known = Known(cache=Cache(), counted={SEEN})
     other = Cache()
     other.layers[0].seen = 9
     assert known.leaves((), {"cache": other}) is not None
@@ -99,16 +105,15 @@ def test_numbers_that_are_counted_may_differ() -> None:
 def test_what_cannot_be_compared_has_no_form(odd: Any) -> None:
     cache = Cache()
     cache.names = odd
-    assert form(cache=cache) is None
+    assert not Known(cache=cache).is_form
 
 
 def test_objects_with_slots_have_no_form() -> None:
-    assert form(Slotted()) is None
+    assert not Known(Slotted()).is_form
 
 
 def test_numbers_among_the_arguments_keep_their_type() -> None:
-    known = form(torch.ones(1), 3)
-    assert known is not None
+    known = Known(torch.ones(1), 3)
     assert known.leaves((torch.ones(1), 4), {}) is not None  # whose value the caller compares
     assert known.leaves((torch.ones(1), True), {}) is None
     assert known.leaves((torch.ones(1), torch.ones(1)), {}) is None

@@ -35,7 +35,7 @@ from prepbench.checks import described
 from prepbench.errors import ConditionError, InputError
 from prepbench.inputs import Sample, named_leaves, parameter_names, plain_defaults
 from prepbench.objects.caches.counted import CountedNumber, path_text
-from prepbench.objects.flatten import CallForm, as_tensor, fixed_numbers, is_mark, is_nothing, register_nodes
+from prepbench.objects.flatten import CallForms, as_tensor, fixed_numbers, is_mark, is_nothing, register_nodes
 from prepbench.objects.parts import part_at
 from prepbench.running.check_inputs import about_batches, is_same
 
@@ -137,10 +137,6 @@ def _some_values(tensor: torch.Tensor) -> list[float]:
         place = torch.unravel_index(torch.tensor(number * tensor.numel() // count), tensor.shape)
         found.append(float(tensor[tuple(int(one) for one in place)]))
     return found
-
-
-# forms of calls that are remembered
-_FORMS = 16
 
 
 @dataclass(frozen=True)
@@ -277,36 +273,28 @@ class CallSpec:
                     _check_constant(path, expected, found.get(path))
         self._check_counted(arranged)
         if filled is None:
-            self._remember(*arranged)
+            self._known_forms.add(self._by_name(*arranged))
         return leaves
 
     def _as_before(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any] | None:
         """Return the leaves of a call of a known form; None for any other."""
-        for form in self._known_forms:
-            if (leaves := form.leaves(args, kwargs)) is not None:
-                for index, expected in self.input_constants.items():
-                    _check_constant(self.paths[index], expected, leaves[index])
-                self._check_counted((args, kwargs))
-                return leaves
-        return None
+        leaves = self._known_forms.leaves(self._by_name(args, kwargs))
+        if leaves is not None:
+            for index, expected in self.input_constants.items():
+                _check_constant(self.paths[index], expected, leaves[index])
+            self._check_counted((args, kwargs))
+        return leaves
 
-    def _remember(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Record the form of an accepted call."""
-        if len(self._known_forms) < _FORMS:
-            counted = {number.steps for number in self.counted}
-            form = CallForm.of(self._argument_names(len(args)), args, kwargs, counted)
-            if form is not None:
-                self._known_forms.append(form)
-
-    def _argument_names(self, count: int) -> list[str]:
-        """Return the names of positional arguments, as far as they have any."""
-        known = self.parameters[: min(self.positional, count)]
-        return [*known, *(f"args[{index}]" for index in range(len(known), count))]
+    def _by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
+        """Return the arguments with their names, as far as they have any."""
+        known = self.parameters[: min(self.positional, len(args))]
+        names = [*known, *(f"args[{index}]" for index in range(len(known), len(args)))]
+        return [*zip(names, args, strict=True), *kwargs.items()]
 
     @functools.cached_property
-    def _known_forms(self) -> list[CallForm]:
+    def _known_forms(self) -> CallForms:
         """The forms of accepted calls."""
-        return []
+        return CallForms([number.steps for number in self.counted])
 
     @functools.cached_property
     def _nesting(self) -> Tree:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from prepbench._torch_compat import pytree
-from prepbench.objects.parts import NO_DATA, PLAIN, SYMBOLS, Steps, attributes, data_parts, items, walk
+from prepbench.objects.parts import NO_DATA, PLAIN, SYMBOLS, Steps, attributes, data_parts, items, slots_of, walk
 
 
 @dataclass(frozen=True)
@@ -467,166 +467,128 @@ def _from_text(text: Any) -> Any:
 
 # Forms of calls: the nesting of arguments, and the non-tensor contents of objects among them.
 #
-# A call that has the form of an earlier one need not be looked through again. A form is made once of a call and
-# compared in one pass, because a cache of many layers is looked at for each token that a small model makes.
+# A call that has the form of an earlier one need not be looked through again. One pass makes the form and the leaves,
+# because a cache of many layers is looked at for each token that a small model makes.
+
+_MOST_FORMS = 16
+_FIXED = frozenset({type(None), bool, int, float, str, torch.dtype, torch.device, type})
+"""The most frequent kinds of plain values."""
 
 
-_IMMUTABLE = (*PLAIN, type)
-Take = Callable[[Any, list[Any]], bool]
-"""Whether a value is nested alike; adds its leaves to a list."""
-
-
-class CallForm:
-    """The form of one call: nesting of the arguments and non-tensor contents of objects.
+class CallForms:
+    """The forms of calls that were accepted.
 
     Args:
-        take: compares arguments by position, then those by keyword.
+        counted: numbers, by the steps from the arguments by name, that may differ between calls of one form.
     """
 
-    def __init__(self, take: Take) -> None:
-        self._take = take
+    def __init__(self, counted: Collection[Steps] = ()) -> None:
+        self._known: list[Any] = []
+        self._counted: dict[Any, Any] = {}
+        for steps in counted:
+            inside = self._counted
+            for step in steps:
+                inside = inside.setdefault(step, {})
 
-    @classmethod
-    def of(
-        cls,
-        names: Sequence[str],
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        counted: Collection[Steps] = (),
-    ) -> CallForm | None:
-        """Return the form of a call; None if an object in it holds other things than tensors, plain values, and dicts
-        and lists of these.
+    def add(self, arguments: Iterable[tuple[str, Any]]) -> bool:
+        """Remember the form of a call, given by its arguments with their names; return whether it has one.
 
-        Args:
-            names: of the arguments by position.
-            args: those by position.
-            kwargs: those by keyword.
-            counted: numbers that may differ between calls of this form.
+        It has none if an object in it holds other things than tensors, plain values, and dicts and lists of these.
         """
-        parts = [*zip(names, args, strict=True), *kwargs.items()]
-        takes = [_take(value, (("item", name),), counted) for name, value in parts]
-        found = [take for take in takes if take is not None]
-        return cls(_take_all(found)) if len(found) == len(takes) else None
+        found = self._read(arguments) if len(self._known) < _MOST_FORMS else None
+        self._known += [] if found is None else [found[0]]
+        return found is not None
 
-    def leaves(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any] | None:
-        """Return the leaves of a call of this form, in pytree order; None for a call of another form. Keyword arguments
-        keep their order.
-        """
-        found: list[Any] = []
-        return found if self._take([*args, *kwargs.values()], found) else None
+    def leaves(self, arguments: Iterable[tuple[str, Any]]) -> list[Any] | None:
+        """Return the leaves of a call of a known form, in pytree order; None for a call of another form."""
+        found = self._read(arguments) if self._known else None
+        return found[1] if found is not None and found[0] in self._known else None
 
-
-def _take(value: Any, steps: Steps, counted: Collection[Steps]) -> Take | None:
-    kind = type(value)
-    if isinstance(value, torch.Tensor):
-        return _take_tensor
-    if kind in (tuple, list):
-        items = [_take(part, (*steps, ("item", index)), counted) for index, part in enumerate(value)]
-        known = [item for item in items if item is not None]
-        return _take_items(kind, _take_all(known)) if len(known) == len(items) else None
-    if kind is dict:
-        parts = [_take(part, (*steps, ("item", key)), counted) for key, part in value.items()]
-        known = [part for part in parts if part is not None]
-        return _take_dict(list(value), _take_all(known)) if len(known) == len(parts) else None
-    if is_registered(kind):
-        return _take_object(value, steps, counted)
-    return None if kind in pytree.SUPPORTED_NODES else _take_constant(kind)
-
-
-def _take_tensor(value: Any, found: list[Any]) -> bool:
-    found.append(value)
-    return isinstance(value, torch.Tensor) and (value.dim() != 1 or not is_nothing(value))
-
-
-def _take_number(value: Any, found: list[Any]) -> bool:
-    found.append(as_tensor(value))
-    return type(value) is int
-
-
-def _take_constant(kind: type) -> Take:
-    def take(value: Any, found: list[Any]) -> bool:
-        found.append(value)
-        return type(value) is kind
-
-    return take
-
-
-def _take_all(takes: Sequence[Take]) -> Take:
-    count = len(takes)
-
-    def take(values: Any, found: list[Any]) -> bool:
-        if len(values) != count:
-            return False
-        for each, value in zip(takes, values, strict=True):  # noqa: SIM110 (a generator takes twice as long)
-            if not each(value, found):
-                return False
-        return True
-
-    return take
-
-
-def _take_items(kind: type, inner: Take) -> Take:
-    return lambda value, found: type(value) is kind and inner(value, found)
-
-
-def _take_dict(keys: list[Any], inner: Take) -> Take:
-    return lambda value, found: type(value) is dict and list(value) == keys and inner(value.values(), found)
-
-
-def _take_object(value: Any, steps: Steps, counted: Collection[Steps]) -> Take | None:
-    kind, parts = type(value), attributes(value)
-    if parts.keys() != getattr(value, "__dict__", {}).keys():  # it has slots as well
-        return None
-    inner: dict[str, Take] = {}
-    fixed: dict[str, Any] = {}
-    containers: dict[str, Hashable] = {}
-    numbers = tensor_numbers(kind)
-    for name, part in parts.items():
-        path: Steps = (*steps, ("attr", name))
-        if path in counted:
-            inner[name] = _ignore(type(part))
-        elif name in numbers:
-            inner[name] = _take_number
-        elif isinstance(part, _IMMUTABLE):
-            fixed[name] = part
-        elif (held := _frozen(part)) is not None:
-            containers[name] = held
-        elif holds_values(part) and (take := _take(part, path, counted)) is not None:
-            inner[name] = take
-        else:
+    def _read(self, arguments: Iterable[tuple[str, Any]]) -> tuple[Any, list[Any]] | None:
+        form = _Form()
+        counted = self._counted.get
+        try:
+            return [(name, form.of(value, counted(("item", name)))) for name, value in arguments], form.leaves
+        except _NoForm:
             return None
-    names, takes = list(parts), tuple(inner.items())
-    values, types = list(fixed.values()), list(map(type, fixed.values()))
-
-    def take_object(given: Any, found: list[Any]) -> bool:
-        if type(given) is not kind:
-            return False
-        held = vars(given)
-        if list(held) != names:
-            return False
-        now = [held[name] for name in fixed]
-        if now != values or list(map(type, now)) != types:
-            return False
-        for name, frozen in containers.items():
-            if _frozen(held[name]) != frozen:
-                return False
-        for name, take in takes:  # noqa: SIM110 (a generator takes twice as long)
-            if not take(held[name], found):
-                return False
-        return True
-
-    return take_object
 
 
-def _ignore(kind: type) -> Take:
-    return lambda value, found: type(value) is kind
+class _NoForm(Exception):
+    """Raised for a call whose form cannot be compared."""
 
 
-def _frozen(value: Any) -> Hashable | None:
-    """Return a plain value with its type; None for other values."""
-    if type(value) is dict:
-        return _frozen([[key, part] for key, part in value.items()])
-    if type(value) not in (list, tuple):
-        return (type(value), value) if isinstance(value, _IMMUTABLE) else None
-    parts = tuple(map(_frozen, value))
-    return None if None in parts else (type(value), parts)
+class _Form:
+    """Makes the form of values: nested lists that are equal for values nested alike; collects their leaves."""
+
+    def __init__(self) -> None:
+        self.leaves: list[Any] = []
+        self._held = 0  # tensors and objects so far
+
+    def of(self, value: Any, counted: Mapping[Any, Any] | None) -> Any:
+        kind = type(value)
+        if kind in (tuple, list):
+            return kind, [self.of(part, counted and counted.get(("item", n))) for n, part in enumerate(value)]
+        if kind is dict:
+            parts = [self.of(part, counted and counted.get(("item", key))) for key, part in value.items()]
+            return kind, list(value), parts
+        if kind in _REGISTERED:
+            return self._object(value, counted)
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value)
+        if kind in pytree.SUPPORTED_NODES:
+            raise _NoForm
+        self.leaves.append(value)
+        return kind
+
+    def _tensor(self, value: torch.Tensor) -> Any:
+        if value.dim() == 1 and is_nothing(value):
+            raise _NoForm
+        self.leaves.append(value)
+        self._held += 1
+        return torch.Tensor
+
+    def _object(self, value: Any, counted: Mapping[Any, Any] | None) -> list[Any]:
+        kind = type(value)
+        if _slots(kind):
+            raise _NoForm
+        held, numbers = vars(value), tensor_numbers(kind)
+        form: list[Any] = [kind, *held]
+        self._held += 1
+        for name, part in held.items():
+            inside, kind = counted and counted.get(("attr", name)), type(part)
+            if kind is torch.Tensor:
+                form.append(self._tensor(part))
+            elif inside is not None and not inside:
+                form.append(kind)
+            elif name in numbers:
+                form.append(kind)
+                self.leaves.append(as_tensor(part))
+            elif kind in _FIXED:
+                form += kind, part
+            else:
+                before, count = self._held, len(self.leaves)
+                inner = self.of(part, inside)
+                if self._held == before:  # no leaves, but a value of the object
+                    del self.leaves[count:]
+                    inner = _frozen(part)
+                form.append(inner)
+        return form
+
+
+_slots: Callable[[Any], list[str]] = functools.cache(slots_of)
+
+
+def _frozen(value: Any) -> Any:
+    """Return a plain value, or a dict or list of those, with its type.
+
+    Raises:
+        _NoForm: for other values.
+    """
+    kind = type(value)
+    if kind is dict:
+        return kind, _frozen(list(value)), _frozen(list(value.values()))
+    if kind in (list, tuple):
+        return kind, list(map(_frozen, value))
+    if not isinstance(value, (*PLAIN, type)):
+        raise _NoForm
+    return kind, value
