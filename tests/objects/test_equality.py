@@ -79,6 +79,8 @@ DIFFERENT: dict[str, tuple[Any, Any, str]] = {
     "None for tensor": ((A, B), (A, None), "output[1]: expected a tensor (2, 3) torch.float32, got None"),
     "tensor for None": ((None, B), (A, B), "output[0]: expected None"),
     "array": (np.ones(2), np.zeros(2), "output"),
+    "array of objects": (np.array([None, "a"]), np.array([None, "b"]), "output[(1,)]: expected 'a', got 'b'"),
+    "longer array of objects": (np.array([None]), np.array([None, "b"]), "output[(1,)]: expected nothing, got 'b'"),
     "set": ({1, 2}, {1, 3}, "output: expected {1, 2}, got {1, 3}"),
     "sparse": (A.to_sparse(), B.to_sparse(), "output"),
 }  # fmt: skip
@@ -160,3 +162,9 @@ def test_circles_and_subclasses_are_walked() -> None:
     assert difference({"a": A}, Own(a=A)).equal
     assert difference(torch.Size([2]), (2,)).equal
     assert difference(Own(a=A), {"a": A}).text == "output: expected Own, got dict"
+    deep, deeper = [A], [A]
+    for _ in range(3_000):
+        deep, deeper = [deep], [deeper]
+    deep.append(deep)
+    deeper.append(deeper)
+    assert difference(deep, deeper).equal

@@ -16,7 +16,7 @@ import torch
 
 from prepbench._torch_compat import pytree
 from prepbench.objects.flatten import paths
-from prepbench.objects.parts import NO_DATA, PLAIN, SYMBOLS, attributes
+from prepbench.objects.parts import NO_DATA, PLAIN, SYMBOLS, Step, attributes, expression, items
 
 # SQNR, in dB.
 
@@ -207,8 +207,8 @@ class Difference:
 
 
 @dataclass
-class TensorComparison:
-    """Compares pairs of tensors and records the largest differences."""
+class _Comparison:
+    """Compares two values part by part, and records the largest differences of tensors."""
 
     closeness: Closeness
     largest: float = 0.0
@@ -218,6 +218,41 @@ class TensorComparison:
     def measured(self, found: Difference) -> Difference:
         """Return ``found`` with the recorded measurements."""
         return replace(found, largest=self.largest, relative=self.relative, has_broadcast=self.has_broadcast)
+
+    def first(self, one: Any, other: Any, path: str) -> Difference | None:
+        """Return the first difference of two values."""
+        # pairs that were met, kept alive because an id is valid only as long as its object
+        met: dict[tuple[int, int], tuple[Any, Any]] = {}
+        waiting = [(path, one, other)]
+        while waiting:
+            path, one, other = waiting.pop()
+            arrays = isinstance(one, np.ndarray) and isinstance(other, np.ndarray)
+            if arrays and one.dtype.kind == other.dtype.kind != "O":
+                one, other = torch.as_tensor(one.copy()), torch.as_tensor(other.copy())
+            if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+                found = next(self.compare(one, other, path), None)
+            elif not _are_alike(one, other):
+                found = Difference(path, _described(one), _described(other))
+            elif isinstance(one, PLAIN):
+                found = self._plain(one, other, path)
+            elif one is other or isinstance(one, NO_DATA) or (id(one), id(other)) in met:
+                continue
+            else:
+                met[id(one), id(other)] = one, other
+                mine, theirs = _inside(one), _inside(other)
+                found = _outline(one, other, mine, theirs, path)
+                waiting += [(expression(path, (at,)), mine[at], theirs.get(at)) for at in reversed(mine)]
+            if found is not None:
+                return found
+        return None
+
+    def _plain(self, one: Any, other: Any, path: str) -> Difference | None:
+        if isinstance(one, float | complex):
+            left, right = (torch.tensor(value, dtype=torch.complex128) for value in (one, other))
+            is_equal = next(self.compare(left, right, path), None) is None
+        else:
+            is_equal = one == other
+        return None if is_equal else Difference(path, repr(one), repr(other))
 
     def compare(self, one: torch.Tensor, other: torch.Tensor, path: str) -> Iterator[Difference]:
         if one.dtype != other.dtype:
@@ -368,84 +403,44 @@ def difference(expected: Any, got: Any, closeness: Closeness = EXACT, name: str 
         >>> difference([torch.tensor([1.0])], [torch.tensor([float("nan")])], ROUNDED).text
         'output[0] at (0,): expected 1, got nan'
     """
-    parts = [(name, expected, got)]
+    pairs = [(name, expected, got)]
     if isinstance(expected, Outcome):
-        parts = [
+        pairs = [
             (name, expected.output, got.output),
             ("after the call, the caller's tensor ", expected.inputs, got.inputs),
             ("after the call, buffer ", expected.buffers, got.buffers),
         ]
-    comparison = _Comparison(TensorComparison(closeness))
-    for path, one, other in parts:
-        first = next(comparison.visit(one, other, path), None)
-        if first is not None:
-            return comparison.tensors.measured(first)
-    return comparison.tensors.measured(Difference())
+    comparison = _Comparison(closeness)
+    found = next((first for path, one, other in pairs if (first := comparison.first(one, other, path))), None)
+    return comparison.measured(found or Difference())
 
 
-@dataclass
-class _Comparison:
-    """Walks two values in parallel and yields their differences."""
+def _inside(value: Any) -> dict[Step, Any]:
+    """Return the parts of a value that are compared."""
+    if isinstance(value, Mapping):
+        return {("item", key): part for key, part in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return dict(items(value))
+    if type(value) in pytree.SUPPORTED_NODES:
+        children, _ = pytree.tree_flatten(value, is_leaf=lambda part: part is not value)
+        return {("item", number): part for number, part in enumerate(children)}
+    return {("attr", name): part for name, part in attributes(value).items()}
 
-    tensors: TensorComparison
-    seen: set[tuple[int, int]] = field(default_factory=set)
 
-    def visit(self, one: Any, other: Any, path: str) -> Iterator[Difference]:
-        if isinstance(one, np.ndarray) and isinstance(other, np.ndarray) and one.dtype.kind == other.dtype.kind != "O":
-            one, other = torch.as_tensor(one.copy()), torch.as_tensor(other.copy())
-        if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-            yield from self.tensors.compare(one, other, path)
-        elif not _are_alike(one, other):
-            yield Difference(path, _described(one), _described(other))
-        elif isinstance(one, Mapping):
-            yield from self._mappings(one, other, path)
-        elif isinstance(one, list | tuple):
-            yield from self._sequences(one, other, path, [f"[{index}]" for index in range(len(one))])
-        elif isinstance(one, PLAIN):
-            yield from self._plain(one, other, path)
-        else:
-            yield from self._objects(one, other, path)
-
-    def _mappings(self, one: Mapping[Any, Any], other: Mapping[Any, Any], path: str) -> Iterator[Difference]:
-        for key in one:
-            if key not in other:
-                yield Difference(f"{path}[{key!r}]", _described(one[key]), "nothing")
-        for key in other:
-            if key not in one:
-                yield Difference(f"{path}[{key!r}]", "nothing", _described(other[key]))
+def _outline(one: Any, other: Any, mine: dict[Step, Any], theirs: dict[Step, Any], path: str) -> Difference | None:
+    """Return how two values differ in which parts they have, or as a whole if they have none."""
+    if isinstance(one, Mapping | np.ndarray):
+        for at in [*mine, *theirs]:
+            if (at in mine) != (at in theirs):
+                left, right = (_described(side[at]) if at in side else "nothing" for side in (mine, theirs))
+                return Difference(expression(path, (at,)), left, right)
         if isinstance(one, OrderedDict) and list(one) != list(other):
-            yield Difference(path, f"the order {list(one)}", f"the order {list(other)}")
-        for key in one:
-            yield from self.visit(one[key], other[key], f"{path}[{key!r}]")
-
-    def _sequences(self, one: Any, other: Any, path: str, steps: list[str]) -> Iterator[Difference]:
-        if len(one) != len(other):
-            yield Difference(path, _counted(one), _counted(other))
-        for step, left, right in zip(steps, one, other, strict=False):
-            yield from self.visit(left, right, path + step)
-
-    def _plain(self, one: Any, other: Any, path: str) -> Iterator[Difference]:
-        if isinstance(one, float | complex):
-            left, right = (torch.tensor(value, dtype=torch.complex128) for value in (one, other))
-            if next(self.tensors.compare(left, right, path), None) is None:
-                return
-        elif one == other:
-            return
-        yield Difference(path, repr(one), repr(other))
-
-    def _objects(self, one: Any, other: Any, path: str) -> Iterator[Difference]:
-        if one is other or isinstance(one, NO_DATA) or (id(one), id(other)) in self.seen:
-            return
-        self.seen.add((id(one), id(other)))
-        if type(one) in pytree.SUPPORTED_NODES:
-            left, right = _children(one), _children(other)
-            yield from self._sequences(list(left.values()), list(right.values()), path, list(left))
-        elif parts := attributes(one):
-            others = attributes(other)
-            for name in parts:
-                yield from self.visit(parts[name], others.get(name), f"{path}.{name}")
-        elif _has_equality(one) and one != other:
-            yield Difference(path, repr(one), repr(other))
+            return Difference(path, f"the order {list(one)}", f"the order {list(other)}")
+    elif isinstance(one, list | tuple) or type(one) in pytree.SUPPORTED_NODES:
+        return Difference(path, _counted(mine), _counted(theirs)) if len(mine) != len(theirs) else None
+    elif not mine and _has_equality(one) and one != other:
+        return Difference(path, repr(one), repr(other))
+    return None
 
 
 def _are_alike(one: Any, other: Any) -> bool:
@@ -461,14 +456,8 @@ def _has_equality(value: object) -> bool:
     return getattr(type(value), "__eq__", None) is not getattr(object, "__eq__", None)
 
 
-def _children(value: Any) -> dict[str, Any]:
-    """Return the parts of a registered pytree class, by the last step of their paths."""
-    found, _ = pytree.tree_flatten(value, is_leaf=lambda part: part is not value)
-    return {f"[{index}]": part for index, part in enumerate(found)}
-
-
-def _counted(values: Any) -> str:
-    kinds = ", ".join(_described(value) for value in list(values)[:4])
+def _counted(values: Mapping[Any, Any]) -> str:
+    kinds = ", ".join(_described(value) for value in list(values.values())[:4])
     return f"{len(values)} values ({kinds}{', ...' if len(values) > 4 else ''})"
 
 
