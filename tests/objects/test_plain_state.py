@@ -144,3 +144,26 @@ def test_arrays_and_namespaces_are_copied() -> None:
     array[0], space.calls[0] = 1, 2
     assert model.part[0].tolist() == [0, 0]
     assert model.part[1].calls == [1]
+
+
+def test_a_cell_that_was_empty_is_empty_again() -> None:
+    def outer(is_full: bool = False) -> tuple[Any, Any]:
+        if is_full:
+            held = 0
+
+        def read() -> Any:
+            return held
+
+        def write() -> None:
+            nonlocal held
+            held = 1
+
+        return read, write
+
+    read, write = outer()
+    steps = list(kept(read))
+    write()
+    assert read() == 1
+    put_back(*steps)
+    with pytest.raises(NameError):
+        read()

@@ -12,7 +12,6 @@ import collections
 import functools
 import operator
 import types
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -83,8 +82,7 @@ def kept(*roots: Any) -> Iterator[PutBack]:
 def put_back_after(*roots: Any) -> Iterator[None]:
     """Undo the changes that the block makes to plain Python objects that can be reached from ``roots``."""
     with undoing() as undo:
-        for step in kept(*roots):
-            undo.add(step)
+        undo.add_all(kept(*roots))
         yield
 
 
@@ -98,14 +96,21 @@ def _put_back(value: Any) -> PutBack | None:
         return _function(value) if is_own_function(value) else None
     if isinstance(value, type):
         return _class(value) if is_own_class(value) else None
-    return _object(value) if is_own_object(type(value)) else None
+    return _object(value, slots_of(type(value))) if is_own_object(type(value)) else None
 
 
-def _object(value: Any) -> PutBack:
+def _object(value: Any, slot_names: list[str]) -> PutBack:
     own = getattr(value, "__dict__", None)
-    slots = _held(value, slots_of(type(value)))
     steps = [attributes_kept(own)] if isinstance(own, dict) else []
-    steps += [_slots_kept(value, slots)] if slots else []
+    if slot_names:
+        write, remove = (functools.partial(change, value) for change in (object.__setattr__, object.__delattr__))
+        steps.append(_names_kept(functools.partial(_held, value, slot_names), write, remove))
+    return _all(steps)
+
+
+def _all(steps: list[PutBack]) -> PutBack:
+    if len(steps) == 1:
+        return steps[0]
 
     def put_back() -> None:
         for step in steps:
@@ -115,12 +120,10 @@ def _object(value: Any) -> PutBack:
 
 
 def _module(module: torch.nn.Module, slot_names: list[str]) -> tuple[PutBack, list[Any]]:
-    """Return how to restore a module, whose attributes are mostly flags and empty tables of hooks, which need no
-    copy.
-    """
-    attributes = attributes_kept(vars(module))
+    """Return how to restore a module, and the parts to look into: most are flags and empty tables, which are not."""
+    restore = _object(module, slot_names)
     empty: list[Any] = []
-    parts: list[Any] = [type(module)]
+    parts: list[Any] = [type(module), *_held(module, slot_names).values()]
     for value in vars(module).values():
         kind = type(value)
         if kind in _TABLES and not value:
@@ -128,13 +131,8 @@ def _module(module: torch.nn.Module, slot_names: list[str]) -> tuple[PutBack, li
         elif kind not in _COMMON:
             parts.append(value)
 
-    slots = _held(module, slot_names)
-    parts += slots.values()
-
     def put_back() -> None:
-        attributes()
-        if slots:
-            _slots_kept(module, slots)()
+        restore()
         for table in empty:
             if table:
                 table.clear()
@@ -152,14 +150,19 @@ def _held(value: Any, names: list[str]) -> dict[str, Any]:
     return {name: part for name in names if (part := getattr(value, name, _ABSENT)) is not _ABSENT}
 
 
-def _slots_kept(value: Any, before: dict[str, Any]) -> PutBack:
+def _names_kept(
+    read: Callable[[], dict[Any, Any]], write: Callable[[Any, Any], Any], remove: Callable[[Any], Any]
+) -> PutBack:
+    """Return how to restore named values that are no dict: slots, cells, globals, and attributes of classes."""
+    before = read()
+
     def put_back() -> None:
-        for name in slots_of(type(value)):
-            now = getattr(value, name, _ABSENT)
-            if name not in before and now is not _ABSENT:
-                object.__delattr__(value, name)
-            elif name in before and now is not before[name]:
-                object.__setattr__(value, name, before[name])
+        now = read()
+        for name, value in before.items():
+            if now.get(name, _ABSENT) is not value:
+                write(name, value)
+        for name in now.keys() - before.keys():
+            remove(name)
 
     return put_back
 
@@ -174,53 +177,41 @@ def _array_kept(array: np.ndarray[Any, Any]) -> PutBack:
     return put_back
 
 
-# -- classes, functions and the globals that they name
-
-
 def _class(kind: type) -> PutBack:
-    def now() -> dict[str, Any]:
+    def read() -> dict[str, Any]:
         # Python keeps notes of its own in names with underscores
         return {name: value for name, value in vars(kind).items() if not name.startswith("__")}
 
-    before = now()
-
-    def put_back() -> None:
-        changed = now()
-        for name in [name for name in before if changed.get(name, _ABSENT) is not before[name]]:
-            type.__setattr__(kind, name, before[name])
-        for name in [name for name in changed if name not in before]:
-            type.__delattr__(kind, name)
-
-    return put_back
+    return _names_kept(read, functools.partial(type.__setattr__, kind), functools.partial(type.__delattr__, kind))
 
 
 def _function(function: types.FunctionType) -> PutBack:
     space, cells = function.__globals__, function.__closure__ or ()
     written = names_in(function.__code__)[1]
-    contents = cell_contents(function)
-    attributes = attributes_kept(vars(function))
-    globals_before = {name: space.get(name, _ABSENT) for name in written}
 
-    def put_back() -> None:
-        attributes()
-        now = cell_contents(function)
-        for number, content in contents.items():
-            if now.get(number, _ABSENT) is not content:
-                cells[number].cell_contents = content
-        for name, value in globals_before.items():
-            if value is _ABSENT:
-                space.pop(name, None)
-            elif space.get(name, _ABSENT) is not value:
-                space[name] = value
+    def globals_now() -> dict[str, Any]:
+        return {name: space[name] for name in written if name in space}
 
-    return put_back
+    def fill(number: int, content: Any) -> None:
+        cells[number].cell_contents = content
+
+    def empty(number: int) -> None:
+        del cells[number].cell_contents
+
+    return _all(
+        [
+            attributes_kept(vars(function)),
+            _names_kept(functools.partial(cell_contents, function), fill, empty),
+            _names_kept(globals_now, space.__setitem__, space.pop),
+        ]
+    )
 
 
 # -- attributes and containers
 
 
-def attributes_kept(live: dict[str, Any]) -> PutBack:
-    """Return a function that restores the attributes of an object."""
+def attributes_kept(live: dict[Any, Any]) -> PutBack:
+    """Return a function that restores the attributes of an object, or the items of a dict."""
     before = dict(live)
 
     def put_back() -> None:
@@ -232,22 +223,18 @@ def attributes_kept(live: dict[str, Any]) -> PutBack:
 
 def content_kept(container: Any) -> PutBack:
     """Return a function that restores the contents of a list, dict, set or deque."""
+    if isinstance(container, dict):
+        return attributes_kept(container)
     before = container.copy()
 
     def put_back() -> None:
-        if isinstance(container, dict):
-            if list(container) != list(before) or not _same_items(container.values(), before.values()):
-                _refill(container, before)
-        elif isinstance(container, set):
-            if container != before:
-                container.clear()
-                container.update(before)
-        elif isinstance(container, list):
-            if not _same_items(container, before):
-                container[:] = before
-        elif not _same_items(container, before):
+        if container == before if isinstance(container, set) else _same_items(container, before):
+            return
+        if isinstance(container, list):
+            container[:] = before
+        else:
             container.clear()
-            container.extend(before)
+            (container.update if isinstance(container, set) else container.extend)(before)
 
     return put_back
 
@@ -330,7 +317,7 @@ def _is_tensor(value: Any) -> bool:
     return type(value) not in _NO_TENSORS and isinstance(value, torch.Tensor)
 
 
-_NO_TENSORS = frozenset({bool, int, float, str, tuple, list, dict, set, OrderedDict, type(None)})
+_NO_TENSORS = frozenset({bool, int, float, str, type(None), tuple, *_TABLES})
 
 
 def _parameters_kept(parameters: list[torch.nn.Parameter]) -> PutBack:
