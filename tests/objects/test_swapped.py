@@ -73,3 +73,30 @@ def test_calls_of_a_function_to_itself_run_the_changed_code(tmp_path: Path, monk
     twin, _ = swapped_twin(made.Recurs(), {made.counts.__code__: counts_by_hundreds.__code__})
     assert twin.model(torch.ones(1)).item() == 301
     assert made.Recurs()(torch.ones(1)).item() == 4
+
+
+def test_functions_in_lists_defaults_and_methods_run_the_changed_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = """
+from torch import nn
+
+def middle(x): return x * 2
+
+class Holds(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.steps = [middle, lambda x, then=middle: then(x)]
+        self.part = nn.Identity()
+        self.part.forward = self.last
+    def last(self, x): return middle(x)
+    def forward(self, x):
+        for step in self.steps: x = step(x)
+        return self.part(x)
+"""
+    made = module(tmp_path, "holding_file", text, monkeypatch)
+    model = made.Holds()
+    twin, changed = swapped_twin(model, {made.middle.__code__: times_thousand.__code__})
+    assert twin.model(torch.ones(1)).item() == 1e9
+    assert model(torch.ones(1)).item() == 8
+    assert changed == {made.middle.__code__: [made.middle]}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import functools
+import types
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -114,6 +117,44 @@ def test_functions_lead_to_twins_of_what_they_close_over() -> None:
     twin.model(torch.ones(2, 3))
     assert int(layer.num_batches_tracked) == 0
     assert int(twin.of(layer).num_batches_tracked) == 1
+
+
+class Named(dict[str, Any]):
+    """A dict with attributes."""
+
+
+def held_by(layer: nn.Module) -> dict[str, Any]:
+    """Everything that a model may hold a module in, as functions that call it."""
+    named, array, space = Named(), np.array([layer, None]), types.SimpleNamespace(layer=layer)
+    named.layer = layer  # type: ignore[attr-defined]
+    method = types.MethodType(lambda self, x: layer(x), {})
+    frozen, several = frozenset([layer]), collections.deque([layer])
+    return {
+        "a default": lambda x, layer=layer: layer(x),
+        "a keyword's default": lambda x, *, layer=layer: layer(x),
+        "a method's closure": method,
+        "an attribute of a dict": lambda x: named.layer(x),  # type: ignore[attr-defined]
+        "an array": lambda x: array[0](x),
+        "a frozen set": lambda x: next(iter(frozen))(x),
+        "a deque": lambda x: several[0](x),
+        "a namespace": lambda x: space.layer(x),
+    }
+
+
+@pytest.mark.parametrize("place", held_by(nn.Identity()))
+def test_a_module_is_reached_wherever_it_is_held(place: str) -> None:
+    layer = nn.BatchNorm1d(3)
+    twin = Twin(held_by(layer)[place])
+    twin.model(torch.ones(2, 3))
+    assert int(layer.num_batches_tracked) == 0
+    assert int(twin.of(layer).num_batches_tracked) == 1
+
+
+def test_functions_that_hold_no_modules_stay_themselves() -> None:
+    def function(x: torch.Tensor, size: tuple[int, int] = (1, 2), *, by: float = 1.0) -> torch.Tensor:
+        return x.reshape(size) * by
+
+    assert Twin([function]).model == [function]
 
 
 def test_results_hold_the_users_own_tensors() -> None:

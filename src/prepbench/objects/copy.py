@@ -10,6 +10,7 @@ import argparse
 import collections
 import copy
 import functools
+import operator
 import sys
 import types
 import weakref
@@ -21,7 +22,7 @@ import torch
 from torch import nn
 
 from prepbench.errors import PrepbenchError
-from prepbench.objects.parts import OPAQUE, PLAIN, cell_contents, is_user_file, names_in, slots_of
+from prepbench.objects.parts import OPAQUE, PLAIN, functions_in, is_user_file, names_in, parts, set_part, slots_of
 from prepbench.objects.restore import is_written, own_copy_of
 
 _SPARE = 4
@@ -45,7 +46,8 @@ class Twin:
         (False, True, True)
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, images: _Images | None = None) -> None:
+        self._images = images
         self._made: dict[int, Any] = {}
         self._originals: dict[int, Any] = {}
         self._ways: dict[type, Copy | None] = {}
@@ -113,103 +115,76 @@ class Twin:
         empty = torch.empty(0, dtype=value.dtype, device=value.device)
         return empty.set_(self._memory[storage.data_ptr()], value.storage_offset(), value.size(), value.stride())
 
-    def _with_attributes(self, value: Any) -> Any:
+    def _object(self, value: Any) -> Any:
+        kind: Any = type(value) if self._images is None else self._images.type(type(value))
         try:
-            twin = object.__new__(type(value))
-            own = object.__getattribute__(twin, "__dict__")
+            twin: Any = object.__new__(kind)
+            own = object.__getattribute__(twin, "__dict__") if kind.__dictoffset__ else {}
         except (TypeError, AttributeError):  # a class that is made in C++, or without attributes
             return value
         self._note(value, twin)
-        for name, part in vars(value).items():
+        ways = self._ways
+        for name, part in getattr(value, "__dict__", {}).items():
             kind = type(part)
-            if self._ways.get(kind, kind) is None:
+            if ways.get(kind, kind) is None:
                 own[name] = part
             elif kind in _BUILT_IN and not part and name in _HOOKS:  # most of what a module has
                 own[name] = part.copy()
             else:
                 own[name] = self._twin(part)
-        self._copy_slots(value, twin)
-        return twin
-
-    def _with_slots(self, value: Any) -> Any:
-        try:
-            twin = object.__new__(type(value))
-        except TypeError:  # a class that is made in C++
-            return value
-        self._note(value, twin)
-        self._copy_slots(value, twin)
-        return twin
-
-    def _copy_slots(self, value: Any, twin: Any) -> None:
         for name in self._slots(type(value)):
             if hasattr(value, name):
                 object.__setattr__(twin, name, self._twin(getattr(value, name)))
-
-    def _plain(self, value: Any) -> Any:
-        twin = self._note(value, type(value)())
-        vars(twin).update({name: self._twin(part) for name, part in vars(value).items()})
         return twin
 
-    def _array(self, value: np.ndarray[Any, Any]) -> Any:
-        return self._note(value, value.copy())
-
-    def _mapping(self, value: Any) -> Any:
+    def _container(self, value: Any) -> Any:
         twin = self._note(value, value.copy() if type(value) in _BUILT_IN else copy.copy(value))
-        for key, part in list(value.items()):
+        if type(value) is dict:  # as the tables of modules are, which are most containers
+            twin.update({key: self._twin(part) for key, part in list(value.items())})
+            return twin
+        for step, part in parts(value):
             made = self._twin(part)
             if made is not part:
-                twin[key] = made
-        return twin
-
-    def _list(self, value: Any) -> Any:
-        twin = self._note(value, value.copy() if type(value) in _BUILT_IN else copy.copy(value))
-        for index, part in enumerate(value):
-            made = self._twin(part)
-            if made is not part:
-                twin[index] = made
+                set_part(twin, step, made)
         return twin
 
     def _tuple(self, value: Any) -> Any:
-        made = [self._twin(part) for part in value]
-        if all(a is b for a, b in zip(made, value, strict=True)):
+        made = list(map(self._twin, value))
+        if all(map(operator.is_, made, value)):
             return value
-        return self._note(value, value._make(made) if hasattr(value, "_make") else tuple(made))
+        make = frozenset if isinstance(value, frozenset) else getattr(value, "_make", tuple)
+        return self._note(value, make(made))
 
     def _set(self, value: Any) -> Any:
-        return self._note(value, type(value)(self._twin(part) for part in value))
+        return self._note(value, type(value)(map(self._twin, value)))
 
     def _method(self, value: types.MethodType) -> Any:
-        owner = self._twin(value.__self__)
-        return value if owner is value.__self__ else types.MethodType(value.__func__, owner)
+        function, owner = self._twin(value.__func__), self._twin(value.__self__)
+        return value if owner is value.__self__ and function is value.__func__ else types.MethodType(function, owner)
 
     def _partial(self, value: functools.partial[Any]) -> Any:
-        function, args = self._twin(value.func), [self._twin(part) for part in value.args]
+        function, args = self._twin(value.func), map(self._twin, value.args)
         keywords = {name: self._twin(part) for name, part in value.keywords.items()}
         twin = functools.partial(function, *args, **keywords)
         vars(twin).update({name: self._twin(part) for name, part in vars(value).items()})
         return self._note(value, twin)
 
     def _function(self, value: types.FunctionType) -> Any:
-        cells = value.__closure__ or ()
-        if not cells and not any(isinstance(part, types.FunctionType) for part in vars(value).values()):
-            return value
-        own = tuple(types.CellType() for _ in cells)
-        twin = function_like(value, value.__code__, value.__globals__, own)
-        self._note(value, twin)
-        changed = False
-        for cell, mine in zip(cells, own, strict=True):
-            try:
-                mine.cell_contents = self._twin(cell.cell_contents)
-            except ValueError:  # an empty cell
-                continue
-            changed |= mine.cell_contents is not cell.cell_contents
-        for name, part in vars(value).items():
-            vars(twin)[name] = self._twin(part)
-            changed |= vars(twin)[name] is not part
-        if not changed:
-            self._made[id(value)] = value
-            return value
-        return twin
+        made, held = value, (value.__closure__, value.__defaults__, value.__kwdefaults__)
+        if any(held) or any(isinstance(part, types.FunctionType) for part in vars(value).values()):
+            cells = tuple(types.CellType() for _ in value.__closure__ or ())
+            twin = function_like(value, value.__code__, value.__globals__, cells)
+            self._made[id(value)] = twin
+            for (kind, key), part in parts(value):
+                own = self._twin(part)
+                if key == "__kwdefaults__" and part and all(map(operator.is_, own.values(), part.values())):
+                    own = part  # a dict always has a copy, and that alone makes no other function
+                if kind == "cell":
+                    cells[key].cell_contents = own
+                else:
+                    setattr(twin, key, own)
+                made = made if own is part else twin
+        return self._note(value, made if self._images is None else self._images.function(made))
 
     def _reference(self, value: weakref.ref[Any]) -> Any:
         target = value()
@@ -246,25 +221,18 @@ def _way_to_copy(kind: type) -> Copy | None:
     plain = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__new__ is object.__new__
     if not plain or hasattr(kind, "__del__") or home == "torch" or home in sys.stdlib_module_names:
         return None
-    if kind.__dictoffset__:
-        return Twin._with_attributes
-    return Twin._with_slots if slots_of(kind) else None
+    return Twin._object if kind.__dictoffset__ or slots_of(kind) else None
 
 
-_COPIES: tuple[tuple[type, Copy], ...] = (
+_COPIES: tuple[tuple[Any, Copy], ...] = (
     (torch.Tensor, Twin._tensor),
-    (nn.Module, Twin._with_attributes),
+    (nn.Module, Twin._object),
     (types.MethodType, Twin._method),
     (types.FunctionType, Twin._function),
     (functools.partial, Twin._partial),
     (weakref.ref, Twin._reference),
-    (np.ndarray, Twin._array),
-    (types.SimpleNamespace, Twin._plain),
-    (argparse.Namespace, Twin._plain),
-    (dict, Twin._mapping),
-    (list, Twin._list),
-    (collections.deque, Twin._list),
-    (tuple, Twin._tuple),
+    ((dict, list, collections.deque, np.ndarray, types.SimpleNamespace, argparse.Namespace), Twin._container),
+    ((tuple, frozenset), Twin._tuple),
     (set, Twin._set),
 )
 
@@ -316,12 +284,8 @@ def swapped_twin(
     Raises:
         CannotSwap: a class does not allow subclasses.
     """
-    twin = Twin(model)
     images = _Images(changes, dict(scope or {}))
-    # the twin comes first: only its own objects may be changed in place, which _Visit asks of it
-    if changes:
-        _Visit(images, twin).value(twin.model)
-    return twin, images.changed
+    return Twin(model, images if changes else None), images.changed
 
 
 def _is_tensor(value: Any) -> bool:
@@ -472,7 +436,7 @@ class _Reach:
         open_ones, functions = [names], []
         for file in open_ones:
             for value in list(file.values()):
-                if not self._changes.keys().isdisjoint(_codes_of({"": value})):
+                if not self._changes.keys().isdisjoint(_codes_of(value)):
                     self._found.add(id(value))
                 if isinstance(value, types.FunctionType) and is_user_file(value.__code__.co_filename):
                     functions.append(value)
@@ -490,61 +454,10 @@ class _Reach:
             }
 
 
-def _codes_of(names: Mapping[str, Any]) -> set[types.CodeType]:
-    """Return the code of the functions and autograd functions among global names."""
-    found = set()
-    for value in names.values():
-        if isinstance(value, types.FunctionType):
-            found.add(value.__code__)
-            held = cell_contents(value).values()
-            found.update(part.__code__ for part in held if isinstance(part, types.FunctionType))
-        elif isinstance(value, type) and issubclass(value, torch.autograd.Function):
-            parts = (getattr(part, "__func__", part) for part in vars(value).values())
-            found.update(part.__code__ for part in parts if isinstance(part, types.FunctionType))
-    return found
-
-
-class _Visit:
-    """Walks the objects that belong to a twin and replaces functions and classes by their images."""
-
-    def __init__(self, images: _Images, twin: Twin) -> None:
-        self._images = images
-        self._twin = twin
-        self._seen: set[int] = set()
-
-    def value(self, value: Any) -> Any:
-        """Return the image of a value; lists, dicts and objects that belong to the twin are changed in place."""
-        if isinstance(value, types.FunctionType):
-            return self._images.function(value)
-        if isinstance(value, types.MethodType):
-            function, owner = self.value(value.__func__), self.value(value.__self__)
-            return value if function is value.__func__ else types.MethodType(function, owner)
-        if isinstance(value, functools.partial):
-            function = self.value(value.func)
-            return value if function is value.func else functools.partial(function, *value.args, **value.keywords)
-        if type(value) is tuple:
-            parts = tuple(self.value(part) for part in value)
-            return value if all(a is b for a, b in zip(parts, value, strict=True)) else parts
-        # an object that is its own original is no copy of the twin but the user's, and is not changed
-        if id(value) in self._seen or self._twin.original(value) is value:
-            return value
-        self._seen.add(id(value))
-        self._inside(value)
-        return value
-
-    def _inside(self, value: Any) -> None:
-        if isinstance(value, dict):
-            self._replace(value, value.items())
-        elif isinstance(value, list):
-            self._replace(value, enumerate(value))
-        elif hasattr(value, "__dict__") and not isinstance(value, torch.Tensor | type):
-            self._replace(vars(value), vars(value).items())
-            kind = self._images.type(type(value))
-            if kind is not type(value):
-                object.__setattr__(value, "__class__", kind)  # works for frozen dataclasses, too
-
-    def _replace(self, table: Any, items: Any) -> None:
-        for key, part in list(items):
-            image = self.value(part)
-            if image is not part:
-                table[key] = image
+def _codes_of(value: Any) -> set[types.CodeType]:
+    """Return the code of the functions in a function or an autograd function."""
+    if isinstance(value, types.FunctionType):
+        members: Any = [value]
+    else:
+        members = vars(value).values() if isinstance(value, type) and issubclass(value, torch.autograd.Function) else ()
+    return {function.__code__ for member in members for function in functions_in(member)}

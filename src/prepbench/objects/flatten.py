@@ -16,7 +16,18 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat import pytree
-from prepbench.objects.parts import NO_DATA, PLAIN, SYMBOLS, Steps, attributes, data_parts, items, slots_of, walk
+from prepbench.objects.parts import (
+    NO_DATA,
+    PLAIN,
+    SYMBOLS,
+    Steps,
+    attributes,
+    data_parts,
+    items,
+    set_part,
+    slots_of,
+    walk,
+)
 
 
 @dataclass(frozen=True)
@@ -100,11 +111,8 @@ class Mapper:
         if not changed:
             return value
         clone = copy.copy(value)
-        for (kind, key), new in changed:
-            if kind == "attr":
-                object.__setattr__(clone, key, new)
-            else:
-                (dict if isinstance(clone, dict) else list).__setitem__(clone, key, new)
+        for step, new in changed:
+            set_part(clone, step, new)
         return clone
 
 

@@ -214,6 +214,20 @@ def part_at(value: Any, steps: Steps) -> Any:
     return value
 
 
+def set_part(value: Any, step: Step, part: Any) -> None:
+    """Put another part into an object or a container; its own ``__setattr__`` and ``__setitem__`` do not run."""
+    kind, key = step
+    if kind == "attr":
+        object.__setattr__(value, key, part)
+    elif type(value) in _BUILT_IN:
+        value[key] = part
+    else:
+        base: Any = next(base for base in _INDEXED if isinstance(value, base))
+        base.__setitem__(value, key, part)
+
+
+_INDEXED = (dict, list, collections.deque, np.ndarray)
+
 _WRITTEN: dict[str, Callable[[str, Any], str]] = {
     "item": lambda text, key: f"{text}[{key!r}]",
     "attr": lambda text, name: f"{text}.{name}",
