@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import types
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 import prepbench as pb
 from prepbench.fixes import proof
 from prepbench.fixes.kinds import KINDS
+from prepbench.fixes.search import _is_of
 from prepbench.fixes.syntax import with_import
 from prepbench.inputs import normalize_samples
 from prepbench.running.check_inputs import twin_with_own_writes
@@ -90,6 +92,12 @@ def test_a_parameter_is_assigned_in_python_as_before() -> None:
     assert torch.equal(model.fc.weight, before)
     fixed.model(x)
     assert torch.equal(fixed.model.fc.weight, before * 0.5)  # type: ignore[union-attr]
+
+
+def test_the_class_of_functions_may_be_a_global_of_the_users_file() -> None:
+    names = {"__name__": "users", "FunctionType": types.FunctionType}
+    assert not _is_of(names, __file__)
+    assert _is_of({**names, "helper": drawn}, drawn.__code__.co_filename)
 
 
 class PicksHead(nn.Module):

@@ -272,7 +272,7 @@ class Search:
         read = set(source.original_codes().values())
         for kind in type(self._module(fqn)).__mro__:
             for member in vars(kind).values():
-                code = getattr(getattr(member, "__func__", member), "__code__", None)
+                code = _code_of(getattr(member, "__func__", member))
                 if code is not None and code.co_filename == source.file and code not in read:
                     raise CannotFix(f"{source.file} has changed since it was imported; import it again")
 
@@ -287,7 +287,7 @@ class Search:
         for module in (self._module(fqn), *self.model.modules()):
             for kind in type(module).__mro__:
                 for member in vars(kind).values():
-                    code = getattr(member, "__code__", None)
+                    code = _code_of(member)
                     if code is not None and code.co_filename == source.file:
                         names: dict[str, Any] = member.__globals__
                         return names
@@ -381,8 +381,14 @@ def _unchanged(now: Mapping[str, SourceText], start: Mapping[str, SourceText]) -
 
 def _is_of(names: dict[str, Any], file: str) -> bool:
     """Return whether global names belong to a file; the cells of a notebook share theirs."""
-    codes = (getattr(value, "__code__", None) for value in list(names.values()))
+    codes = map(_code_of, list(names.values()))
     return names.get("__file__") == file or any(code is not None and code.co_filename == file for code in codes)
+
+
+def _code_of(value: object) -> types.CodeType | None:
+    """Return the code of a function; None for others, such as the class of functions, which has an attribute for it."""
+    code = getattr(value, "__code__", None)
+    return code if isinstance(code, types.CodeType) else None
 
 
 def _global_names(model: torch.nn.Module) -> list[dict[str, Any]]:

@@ -170,7 +170,7 @@ def _calls_owner(kind: type, function: Any) -> bool:
     waiting, seen = [function], set()
     while waiting:
         code = getattr(waiting.pop(), "__code__", None)
-        if code is None or code in seen or not is_user_file(code.co_filename):
+        if not isinstance(code, types.CodeType) or code in seen or not is_user_file(code.co_filename):
             continue
         seen.add(code)
         if "forward" in code.co_names or _calls_first_argument(code):
