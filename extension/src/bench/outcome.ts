@@ -13,7 +13,7 @@ export type About = RunStatus["about"];
 export function outcomeView(model: BenchModel, about: About, ends: Cleanups, errorsOnly = false): HTMLElement {
   const progress = new ProgressView(model, about, ends).element;
   const said = make("div", { class: "pbb-said" });
-  const place = make("div", { class: "pbb-outcome" }, progress, said);
+  const place = make("div", { class: "pbb-outcome", "data-about": about }, progress, said);
   let shown: Card | null = null;
   const update = (): void => {
     const running = model.get("running") && model.get("about") === about;
