@@ -86,6 +86,7 @@ def test_a_fixed_batch_that_the_data_breaks_is_made_dynamic_by_a_button() -> Non
     controls._handle_custom_msg({"action": "repair", "how": button.action, "value": button.value}, [])
     assert bench.job is not None
     bench.job.result(timeout=300)
+    assert controls.about == "compile"
     assert bench.state.axes.axes[0].dynamic
     assert bench.status.message.text == f"{bench.runs[-1].name} is ready."
 

@@ -57,6 +57,7 @@ def test_outcomes_are_in_view_after_the_click(page: Page, lab: Any, width: int) 
     assert error.bounding_box()["y"] - start.bounding_box()["y"] < 80, "directly under its button"  # type: ignore[index]
 
     error.get_by_role("button", name="Make the batch dynamic and compile").click()
+    expect(bench.locator(".pbb-running")).to_be_visible()
     done = bench.locator(".pbb-info")
     expect(done).to_contain_text("is ready", timeout=180_000)
     assert is_in_view(done)

@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass, replace
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import anywidget
 import ipywidgets
@@ -350,4 +350,6 @@ def _plain(value: Any) -> Any:
 def _trait(hint: Any) -> Any:
     if is_dataclass(hint):
         return traitlets.Dict()
-    return _TRAITS.get(hint, traitlets.List)()
+    if get_origin(hint) is Literal:
+        return traitlets.Enum(get_args(hint), default_value=get_args(hint)[0])
+    return traitlets.List() if get_origin(hint) is tuple else _TRAITS[hint]()
