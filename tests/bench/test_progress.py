@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prepbench.bench.status import COMPARING, COMPILING, RunProgress
+from prepbench.bench.status import COMPARING, COMPILING, TARGET, RunProgress, StatusOfRuns
 from prepbench.jobs import Progress
 
 
@@ -24,7 +24,7 @@ def test_a_run_of_two_targets_goes_from_nothing_to_all() -> None:
     assert seen == sorted(seen)
     assert run.fraction == 1
     assert run.remaining == 0
-    assert [line.split("  ")[1] for line in run.log].count("capture") == 2
+    assert [line.split("  ")[1] for line in run.log].count("Reading the model") == 2
 
 
 def test_what_took_long_before_counts_more() -> None:
@@ -38,6 +38,33 @@ def test_nothing_is_guessed_at_the_beginning() -> None:
     run = RunProgress(1, clock=lambda: 0.0)
     run(Progress("capture", 0, 1))
     assert run.remaining == -1
+
+
+def test_the_rest_is_told_by_a_counter_or_by_earlier_runs_alone() -> None:
+    now = [0.0]
+    known, unknown = (RunProgress(1, seconds, clock=lambda: now[0]) for seconds in ({"capture": 4.0, "lower": 4.0}, {}))
+    for run in (known, unknown):
+        run(Progress("capture", 1, 1))
+    now[0] = 2
+    assert known.remaining == unknown.remaining == -1, "too early"
+    now[0] = 4
+    assert known.remaining > 0
+    assert unknown.remaining == -1
+    unknown(Progress("calibrate", 1, 4))
+    assert unknown.remaining > 0
+
+
+def test_stages_are_said_in_words_with_the_target_that_is_built_for() -> None:
+    said: list[str] = []
+    status = StatusOfRuns()
+    status.listen(lambda now: said.append(now.stage))
+    status.begin("int8", ("ONNX Runtime", "OpenVINO"), {})
+    for target in (0, 1):
+        status.step(Progress(TARGET, target, 2, ("ONNX Runtime", "OpenVINO")[target]))
+        status.step(Progress("lower", 0, 1))
+    assert said == [
+        "Starting", "Starting", "Building for ONNX Runtime, 1 of 2", "Building for OpenVINO, 2 of 2",
+    ]  # fmt: skip
 
 
 def test_a_stage_that_takes_longer_than_its_share_tells_its_own_pace() -> None:

@@ -25,7 +25,7 @@ from tests.browser.fake_bench import (
 
 _RUNNING = {
     "running": True, "about": "compile",
-    "stage": "calibrating", "done": 3, "total": 8, "fraction": 0.4, "elapsed_s": 12.0,
+    "stage": "Choosing scales from samples", "done": 3, "total": 8, "fraction": 0.4, "elapsed_s": 12.0,
     "remaining_s": 20.0, "then": ["OpenVINO"], "is_queued": True, "log": ["captured in 1.2 s", "calibrating"],
 }  # fmt: skip
 _QUEUE = [
@@ -137,7 +137,7 @@ STATES = (
     State("run, ready", "run", act=_unfold_all),
     State("run, running", "run", _RUNNING, _unfold_all),
     State("run, queued", "run", {**_RUNNING, "is_queued": False, "turn": "1 of 3", "queue": _QUEUE}),
-    State("run, writing", "run", {**_RUNNING, "stage": "generate · int4 weights", **writing()}),
+    State("run, writing", "run", {**_RUNNING, "stage": "Generating text · int4 weights", **writing()}),
     State("run, searched", "run", fake_search.done()),
     State("run, cancelling", "run", {**_RUNNING, "cancelling": True}),
     State("run, failed", "run", {"message": _ERROR}),

@@ -207,7 +207,7 @@ def training(given: dict[str, Any], *, ended: bool = False) -> dict[str, Any]:
         return {"recovery": recovery, "training": {**curve, "best": 275, "said": said}}
     running = {
         "running": True, "about": "recover",
-        "stage": "recover · loss 0.24", "done": step, "total": 300, "fraction": 0.4, "elapsed_s": 12.0,
+        "stage": "Training back · loss 0.24", "done": step, "total": 300, "fraction": 0.4, "elapsed_s": 12.0,
         "remaining_s": 20.0, "is_queued": True,
     }  # fmt: skip
     return {"recovery": recovery, "training": {**curve, "best": -1, "said": ""}, **running}

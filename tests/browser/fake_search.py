@@ -61,7 +61,13 @@ def nothing() -> dict[str, Any]:
 def going(count: int = 2) -> dict[str, Any]:
     """What is set while a search goes on, with so many candidates measured."""
     now = {"unavailable": "", "is_searching": True, "stale": "", "used": -1}
-    return {"search": _summary(_found(count)), "search_now": now, "running": True, "about": "search", "stage": "search"}
+    return {
+        "search": _summary(_found(count)),
+        "search_now": now,
+        "running": True,
+        "about": "search",
+        "stage": "Trying the best mixtures",
+    }
 
 
 def done(**now: Any) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def _messages() -> list[dict[str, Any]]:
     return [
         {**traits_of["run, running"], "sentence": "2 modules cannot be captured · batch dynamic · running"},
         {"queue": [], "turn": "2 of 2", "is_queued": True},
-        {"stage": "measuring", "done": 7, "fraction": 0.8, "log": ["captured", "calibrated", "lowered"]},
+        {"stage": "Measuring time", "done": 7, "fraction": 0.8, "log": ["captured", "calibrated", "lowered"]},
         {"cancelling": True},
         {**quiet, **after_run(given, runs=2), "steps": steps},
         {"stale": traits_of["run, stale"]["stale"], "can_redo": True},

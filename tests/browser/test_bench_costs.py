@@ -25,7 +25,12 @@ def test_layers_are_measured_at_a_press_and_cancelled_at_another(page: Page) -> 
     assert sent(page) == [{"action": "measure_layers"}]
     give(
         page,
-        {"is_measuring": True, "running": True, "about": "layers", "stage": "measure layers · layers.3.up_proj: int8"},
+        {
+            "is_measuring": True,
+            "running": True,
+            "about": "layers",
+            "stage": "Testing layers one by one · layers.3.up_proj: int8",
+        },
     )
     expect(page.get_by_role("button", name="Measure layers")).to_be_disabled()
     costs = page.get_by_role("region", name="What layers cost")

@@ -268,14 +268,14 @@ def test_cancel_answers_at_once_and_nothing_moves(page: Page) -> None:
     running = {
         "running": True,
         "about": "compile",
-        "stage": "calibrating",
+        "stage": "Choosing scales from samples",
         "done": 3,
         "total": 8,
         "fraction": 0.4,
         "elapsed_s": 2.0,
     }
     give(page, {**running, "remaining_s": 20.0, "then": ["OpenVINO"], "log": ["captured"]})
-    expect(page.locator(".pbb-running")).to_contain_text("calibrating 3/8")
+    expect(page.locator(".pbb-running")).to_contain_text("Choosing scales from samples (3 of 8)")
     expect(page.locator(".pbb-running")).to_contain_text("about")
     assert page.locator("progress").evaluate("e => e.value") == 0.4
     give(page, {"running": False, "then": [], **after_run(given)})
@@ -289,9 +289,9 @@ def test_cancel_answers_at_once_and_nothing_moves(page: Page) -> None:
 def test_runs_wait_and_can_be_removed(page: Page) -> None:
     given = {**traits(), **next(state for state in STATES if state.name == "run, queued").traits}
     open_bench(page, given)
-    expect(page.locator(".pbb-foot")).to_contain_text("1 of 3 · calibrating")
+    expect(page.locator(".pbb-foot")).to_contain_text("1 of 3 · Choosing scales from samples")
     turn_to(page, "run")
-    expect(page.locator(".pbb-running")).to_contain_text("1 of 3 · calibrating 3/8")
+    expect(page.locator(".pbb-running")).to_contain_text("1 of 3 · Choosing scales from samples (3 of 8)")
     page.get_by_role("button", name="Add to the queue").click()
     waiting = page.get_by_role("region", name="Runs that wait")
     expect(waiting.get_by_role("listitem")).to_have_count(2)
@@ -385,7 +385,9 @@ def test_large_tables_are_quick(page: Page, blocks: int, record_property: Callab
     )
     taken["filter"] = milliseconds(page, f"{search}; box.dispatchEvent(new Event('input'))")
     taken["click"] = milliseconds(page, "document.querySelector(`.pbb-layers tr[data-at='${turn}']`).click()")
-    taken["run"] = milliseconds(page, "window.bench.set({running: turn % 2 === 0, stage: 'calibrating'})")
+    taken["run"] = milliseconds(
+        page, "window.bench.set({running: turn % 2 === 0, stage: 'Choosing scales from samples'})"
+    )
     figures = ", ".join(f"{what} {ms:.1f}" for what, ms in taken.items())
     print(f"\n{len(given['layers'])} layers, ms: open {opened:.0f}, {figures}")  # noqa: T201
     record_property("milliseconds", figures)

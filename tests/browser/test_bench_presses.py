@@ -16,7 +16,7 @@ EVERYTHING = "() => window.bench.set(window.bench.all())"
 LATER = {
     "running": True,
     "about": "compile",
-    "stage": "calibrating",
+    "stage": "Choosing scales from samples",
     "elapsed_s": 2.0,
     "log": ["captured"],
     "can_undo": True,

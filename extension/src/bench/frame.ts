@@ -130,7 +130,7 @@ export class Frame {
     const line = make("div", { class: "pbb-foot-line" });
     const running = model.get("running");
     const card = model.get("message");
-    const now = [model.get("turn"), model.get("stage") || "starting"].filter(Boolean).join(" · ");
+    const now = [model.get("turn"), model.get("stage") || "Starting"].filter(Boolean).join(" · ");
     const text = running ? now : cardLine(card);
     const step = STEP_OF[running ? model.get("about") : card.about];
     if (!text || !step || step === this.step) return line;

@@ -68,7 +68,7 @@ export class ProgressView {
   private stageText(): string {
     const [stage, done, total] = [this.model.get("stage"), this.model.get("done"), this.model.get("total")];
     const turn = this.model.get("turn");
-    return `${turn && `${turn} · `}${total > 1 ? `${stage} ${done}/${total}` : stage || "starting"}`;
+    return `${turn && `${turn} · `}${total > 1 ? `${stage} (${done} of ${total})` : stage || "Starting"}`;
   }
 
   private sayTime(): void {

@@ -78,7 +78,7 @@ export class RecoverStep {
   /** The button keeps its place, so that nothing moves when a training begins or ends. */
   private stopLine(): HTMLElement {
     const title = "End the training, and compile the best weights so far. Cancel compiles nothing.";
-    const trains = this.model.get("running") && this.model.get("stage").startsWith("recover");
+    const trains = this.model.get("running") && this.model.get("stage").startsWith("Training back");
     const style = trains ? "" : "visibility: hidden";
     const more = { title, style, disabled: !trains || this.model.get("cancelling") };
     return make("div", { class: "pbb-line" }, actButton(this.model, "stop_training", "Stop and keep the best", more));

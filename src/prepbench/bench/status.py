@@ -45,7 +45,39 @@ RECOVERING = {
 }
 """The stages of a training, the compile behind it, and their comparison."""
 
+_WORDS = {
+    "starting": "Starting",
+    "capture": "Reading the model",
+    "prune": "Pruning",
+    "prune layers": "Pruning",
+    "insert observers": "Choosing what to quantize",
+    "calibrate": "Choosing scales from samples",
+    "measure": "Testing what rounding costs",
+    "convert": "Rounding weights",
+    "lower": "Building",
+    "accuracy": "Scoring",
+    "score": "Scoring",
+    "save": "Preparing the timing",
+    "start": "Starting a process for each candidate",
+    "warm up": "Warming up",
+    "time": "Measuring time",
+    "generate": "Generating text",
+    "measure layers": "Testing layers one by one",
+    "noise of layers": "Testing layers one by one",
+    "time layers": "Measuring the time of layers",
+    "front": "Weighing layers against each other",
+    "search": "Trying the best mixtures",
+    "recover": "Training back",
+}
+"""The stages as a person would call them; others have names that say what they do."""
+
 _LINES = 200
+_FIRST = 3.0  # seconds in which nothing is known of the rest
+
+
+def stage_words(step: Progress) -> str:
+    """Return what goes on in a step: ``"Testing layers one by one · layers.3.up: int8"``."""
+    return " · ".join(filter(None, (_WORDS.get(step.stage, step.stage), step.message)))
 
 
 class RunProgress:
@@ -71,7 +103,7 @@ class RunProgress:
         clock: Callable[[], float] = time.monotonic,
         stages: Mapping[str, float] | None = None,
     ) -> None:
-        self._clock, self._began = clock, clock()
+        self._clock, self._began, self._has_history = clock, clock(), bool(seconds)
         weights = _weights(seconds or {}) if stages is None else stages
         each = COMPILING if stages is None else stages
         self._stages = [(index, stage) for index in range(targets) for stage in each]
@@ -97,7 +129,7 @@ class RunProgress:
 
     def __call__(self, step: Progress) -> None:
         if step.stage != self.step.stage:
-            self.note(f"{step.stage}: {step.message}" if step.message else step.stage)
+            self.note(stage_words(step))
         if step.stage != self.step.stage or step.total != self.step.total or step.done < self.step.done:
             self._stage_began, self._first_done = self._clock(), step.done
         self.step = step
@@ -115,8 +147,11 @@ class RunProgress:
 
     @property
     def remaining(self) -> float:
-        """Return the estimated remaining seconds; -1 while that would be a guess."""
-        if self.fraction < 0.05 or self.elapsed < 1:
+        """Return the estimated remaining seconds; -1 while that would be a guess: at first, and where neither earlier
+        runs nor a counter tell.
+        """
+        tells = self._has_history or self.step.total > 1 or self.fraction == 1
+        if self.fraction < 0.05 or self.elapsed < _FIRST or not tells:
             return -1.0
         return max(self.elapsed * (1 - self.fraction) / self.fraction, self._rest_of_stage)
 
@@ -216,10 +251,12 @@ class StatusOfRuns:
         if before.running:  # one run follows another: what was said of that one stays
             self._run.log = before.log
             self._run.note(name)
-            fresh = replace(before, cancelling=False, stage="starting", fraction=0.0, log=self._run.log, writing=())
+            fresh = replace(
+                before, cancelling=False, stage=_WORDS["starting"], fraction=0.0, log=self._run.log, writing=()
+            )
             self._tell(replace(fresh, about=about))
         else:
-            self._tell(RunStatus(running=True, stage="starting", about=about, training=before.training))
+            self._tell(RunStatus(running=True, stage=_WORDS["starting"], about=about, training=before.training))
 
     def step(self, step: Progress) -> None:
         """Record a step of the run."""
@@ -236,7 +273,7 @@ class StatusOfRuns:
             replace(
                 self.status,
                 cancelling=self.status.cancelling or step.stage == CANCELLING,
-                stage=f"{run.step.stage} · {run.step.message}" if run.step.message else run.step.stage,
+                stage=self._stage(),
                 done=run.step.done,
                 total=run.step.total,
                 fraction=round(run.fraction, 4),
@@ -246,6 +283,16 @@ class StatusOfRuns:
                 log=run.log,
             )
         )
+
+    def _stage(self) -> str:
+        """Return the stage in words; a build names its target, and which of several it is."""
+        run, several = self._run, len(self._targets) > 1
+        words = stage_words(run.step)
+        if run.step.stage != "lower" or not self._targets:
+            return words
+        name = self._targets[min(run.target, len(self._targets) - 1)]
+        turn = f", {run.target + 1} of {len(self._targets)}" if several else ""
+        return f"{words} for {name}{turn}"
 
     def write(self, writing: tuple[WrittenBy, ...]) -> None:
         """Publish the generated text so far."""
