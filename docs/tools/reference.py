@@ -12,6 +12,7 @@ from typing import Any
 import prepbench as pb
 from prepbench.errors import PrepbenchError
 from prepbench.settings.validation import Settings
+from prepbench.targets import TARGETS
 
 GROUPS = {
     "Capture": "recursive_trace RobustTracer GraphCollection capture Captured Axis DynamicAxes Sample record_inputs "
@@ -19,8 +20,7 @@ GROUPS = {
     "Fix and prepare": "fix prepare_model PreparationReport validate_model prune",
     "Compile": "compile_model CompiledModel load_compiled KeptStages",
     "Settings": "QuantizationSettings LayerQuantizationSettings PruningSettings LayerPruningSettings CompileOptions "
-    "DeploymentSettings EagerDeployment "
-    "ExecuTorchDeployment InductorDeployment OnnxRuntimeDeployment OpenVinoDeployment TensorRtDeployment "
+    f"DeploymentSettings {' '.join(sorted(target.settings_type.__name__ for target in TARGETS))} "
     "LoraSettings explain_settings",
     "Train back": "trainable TrainableModel recover Recovery",
     "Compare and measure": "compare Comparison metrics Generation profile Profile sensitivity Sensitivity",
