@@ -427,7 +427,6 @@ def test_a_search_aims_at_an_objective_that_is_added_to_the_table(monkeypatch: p
         best="the leanest",
         title="peak memory (kB)",
         unit="kB",
-        read=lambda candidate: sum(map(kilobytes.__getitem__, candidate.layers.items())),
         costs=lambda tables: Corrected({part: Estimate(value, 1e-3) for part, value in kilobytes.items()}),
     )
     with pytest.raises(SettingsError, match="minimize must be 'latency' or 'size' or 'drop'"):

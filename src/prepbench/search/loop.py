@@ -21,7 +21,15 @@ from prepbench.search.costs import UniformModel, profiled_times, sizes_of, times
 from prepbench.search.measuring import Subject, Timing
 from prepbench.search.mixtures import FLOAT, Arguments, Mixture, summary_of, uniform_mixture
 from prepbench.search.noise import noise_by_part, noise_of
-from prepbench.search.objective import DROP, OBJECTIVES, Budget, SearchCandidate, costs_besides_drop, traded_for_drop
+from prepbench.search.objective import (
+    DROP,
+    OBJECTIVES,
+    Budget,
+    SearchCandidate,
+    costs_besides_drop,
+    predicted_costs,
+    traded_for_drop,
+)
 from prepbench.search.outcome import POINTS, Known
 from prepbench.search.scoring import Scale, Scoring
 from prepbench.search.search_journal import SearchJournal
@@ -306,6 +314,7 @@ class Loop:
             noise=state.noise_of(mixture),
             settings=arguments,
             only_pruned=state.tables.only_pruned,
+            costs=predicted_costs(state.tables, mixture),
         )
         self.states[at] = state.with_measured(mixture, candidate, self._scale, again=again)
         self._told(candidate)

@@ -37,6 +37,7 @@ class SearchCandidate:
         note: a remark, such as why it could not be compiled.
         settings: keyword arguments of ``compile_model``.
         only_pruned: the names of choices that prune and do not quantize.
+        costs: of objectives that have no field here, predicted by their names.
     """
 
     name: str
@@ -55,6 +56,7 @@ class SearchCandidate:
     note: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
     only_pruned: tuple[str, ...] = field(default=(), repr=False)
+    costs: Mapping[str, float] = field(default_factory=dict, repr=False)
 
     @property
     def measured(self) -> bool:
@@ -94,7 +96,8 @@ class Objective:
         per: what a value is of, behind the unit.
         per_unit: the value of a candidate that is shown as 1.
         bounds: the fields of ``Budget`` that bound it.
-        read: its measured or else predicted value of a candidate, None where neither is known.
+        read: its measured or else predicted value of a candidate, None where neither is known. When omitted it is the
+            one that the tables predict.
         costs: of the layers and choices of a target, in the unit of the tables.
         is_time: whether it is measured with the noise of timing, and conversions between layers add to it.
     """
@@ -106,13 +109,13 @@ class Objective:
     per: str = ""
     per_unit: float = 1.0
     bounds: tuple[str, ...] = ()
-    read: Callable[[SearchCandidate], float | None]
+    read: Callable[[SearchCandidate], float | None] | None = None
     costs: Callable[[Tables], Corrected]
     is_time: bool = False
 
     def value(self, candidate: SearchCandidate) -> float:
         """Return the measured, else the predicted value of a candidate; infinite where neither is known."""
-        found = self.read(candidate)
+        found = candidate.costs.get(self.name) if self.read is None else self.read(candidate)
         return math.inf if found is None else float(found)
 
     def text(self, value: float, digits: str = ".3g") -> str:
@@ -206,6 +209,11 @@ OBJECTIVES: dict[str, Objective] = {
     "drop": DROP,
 }
 """Every objective by its name, in the order in which messages list them."""
+
+
+def predicted_costs(tables: Tables, mixture: Mixture) -> dict[str, float]:
+    """Return what the tables predict of a mixture for the objectives that have no field of a candidate."""
+    return {name: one.total(tables, mixture) for name, one in OBJECTIVES.items() if one.read is None}
 
 
 def costs_besides_drop() -> list[Objective]:

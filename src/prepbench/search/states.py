@@ -10,7 +10,15 @@ from dataclasses import dataclass, field, replace
 
 from prepbench.quantize.integer_program import Border, Limit, Shared, cheapest
 from prepbench.search.mixtures import FLOAT, Mixture
-from prepbench.search.objective import DROP, OBJECTIVES, Budget, Objective, SearchCandidate, costs_besides_drop
+from prepbench.search.objective import (
+    DROP,
+    OBJECTIVES,
+    Budget,
+    Objective,
+    SearchCandidate,
+    costs_besides_drop,
+    predicted_costs,
+)
 from prepbench.search.scoring import Scale
 from prepbench.search.tables import REST, DropCurve, Tables
 
@@ -138,6 +146,7 @@ class TargetState:
             size_bytes=None if timed is None else timed.size_bytes,
             noise=noise,
             only_pruned=self.tables.only_pruned,
+            costs=predicted_costs(self.tables, mixture),
         )
 
     def timed_alike(self, mixture: Mixture) -> float | None:
