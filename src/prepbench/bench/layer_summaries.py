@@ -33,7 +33,7 @@ from prepbench.settings import (
     activation_format,
     weight_formats,
 )
-from prepbench.settings.numbers import FLOAT32, format_of_bits
+from prepbench.settings.numbers import FLOAT32, format_named
 from prepbench.settings.pruning import CHANNELS, SCORES
 from prepbench.settings.quantization import ACTIVATION_BITS, BITS, BLOCK_SIZES, OBSERVERS, WEIGHT_ALGORITHMS
 from prepbench.targets import target_for
@@ -64,8 +64,10 @@ COLUMNS = (
 _FLOAT = str(FLOAT32.bits)
 
 
-def _listed(value: int | Sequence[int]) -> str:
-    return str(value) if isinstance(value, int) else ", ".join(map(str, sorted(value)))
+def _listed(value: int | str | Sequence[int | str]) -> str:
+    if isinstance(value, int | str):
+        return str(value)
+    return ", ".join(map(str, sorted(value, key=lambda one: (isinstance(one, str), one))))
 
 
 _SETTINGS = (
@@ -143,7 +145,7 @@ def setting_fields(targets: Sequence[DeploymentSettings]) -> tuple[SettingField,
 def _takes(placement: Placement, field: str, choice: str) -> bool:
     formats = {"weights": placement.weights + placement.weights_only, "activations": placement.activations}
     if field in formats:
-        return any(format_of_bits(int(part)) in (*formats[field], FLOAT32) for part in choice.split(","))
+        return any(format_named(part) in (*formats[field], FLOAT32) for part in choice.split(","))
     return field != "block" or choice == "0" or placement.block_sizes
 
 
@@ -173,7 +175,7 @@ def change_of(field: str, value: str) -> tuple[str, object]:
     if field == "weights":
         if value == _FLOAT:
             return "skip_quantization", True
-        bits = tuple(int(part) for part in value.split(","))
+        bits = tuple(int(part) if part.isdigit() else part for part in value.split(","))
         return "weights_num_bits", bits[0] if len(bits) == 1 else bits
     if field == "activations":
         return ("prefer_weights_only_quantization", True) if value == _FLOAT else ("activations_num_bits", int(value))

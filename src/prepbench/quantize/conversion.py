@@ -27,7 +27,7 @@ def convert(observed: Observed) -> fx.GraphModule:
     """Replace observers by quantize and dequantize operators with the learned scales; weights become int8 constants."""
     blocks: dict[Any, dict[str, str]] = {}
     for observer in all_observers(observed.graph):
-        if getattr(observer, "scheme", None) is not None and observer.scheme.block_size:
+        if getattr(observer, "scheme", None) is not None and observer.scheme.in_blocks:
             observer.convert = functools.partial(_convert_blocks, observer, blocks)
     _use_rounded_weights(observed.graph)
     use_integers(observed.graph, observed.plan.dynamic)
@@ -66,7 +66,7 @@ def name_weights(graph: fx.GraphModule, plan: Plan) -> dict[str, Stored]:
                     continue
                 value = operator.attrgetter(str(integers.target))(graph)
                 same = first.get(source := parameter_of(weight))
-                if same is not None and torch.equal(operator.attrgetter(same)(graph), value):
+                if same is not None and torch.equal(_bytes(operator.attrgetter(same)(graph)), _bytes(value)):
                     integers.target = same  # layers that share a tensor are rounded alike, and share its integers
                 elif integers.target not in found:
                     wanted = re.sub(r"\W", "_", f"{fqn}_integers")
@@ -77,6 +77,10 @@ def name_weights(graph: fx.GraphModule, plan: Plan) -> dict[str, Stored]:
     _forget_unused(graph)
     graph.recompile()
     return found
+
+
+def _bytes(value: torch.Tensor) -> torch.Tensor:
+    return value.contiguous().view(torch.uint8)  # torch compares no numbers of 8 bits in floating point
 
 
 @dataclass(frozen=True)
@@ -141,7 +145,7 @@ def _use_rounded_weights(graph: fx.GraphModule) -> None:
     for node in list(graph.graph.nodes):
         observer = observer_of(graph, node)
         scheme = getattr(observer, "scheme", None)
-        if scheme is None or scheme.block_size or scheme.algorithm not in NEEDS_MOMENTS:
+        if scheme is None or scheme.in_blocks or scheme.algorithm not in NEEDS_MOMENTS:
             continue
         key = (id(observer.found), observer.axis, scheme)
         if key not in made:
@@ -159,7 +163,7 @@ def _convert_blocks(observer: Any, made: dict[Any, dict[str, str]], graph: fx.Gr
     them.
 
     Args:
-        observer: of class ``WeightObserver``, with a block size in its scheme.
+        observer: of class ``WeightObserver``, whose scheme is ``in_blocks``.
         made: the attributes of weights that were replaced before; several layers may have one.
         graph: where ``node`` stands; changed in place.
         node: the call of ``observer`` on a weight.
@@ -175,7 +179,13 @@ def _convert_blocks(observer: Any, made: dict[Any, dict[str, str]], graph: fx.Gr
                 graph.register_buffer(made[key][name], value.contiguous())
         for name, attribute in made[key].items():
             nodes[name] = graph.graph.get_attr(attribute)
-        arguments = (nodes["q"], nodes["scale"], nodes["zero_point"], scheme.block_size, scheme.bits)
+        arguments = (
+            nodes["q"],
+            nodes["scale"],
+            nodes["zero_point"],
+            scheme.block_size or observer.weight.shape[1],
+            scheme.bits,
+        )
         call = graph.graph.call_function(OPERATOR, arguments)
     source = node.args[0]
     assert isinstance(source, fx.Node)

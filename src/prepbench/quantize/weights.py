@@ -21,7 +21,7 @@ class WeightScheme:
     """How one weight is quantized.
 
     Attributes:
-        format: of the integers.
+        format: of the numbers; one of floating point has no zero points.
         symmetric: no zero points.
         full_range: whether symmetric integers include -128 (or -8).
         per_channel: a scale for each output channel, otherwise one for all.
@@ -69,9 +69,21 @@ class WeightScheme:
 
     @property
     def limits(self) -> tuple[int, int]:
-        """Return the smallest and largest integer."""
+        """Return the smallest and largest number."""
         top = int(self.format.high) >> self.reduce_range
+        if self.format.is_float:
+            return -top, top
         return (-top if self.symmetric and not self.full_range else -top - 1), top
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether ``dequantize_blocks`` reads the weight, because torch's own operators cannot."""
+        return self.block_size > 0 or self.format.is_float
+
+    def rounded(self, values: torch.Tensor) -> torch.Tensor:
+        """Round values, in units of their scales, to numbers of the format, in place."""
+        values.clamp_(*self.limits) if self.format.is_float else values.round_().clamp_(*self.limits)
+        return values.copy_(values.to(self.format.dtype)) if self.format.is_float else values
 
     def fits(self, weight: torch.Tensor, axis: int) -> bool:
         """Return whether the weight can be cut into blocks of this size."""
@@ -133,9 +145,11 @@ def clipped_qparams(
 
 
 def integers(rows: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, scheme: WeightScheme) -> torch.Tensor:
-    """Return the rows as int8."""
-    low, high = scheme.limits
-    return (rows / scale[:, None]).round().add(zero_point[:, None]).clamp(low, high).to(torch.int8)
+    """Return the rows as numbers of the scheme's format, integers but for a floating-point one."""
+    values = rows / scale[:, None]
+    if not scheme.symmetric:
+        values = values.round_().add_(zero_point[:, None])
+    return scheme.rounded(values).to(scheme.format.dtype)
 
 
 def _from_range(low: torch.Tensor, high: torch.Tensor, scheme: WeightScheme) -> tuple[torch.Tensor, torch.Tensor]:
@@ -152,12 +166,11 @@ def _from_range(low: torch.Tensor, high: torch.Tensor, scheme: WeightScheme) -> 
 def _row_error(
     rows: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, scheme: WeightScheme, counts: torch.Tensor | None
 ) -> torch.Tensor:
-    low, high = scheme.limits
-    errors = (rows / scale[:, None]).round_()
+    errors = rows / scale[:, None]
     if scheme.symmetric:
-        errors.clamp_(low, high)
+        scheme.rounded(errors)
     else:
         zero_point = zero_point[:, None].to(torch.float32)
-        errors.add_(zero_point).clamp_(low, high).sub_(zero_point)
+        scheme.rounded(errors.round_().add_(zero_point)).sub_(zero_point)
     squares = errors.mul_(scale[:, None]).sub_(rows).square_()
     return squares.sum(1) if counts is None else squares.mul_(counts).sum(1)

@@ -40,6 +40,16 @@ class NumberFormat:
         return format_named(f"u{self.name}") or self
 
     @property
+    def asked(self) -> int | str:
+        """Return what settings call it: its bits, or its name where these bits mean another format."""
+        return self.bits if format_of_bits(self.bits) is self else self.name
+
+    @property
+    def words(self) -> str:
+        """Return it as an adjective, such as ``"8-bit"``."""
+        return self.name if isinstance(self.asked, str) else f"{self.bits}-bit"
+
+    @property
     def steps(self) -> int:
         """Return the number of steps from the smallest integer to the largest."""
         return int(self.high - self.low)

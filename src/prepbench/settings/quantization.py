@@ -9,12 +9,12 @@ from typing import Any
 
 from prepbench.checks import check_type, described
 from prepbench.errors import SettingsError
-from prepbench.settings.numbers import FLOAT32, INT4, INT8, INT16, NumberFormat, format_of_bits
+from prepbench.settings.numbers import FLOAT32, INT4, INT8, INT16, NumberFormat, format_named, format_of_bits
 from prepbench.settings.validation import Settings, check_candidates, check_choice, check_range
 
 WEIGHT_FORMATS = (INT4, INT8)
 ACTIVATION_FORMATS = (INT4, INT8, INT16)
-BITS = tuple(one.bits for one in WEIGHT_FORMATS)
+BITS = tuple(one.asked for one in WEIGHT_FORMATS)
 ACTIVATION_BITS = tuple(one.bits for one in ACTIVATION_FORMATS)
 BLOCK_SIZES = (0, 16, 32, 64, 128, 256)
 OBSERVERS = ("minmax", "percentile", "mse")
@@ -78,7 +78,7 @@ class QuantizationSettings(Settings):
         [4, 8]
     """
 
-    weights_num_bits: int | Sequence[int] = 8
+    weights_num_bits: int | str | Sequence[int | str] = 8
     activations_num_bits: int = 8
     prefer_weights_only_quantization: bool = False
     quantization_sensitivity_threshold: float | None = None
@@ -109,12 +109,12 @@ class QuantizationSettings(Settings):
 
     def candidates(self) -> Iterator[QuantizationSettings]:
         """Yield the settings with a single number of bits and block size each; the smallest in memory first."""
-        bits = _listed(self.weights_num_bits)
+        formats = sorted(weight_formats(self), key=lambda one: one.bits)
         blocks = _listed(self.weights_only_quantization_block_size) if self.prefer_weights_only_quantization else (0,)
         # the fewer scales, the smaller: one for each channel, then one for each block, the largest blocks first
         blocks = tuple(sorted(blocks, key=lambda size: (size != 0, -size)))
-        for number, block in itertools.product(sorted(bits), blocks):
-            yield replace(self, weights_num_bits=number, weights_only_quantization_block_size=block)
+        for kind, block in itertools.product(formats, blocks):
+            yield replace(self, weights_num_bits=kind.asked, weights_only_quantization_block_size=block)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +149,7 @@ class LayerQuantizationSettings(Settings):
     skip_quantization: bool = False
     skip_quantization_until: Sequence[str] = ()
     skip_quantization_downstream: bool = False
-    weights_num_bits: int | Sequence[int] | None = None
+    weights_num_bits: int | str | Sequence[int | str] | None = None
     activations_num_bits: int | None = None
     prefer_weights_only_quantization: bool | None = None
     quantization_sensitivity_threshold: float | None = None
@@ -213,7 +213,9 @@ class LayerQuantizationSettings(Settings):
 
 def weight_formats(settings: QuantizationSettings) -> tuple[NumberFormat, ...]:
     """Return the formats of the candidates for the weights, in the order of the settings."""
-    return tuple(map(format_of_bits, _listed(settings.weights_num_bits)))
+    listed = settings.weights_num_bits
+    listed = (listed,) if isinstance(listed, int | str) else listed
+    return tuple(kind for one in listed if (kind := format_named(str(one))) is not None)
 
 
 def activation_format(settings: QuantizationSettings) -> NumberFormat:

@@ -58,13 +58,13 @@ def check_range(owner: object, field: str, low: float, high: float) -> None:
         )
 
 
-def check_candidates(owner: object, field: str, allowed: tuple[int, ...], optional: bool = False) -> None:
+def check_candidates(owner: object, field: str, allowed: tuple[int | str, ...], optional: bool = False) -> None:
     """Raise ``SettingsError`` unless the field is one of ``allowed`` or a list of them. A list becomes a tuple."""
     value = getattr(owner, field)
     if optional and value is None:
         return
     listed = tuple(value) if isinstance(value, list | tuple) else (value,)
-    if not listed or any(type(number) is not int or number not in allowed for number in listed):
+    if not listed or not all(any(type(one) is type(each) and one == each for each in allowed) for one in listed):
         choices = " or ".join(map(str, allowed))
         raise SettingsError(
             f"{type(owner).__name__}.{field} must be {choices}, or a list of these as candidates, got "
@@ -74,4 +74,4 @@ def check_candidates(owner: object, field: str, allowed: tuple[int, ...], option
         raise SettingsError(
             f"{type(owner).__name__}.{field} names a candidate twice: {described(value)}. Name each once."
         )
-    object.__setattr__(owner, field, value if isinstance(value, int) else listed)
+    object.__setattr__(owner, field, listed if isinstance(value, list | tuple) else value)

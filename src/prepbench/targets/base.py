@@ -265,7 +265,7 @@ def unsupported(settings: QuantizationSettings, placement: Placement) -> str:
     missing = [one for one in weight_formats(settings) if one not in taken]
     if missing:
         others = "activations in float" if activations.is_float else "quantized activations"
-        return f"{missing[0].bits}-bit weights with {others}"
+        return f"{missing[0].words} weights with {others}"
     if not activations.is_float:
         return "" if activations in placement.activations else f"{activations.bits}-bit activations"
     lacks_blocks = settings.weights_only_quantization_block_size != 0 and not placement.block_sizes
@@ -276,7 +276,7 @@ def supported(placement: Placement) -> str:
     """Return the features of a target in words."""
 
     def bits(formats: tuple[NumberFormat, ...]) -> str:
-        return " or ".join(map(str, sorted(one.bits for one in formats)))
+        return " or ".join(str(one.asked) for one in sorted(formats, key=lambda one: one.bits))
 
     parts = []
     if placement.weights:
