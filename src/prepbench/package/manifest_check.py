@@ -5,11 +5,15 @@ from __future__ import annotations
 import keyword
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import torch
 
+from prepbench.adapt.prune import PrunedLayer
 from prepbench.capture.sizes.size_formulas import size_function
+from prepbench.package.report import CompileReport
+from prepbench.quantize.report import LayerReport, TensorReport
 
 MAX_DEPTH = 60
 MAX_SIZE = 2**48
@@ -62,20 +66,15 @@ def check_variants(data: Any, count: int) -> None:
 def check_report(data: Any) -> None:
     """Raise ``ValueError`` unless ``data`` has the form of :meth:`CompileReport.to_dict`."""
     _check_table(data, "report", "target", "seconds", "layers")
-    seconds = data["seconds"]
-    if not isinstance(seconds, dict) or not all(_is_number(value) for value in seconds.values()):
-        raise ValueError("report.seconds must hold a number for each stage")
-    for name in ("leaves", "fallbacks", "unsupported", "remarks", "reused", "conditions", "variants"):
-        _check_list(data, name, str, "report")
     if not isinstance(data["layers"], list):
         raise ValueError("report.layers must be a list")
     for place, row in enumerate(data["layers"]):
         _check_fields(row, f"report.layers[{place}]", _LAYER)
-    for name, fields in (("pruned", _PRUNED), ("tensors", _TENSOR)):
+    for name, checks in (("pruned", _PRUNED), ("tensors", _TENSOR)):
         if not isinstance(data.get(name, []), list):
             raise ValueError(f"report.{name} must be a list")
         for place, row in enumerate(data.get(name, [])):
-            _check_fields(row, f"report.{name}[{place}]", fields)
+            _check_fields(row, f"report.{name}[{place}]", checks)
     _check_fields({name: data[name] for name in _REPORT if name in data}, "report", _REPORT)
 
 
@@ -274,33 +273,26 @@ def _or_none(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: value is None or check(value)
 
 
-_LAYER: Mapping[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("fqn", "type", "rule", "reason", "observer", "note"), _is_text),
-    **dict.fromkeys(("parameters", "weights_bits", "activations_bits", "block_size"), _is_count),
-    **dict.fromkeys(("input_range", "scale_range"), _or_none(_is_range)),
-    "sqnr": _or_none(_is_number),
-    "bits_to_measure": _are_counts,
-    "stored_bits": _or_none(_is_number),
+_BY_TYPE: Mapping[str, Callable[[Any], bool]] = {
+    "bool": lambda value: type(value) is bool,
+    "str": _is_text,
+    "int": _is_count,
+    "int | None": _or_none(_is_count),
+    "float | None": _or_none(_is_number),
+    "tuple[float, float] | None": _or_none(_is_range),
+    "tuple[int, ...]": _are_counts,
+    "tuple[str, ...]": _are_texts,
+    "Mapping[str, float]": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
 }
-_PRUNED: Mapping[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("fqn", "type", "mask_type", "rule", "reason"), _is_text),
-    **dict.fromkeys(("parameters", "left", "zeros", "channels", "removed_channels"), _is_count),
-}
-_TENSOR: Mapping[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("fqn", "kind", "layer", "outcome", "reason"), _is_text),
-    **dict.fromkeys(("elements", "bytes", "bits"), _is_count),
-    "names": _are_texts,
-}
-_REPORT: Mapping[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("target", "name", "problem"), _is_text),
-    **dict.fromkeys(("size_bytes", "estimated_bytes"), _or_none(_is_count)),
-    "float_bytes": _is_count,
-    "model_sqnr": _or_none(_is_number),
-    "model_divergence": _or_none(_is_number),
-    "bits_per_weight": _or_none(_is_number),
-    "output_sqnrs": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
-    "dry_run": lambda value: type(value) is bool,
-}
+"""The check of a field, by its type as it is written."""
+
+
+def _checks_of(kind: type, without: tuple[str, ...] = ()) -> Mapping[str, Callable[[Any], bool]]:
+    return {field.name: _BY_TYPE[str(field.type)] for field in fields(kind) if field.name not in without}
+
+
+_LAYER, _PRUNED, _TENSOR = map(_checks_of, (LayerReport, PrunedLayer, TensorReport))
+_REPORT = _checks_of(CompileReport, ("layers", "pruned", "tensors"))
 
 
 def _check_fields(row: Any, where: str, checks: Mapping[str, Callable[[Any], bool]]) -> None:

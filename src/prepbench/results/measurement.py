@@ -150,13 +150,14 @@ def _is_number(value: Any) -> bool:
     return type(value) is float and math.isfinite(value)
 
 
-_CHECKS: Mapping[str, Callable[[list[Any]], bool]] = {
-    **dict.fromkeys(("fqn", "type", "rule", "reason", "observer", "note"), _are_texts),
-    **dict.fromkeys(("parameters", "weights_bits", "activations_bits", "block_size"), _are_counts),
-    **dict.fromkeys(("input_range", "scale_range"), _are_pairs),
-    **dict.fromkeys(("sqnr", "stored_bits"), _are_numbers),
-    "bits_to_measure": _are_lists,
+_BY_TYPE: Mapping[str, Callable[[list[Any]], bool]] = {
+    "str": _are_texts,
+    "int": _are_counts,
+    "float | None": _are_numbers,
+    "tuple[float, float] | None": _are_pairs,
+    "tuple[int, ...]": _are_lists,
 }
+_CHECKS = {name: _BY_TYPE[str(field.type)] for name, field in _FIELDS.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
