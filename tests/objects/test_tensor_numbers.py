@@ -8,7 +8,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from prepbench._torch_compat import pytree
 from prepbench.inputs import Sample
-from prepbench.objects.flatten import register_nodes, tensor_numbers
+from prepbench.objects.caches.transformers import tensor_numbers
+from prepbench.objects.flatten import register_nodes
 from prepbench.running.check_inputs import tensor_shapes
 
 cache_utils = pytest.importorskip("transformers.cache_utils")

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from prepbench._torch_compat import pytree
-from prepbench.objects.flatten import Layout, tensor_numbers
+from prepbench.objects.caches.transformers import tensor_numbers
+from prepbench.objects.flatten import Layout
 
 Tree = dict[str, Any]
 

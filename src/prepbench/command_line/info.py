@@ -146,7 +146,7 @@ def _convert_quickly() -> None:
 
 
 def _caches() -> None:
-    from prepbench._transformers_compat import missing_parts
+    from prepbench.objects.caches.transformers import missing_parts
 
     imported("transformers", "A model with caches", "transformers")
     if lacking := missing_parts():

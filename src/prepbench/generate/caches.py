@@ -1,9 +1,8 @@
-"""Caches of generation: their contents, empty ones as models create them, and writing results back into them."""
+"""Caches among the arguments of a generation: which ones results contain, and writing results back into them."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -33,68 +32,6 @@ def caches_of(spec: CallSpec, names: tuple[str, ...]) -> dict[str, Tree]:
         return {}
     outputs = dict(zip(spec.outputs["keys"], spec.outputs["items"], strict=True))
     return {name: outputs[name] for name in names if name in nested and name in outputs}
-
-
-def is_cache(value: Any) -> bool:
-    """Return whether a value is a cache of ``transformers``."""
-    return callable(getattr(value, "get_seq_length", None))
-
-
-def empty_cache(kind: type | None, config: Any) -> Any:
-    """Return an empty cache as the model creates it by default, if it is of this class; None otherwise.
-
-    Only classes of ``transformers`` are made, because a folder may name any. One that needs to know more than the
-    configuration, such as a length, is none that a model makes for itself.
-    """
-    if kind is None or config is None or not kind.__module__.startswith("transformers."):
-        return None
-    parameters = inspect.signature(kind).parameters
-    needed = [
-        p for p in parameters.values() if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    ]
-    return kind(config=config) if "config" in parameters and not needed else None
-
-
-def past_length(given: Mapping[str, Any], caches: Mapping[str, Any]) -> int:
-    """Return the number of tokens in the caches of a call."""
-    for name in caches:
-        if is_cache(given[name]):
-            try:
-                return int(given[name].get_seq_length())
-            except ValueError:  # it holds states, but no keys to count
-                return 0
-    return 0
-
-
-def kinds_of_layers(config: Any) -> list[str]:
-    """Return the attention kind of each layer in the configuration, such as "sliding_attention", if it is given."""
-    text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
-    return list(getattr(text, "layer_types", None) or [])
-
-
-def windows_of(given: Mapping[str, Any], caches: Mapping[str, Any], kinds: Sequence[str]) -> dict[str, int]:
-    """Return the number of entries in the windows of fixed-length caches, by kind of layer; "" if all layers have
-    one.
-    """
-    found: dict[str, int] = {}
-    for name in caches:
-        layers = getattr(given[name], "layers", [])
-        sizes = [layer.get_max_length() if getattr(layer, "is_sliding", False) else 0 for layer in layers]
-        found |= dict(reversed(list(zip(kinds, sizes, strict=False))))
-        if sizes and all(sizes):
-            found[""] = sizes[0]
-    return found
-
-
-def room_of(given: Mapping[str, Any], caches: Mapping[str, Any]) -> int:
-    """Return the capacity of fixed-length caches; less than one for growing ones."""
-    for name in caches:
-        if callable(getattr(given[name], "get_max_length", None)):
-            try:
-                return int(given[name].get_max_length())
-            except ValueError:  # it has no layers yet
-                return 0
-    return 0
 
 
 def write_back(old: Any, new: Any, tree: Tree) -> Any:

@@ -14,16 +14,14 @@ from torch import nn
 from prepbench.calls.call_spec import CallSpec, adapter_layers, adapters_in_use
 from prepbench.errors import InputError
 from prepbench.generate.attached import Notices, own_forward
-from prepbench.generate.caches import (
-    caches_of,
-    classes_of_caches,
+from prepbench.generate.caches import caches_of, classes_of_caches, write_back
+from prepbench.objects.caches.transformers import (
     empty_cache,
     is_cache,
     kinds_of_layers,
     past_length,
     room_of,
     windows_of,
-    write_back,
 )
 from prepbench.objects.flatten import collect, fixed_numbers, is_mark
 

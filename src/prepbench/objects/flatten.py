@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat import pytree
+from prepbench.objects.caches.transformers import tensor_numbers
 from prepbench.objects.parts import (
     NO_DATA,
     PLAIN,
@@ -180,25 +181,7 @@ class Applied:
         return self.kind.apply(*args, **kwargs)
 
 
-# Numbers in objects that graphs take and return as tensors, because no size determines them and each call changes
-# them.
-#
-# A static cache of a sliding window counts its seen tokens in a Python integer, because its code branches on whether
-# the window is full. ``capture/sizes/size_forms.py`` has that code without the branch.
-
-
-_AS_TENSORS = {"transformers.cache_utils.StaticSlidingWindowLayer": frozenset({"cumulative_length_int"})}
-
-
-def tensor_numbers(kind: Any) -> frozenset[str]:
-    """Return the attributes of a class that hold such a number."""
-    return _of_bases(kind)
-
-
-@functools.cache
-def _of_bases(kind: Any) -> frozenset[str]:
-    bases = [f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__]
-    return frozenset().union(*(_AS_TENSORS[base] for base in bases if base in _AS_TENSORS))
+# Numbers in objects that graphs take and return as tensors (see :func:`tensor_numbers`).
 
 
 def as_tensor(number: Any) -> Any:

@@ -22,8 +22,9 @@ from prepbench.internal_errors import raise_if_internal
 from prepbench.interrupts import interruptible
 from prepbench.objects.caches.counted import counted_numbers
 from prepbench.objects.caches.empty import with_empty_caches_filled
+from prepbench.objects.caches.transformers import is_cache, tensor_numbers
 from prepbench.objects.copy import Twin
-from prepbench.objects.flatten import classes_in, fixed_numbers, is_mark, register_nodes, tensor_numbers
+from prepbench.objects.flatten import classes_in, fixed_numbers, is_mark, register_nodes
 from prepbench.objects.parts import NO_DATA
 from prepbench.objects.restore import is_known, is_written, writes_watched
 from prepbench.running.unchanged import own_copy, unchanged, without_output
@@ -331,7 +332,7 @@ def _steps(first: Sample, other: Sample) -> str:
 
 
 def _has_cache(sample: Sample) -> bool:
-    return any(hasattr(value, "get_seq_length") for value in (*sample.args, *sample.kwargs.values()))
+    return any(is_cache(value) for value in (*sample.args, *sample.kwargs.values()))
 
 
 def _check_leaf(path: str, index: int, leaf: Any, other_index: int, other: Any, steps: str = "") -> None:

@@ -1,1 +1,1 @@
-"""What is known of caches: they count, they fill, and empty ones have another form."""
+"""Caches: they count, they fill, and empty ones have another form."""

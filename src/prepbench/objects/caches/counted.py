@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from prepbench.objects.flatten import register_counted, tensor_numbers
+from prepbench.objects.caches.transformers import tensor_numbers
+from prepbench.objects.flatten import register_counted
 from prepbench.objects.parts import Part, Steps, data_parts, expression, part_at, walk
 
 Named = Mapping[str, Any]

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from prepbench import _transformers_compat
-from prepbench._transformers_compat import missing_parts, replaceable_parts
-from prepbench.capture.sizes.size_forms import one_answer_for_all_sizes
+from prepbench.objects.caches import transformers as caches
+from prepbench.objects.caches.transformers import missing_parts, one_answer_for_all_sizes, replaceable_parts
 
 cache_utils = pytest.importorskip("transformers.cache_utils")
 masking_utils = pytest.importorskip("transformers.masking_utils")
@@ -19,12 +18,12 @@ masking_utils = pytest.importorskip("transformers.masking_utils")
 
 @pytest.fixture(autouse=True)
 def _said_again() -> None:
-    _transformers_compat._say.cache_clear()
+    caches._say.cache_clear()
 
 
 def test_the_version_that_is_here_has_all_parts() -> None:
     assert missing_parts() == []
-    assert set(replaceable_parts()) == set(_transformers_compat._PARTS)
+    assert set(replaceable_parts()) == set(caches._PARTS)
 
 
 def _with_positions(layer: Any, cache_position: Any) -> tuple[int, int]:
@@ -55,7 +54,7 @@ def test_another_form_of_a_part_is_left_alone_and_said_once(
         monkeypatch.setattr(owner, name, other)
     assert len(missing_parts()) == 1
     with pytest.warns(UserWarning, match=r"transformers \S+ has another form of .*tested with transformers 5"):
-        assert set(replaceable_parts()) == set(_transformers_compat._PARTS) - {key}
+        assert set(replaceable_parts()) == set(caches._PARTS) - {key}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with one_answer_for_all_sizes():
