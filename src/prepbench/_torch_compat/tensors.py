@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from prepbench._torch_compat.checks import needed_for
@@ -18,6 +20,8 @@ def memory_of(tensor: torch.Tensor) -> int:
     return memory
 
 
-def version_of(tensor: torch.Tensor) -> int:
-    """Return how often a tensor was changed in place; 0 for one made in inference mode, where torch does not count."""
-    return 0 if tensor.is_inference() else tensor._version
+def version_of(tensor: Any) -> int:
+    """Return how often a tensor was changed in place; 0 for one made in inference mode, where torch does not count, and
+    for other values.
+    """
+    return tensor._version if isinstance(tensor, torch.Tensor) and not tensor.is_inference() else 0

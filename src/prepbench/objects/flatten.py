@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ import torch
 from prepbench._torch_compat import pytree
 from prepbench.objects.caches.transformers import tensor_numbers
 from prepbench.objects.parts import (
+    LEAVES,
     NO_DATA,
     PLAIN,
     SYMBOLS,
@@ -55,7 +57,7 @@ def map_values(value: Any, function: Callable[[Any], Any]) -> Any:
     """Return ``value`` with ``function`` applied to every tensor and symbolic number in it; unchanged parts stay
     shared.
     """
-    return Mapper(function).visit(value)
+    return _Mapper(function).visit(value)
 
 
 def collect(value: Any) -> list[Any]:
@@ -70,13 +72,12 @@ def collect(value: Any) -> list[Any]:
     return found
 
 
-class Mapper:
+class _Mapper:
     """Copies a value with ``function`` applied to some of its parts; unchanged parts stay shared."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self.function = function
-        self.done: dict[int, Any] = {}
-        self.keep: list[Any] = []
+        self._done: dict[int, tuple[Any, Any]] = {}  # also keeps originals alive, whose ids it holds
 
     def visit(self, value: Any) -> Any:
         if isinstance(value, _VALUES):
@@ -85,8 +86,8 @@ class Mapper:
         leaves, spec = pytree.tree_flatten(value, is_leaf=lambda part: part is not value)
         if len(leaves) == 1 and leaves[0] is value:
             return self._object(value)
-        changed = [self.visit(leaf) for leaf in leaves]
-        if all(new is old for new, old in zip(changed, leaves, strict=True)):
+        changed = list(map(self.visit, leaves))
+        if all(map(operator.is_, changed, leaves)):
             return value
         if hasattr(value, "_fields") and all(old is part for old, part in zip(leaves, value, strict=False)):
             # classes such as PackedSequence look at what they are made of, which need not be tensors here
@@ -95,15 +96,14 @@ class Mapper:
 
     def _object(self, value: Any) -> Any:
         if isinstance(value, torch.Size):  # a plain value, but its sizes may be symbolic
-            sizes = [self.visit(size) for size in value]
-            return value if all(a is b for a, b in zip(sizes, value, strict=True)) else tuple(sizes)
+            sizes = tuple(map(self.visit, value))
+            return value if all(map(operator.is_, sizes, value)) else sizes
         if isinstance(value, NO_DATA):
             return value
-        if id(value) not in self.done:
-            self.done[id(value)] = value  # a cycle meets the original
-            self.keep.append(value)
-            self.done[id(value)] = self._copied(value)
-        return self.done[id(value)]
+        if id(value) not in self._done:
+            self._done[id(value)] = value, value  # a cycle meets the original
+            self._done[id(value)] = value, self._copied(value)
+        return self._done[id(value)][1]
 
     def _copied(self, value: Any) -> Any:
         held = items(value) if isinstance(value, dict | list) else []
@@ -207,7 +207,6 @@ def parts_of(value: Any) -> dict[str, Any]:
 # imported for this: a class is registered when an instance of it arrives, once per process.
 
 
-_NO_NODES = (*NO_DATA, torch.Tensor, *SYMBOLS)
 _NUMBERS = (int, float, bool, complex, str)
 _DEEPEST = 12
 
@@ -243,7 +242,7 @@ def register_counted(kind: type, name: str) -> None:
 def register_nodes(value: Any) -> None:
     """Register the classes of all objects inside ``value`` that hold tensors and are unknown to pytrees."""
     for leaf in _leaves(value):
-        if not isinstance(leaf, _NO_NODES):
+        if not isinstance(leaf, LEAVES):
             _register_object(leaf, ())
 
 
@@ -264,7 +263,7 @@ def _register_object(value: Any, around: tuple[int, ...]) -> bool:
     if is_value(value):
         return True
     kind = type(value)
-    if isinstance(value, _NO_NODES) or callable(value) or len(around) > _DEEPEST or kind.__module__ == "builtins":
+    if isinstance(value, LEAVES) or callable(value) or len(around) > _DEEPEST or kind.__module__ == "builtins":
         return False
     if id(value) in around:
         _CYCLIC.add(kind)
@@ -279,7 +278,7 @@ def _register_object(value: Any, around: tuple[int, ...]) -> bool:
             kind,
             _flatten,
             _unflatten,
-            flatten_with_keys_fn=_flatten_with_keys,
+            flatten_with_keys_fn=lambda value: _with_keys(*_flatten(value)),
             serialized_type_name=f"{kind.__module__}.{kind.__qualname__}",
             to_dumpable_context=_to_text,
             from_dumpable_context=_from_text,
@@ -289,13 +288,15 @@ def _register_object(value: Any, around: tuple[int, ...]) -> bool:
 
 def _flatten(value: Any) -> tuple[list[Any], Layout]:
     parts = parts_of(value)
-    names = tuple(name for name, part in parts.items() if holds_values(part))
+    return _split(value, parts, tuple(name for name, part in parts.items() if holds_values(part)))
+
+
+def _split(value: Any, parts: Mapping[str, Any], names: tuple[str, ...]) -> tuple[list[Any], Layout]:
     fixed = {name: part for name, part in parts.items() if name not in names}
     return [parts[name] for name in names], Layout(type(value), names, fixed)
 
 
-def _flatten_with_keys(value: Any) -> tuple[list[tuple[Any, Any]], Layout]:
-    parts, layout = _flatten(value)
+def _with_keys(parts: Iterable[Any], layout: Layout) -> tuple[list[tuple[Any, Any]], Layout]:
     return [(pytree.GetAttrKey(name), part) for name, part in zip(layout.names, parts, strict=True)], layout
 
 
@@ -329,10 +330,7 @@ pytree.register_pytree_node(
     Opened,
     lambda value: (value.parts, value.layout),
     lambda parts, layout: Opened(list(parts), layout),
-    flatten_with_keys_fn=lambda value: (
-        [(pytree.GetAttrKey(name), part) for name, part in zip(value.layout.names, value.parts, strict=True)],
-        value.layout,
-    ),
+    flatten_with_keys_fn=lambda value: _with_keys(value.parts, value.layout),
 )
 
 
@@ -346,9 +344,8 @@ def _open(part: Any) -> Any:
         return part
     parts = parts_of(part)
     # sorted, because an object that was made anew has its attributes in another order
-    names = tuple(sorted(name for name, inner in parts.items() if _is_part(inner)))
-    fixed = {name: inner for name, inner in parts.items() if name not in names}
-    return Opened([opened(parts[name]) for name in names], Layout(type(part), names, fixed))
+    held, layout = _split(part, parts, tuple(sorted(name for name, inner in parts.items() if _is_part(inner))))
+    return Opened(list(map(opened, held)), layout)
 
 
 def _is_part(value: Any) -> bool:

@@ -56,6 +56,9 @@ CODE = (types.FunctionType, type, *WRAPPERS)
 NO_DATA = (*PLAIN, *OPAQUE, *CODE, torch.nn.Module)
 """Values that hold no arguments or results of a call, so that who looks for these does not enter them."""
 
+LEAVES = (*NO_DATA, torch.Tensor, *SYMBOLS)
+"""Values that are no objects with parts of a call: those of :data:`NO_DATA`, and what tracing follows itself."""
+
 
 # -- the parts of one value
 
@@ -70,7 +73,7 @@ def parts(value: Any) -> list[Part]:
         >>> parts({"a": [1]}), parts(functools.partial(max, 1))[0]
         ([(('item', 'a'), [1])], (('attr', 'func'), <built-in function max>))
     """
-    if type(value) in _BUILT_IN or isinstance(value, _LEAVES):
+    if type(value) in _BUILT_IN or isinstance(value, _NO_PARTS):
         return items(value)
     found = items(value)
     if isinstance(value, types.FunctionType):
@@ -88,8 +91,7 @@ def parts(value: Any) -> list[Part]:
 
 _CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque)
 _BUILT_IN = frozenset(_CONTAINERS)
-_LEAVES = (*PLAIN, *OPAQUE, *SYMBOLS)
-_DATA = (*NO_DATA, torch.Tensor, *SYMBOLS)
+_NO_PARTS = (*PLAIN, *OPAQUE, *SYMBOLS)
 
 
 def data_parts(value: Any) -> list[Part]:
@@ -97,7 +99,7 @@ def data_parts(value: Any) -> list[Part]:
 
     Those are the items of mappings and sequences, and the attributes of all other objects.
     """
-    if isinstance(value, _DATA):
+    if isinstance(value, LEAVES):
         return []
     if isinstance(value, Mapping):
         return [(("item", key), part) for key, part in value.items() if isinstance(key, str | int)]
@@ -257,7 +259,7 @@ def _towards_functions(value: Any) -> list[Part]:
         cells = [(("cell", number), content) for number, content in cell_contents(value).items()]
         inside = [*cells, (("attr", "__wrapped__"), vars(value).get("__wrapped__"))]
         return [(step, part) for step, part in inside if isinstance(part, (types.FunctionType, *WRAPPERS))]
-    if isinstance(value, (*_LEAVES, *_CONTAINERS, np.ndarray, torch.Tensor, torch.nn.Module, type)):
+    if isinstance(value, (*_NO_PARTS, *_CONTAINERS, np.ndarray, torch.Tensor, torch.nn.Module, type)):
         return []
     return [(step, part) for step, part in parts(value) if step[1] in _TO_FUNCTIONS]
 
@@ -286,7 +288,12 @@ def reached(value: Any) -> list[Part]:
 
 
 _MEMBERS = (types.SimpleNamespace, argparse.Namespace)
-_LIBRARIES = ("torch", "builtins", "prepbench", "numpy")
+_LIBRARIES = frozenset({"torch", "builtins", "prepbench", "numpy", *sys.stdlib_module_names})
+
+
+def is_library(module: str | None) -> bool:
+    """Return whether a module of this name is part of Python, torch, NumPy or prepbench."""
+    return (module or "").partition(".")[0] in _LIBRARIES
 
 
 def named_globals(function: types.FunctionType) -> list[tuple[str, Any]]:
@@ -323,14 +330,12 @@ def is_own_object(kind: type) -> bool:
     """Return whether objects of this class are defined by their attributes; those of torch, NumPy and Python are
     not.
     """
-    home = kind.__module__.partition(".")[0]
-    return kind in _MEMBERS or not (home in _LIBRARIES or home in sys.stdlib_module_names)
+    return kind in _MEMBERS or not is_library(kind.__module__)
 
 
 def is_own_class(kind: type) -> bool:
     """Return whether a class is the user's, and so may keep state in its attributes."""
-    home = kind.__module__.partition(".")[0]
-    if home in _LIBRARIES or home in sys.stdlib_module_names:
+    if is_library(kind.__module__):
         return False
     module = sys.modules.get(kind.__module__)
     return module is not None and not _is_installed(getattr(module, "__file__", None) or "")

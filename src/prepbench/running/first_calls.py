@@ -109,7 +109,7 @@ def _changes(model: torch.nn.Module, sample: Sample, name: str) -> bool:
     """Return whether a call replaces tensors inside of an argument, or writes into them."""
     own = own_copy(sample)
     value = arguments_by_name(model, own.args, own.kwargs)[name]
-    before = [(leaf, _version(leaf)) for leaf in pytree.tree_leaves(value)]
+    before = [(leaf, version_of(leaf)) for leaf in pytree.tree_leaves(value)]
     twin = Twin(model).model
     try:
         with unchanged(twin), without_output(), torch.no_grad():
@@ -118,9 +118,5 @@ def _changes(model: torch.nn.Module, sample: Sample, name: str) -> bool:
         return False
     after = pytree.tree_leaves(value)
     return len(after) != len(before) or any(
-        now is not leaf or _version(now) != version for now, (leaf, version) in zip(after, before, strict=True)
+        now is not leaf or version_of(now) != version for now, (leaf, version) in zip(after, before, strict=True)
     )
-
-
-def _version(leaf: Any) -> int:
-    return version_of(leaf) if isinstance(leaf, torch.Tensor) else 0

@@ -206,7 +206,7 @@ class _WatchedCall:
         self._arguments = args, kwargs
         self._leaves, self._spec = pytree.tree_flatten(self._arguments)
         self._inputs = tuple(map(without_data, self._leaves))
-        self._versions = list(map(_version, self._leaves))
+        self._versions = list(map(version_of, self._leaves))
         self._places = dict(pytree.tree_leaves_with_path(opened(self._arguments)))
 
     def finished(self, output: Any, sample: int) -> RecordedCall:
@@ -224,7 +224,7 @@ class _WatchedCall:
         changed = frozenset(
             index
             for index, (leaf, version) in enumerate(zip(self._leaves, self._versions, strict=True))
-            if _version(leaf) != version
+            if version_of(leaf) != version
         )
         shared = describe_shared_memory(self._leaves, changed, new)
         return RecordedCall(
@@ -265,10 +265,6 @@ def _on_meta(value: Any) -> Any:
         return on_device(torch.empty_like(value, device="meta"), value.device)
     except RuntimeError:  # torch has no such kind of tensor without data
         return Undescribed(type(value).__name__)
-
-
-def _version(leaf: Any) -> int:
-    return version_of(leaf) if isinstance(leaf, torch.Tensor) else 0
 
 
 # Which tensors of a call share memory: a graph of separate tensors would lose what is written through one of them.

@@ -19,6 +19,7 @@ from prepbench._torch_compat.fake_tensors import LOGGERS, is_fake
 from prepbench._torch_compat.modes import transforms
 from prepbench._torch_compat.sizes import SQRT
 from prepbench._torch_compat.symbolic_fx import wrapped_functions
+from prepbench.objects.parts import is_library, names_in
 from prepbench.patching import logs_dropped_here, patched, patched_here, patched_item
 
 _MATH = {
@@ -265,7 +266,6 @@ _NUMBERS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.Sy
 """The eager types of sizes and numbers."""
 
 _REPLACED = frozenset({"type", "isinstance"})
-_LIBRARIES = frozenset({"torch", "builtins", "prepbench", "numpy", *sys.stdlib_module_names})
 
 
 @contextmanager
@@ -277,7 +277,7 @@ def types_as_in_eager(code: Iterable[Any]) -> Iterator[None]:
     """
     spaces: dict[tuple[int, str], dict[str, Any]] = {}
     for function in _functions(code):
-        for name in _REPLACED & _names(function.__code__):
+        for name in _REPLACED & names_in(function.__code__)[0]:
             spaces[id(function.__globals__), name] = function.__globals__
     asked = _isinstance(threading.get_ident())
     with ExitStack() as stack:
@@ -306,16 +306,14 @@ def _functions(code: Iterable[Any]) -> list[types.FunctionType]:
     waiting = [function for part in code for function in _own_functions(part)]
     while waiting:
         function = inspect.unwrap(waiting.pop())
-        if not isinstance(function, types.FunctionType) or id(function) in found:
-            continue
-        if (function.__module__ or "").partition(".")[0] in _LIBRARIES:
+        if not isinstance(function, types.FunctionType) or id(function) in found or is_library(function.__module__):
             continue
         found[id(function)] = function
-        names = _names(function.__code__)
+        names = names_in(function.__code__)[0]
         for value in map(function.__globals__.get, names):
             if isinstance(value, types.FunctionType):
                 waiting.append(value)
-            elif isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] not in _LIBRARIES:
+            elif isinstance(value, types.ModuleType) and not is_library(value.__name__):
                 waiting += [part for part in map(vars(value).get, names) if isinstance(part, types.FunctionType)]
     return list(found.values())
 
@@ -326,17 +324,11 @@ def _own_functions(part: Any) -> Iterator[Any]:
         return
     kind = part if inspect.isclass(part) else type(part)
     for base in kind.__mro__:
-        if base.__module__.partition(".")[0] not in _LIBRARIES:
+        if not is_library(base.__module__):
             for value in vars(base).values():
                 plain = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
                 if callable(plain):
                     yield plain
-
-
-def _names(code: types.CodeType) -> set[str]:
-    """Return the names that a function's code calls, also in nested functions."""
-    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return set(code.co_names).union(*map(_names, inner))
 
 
 def _isinstance(here: int) -> Any:
