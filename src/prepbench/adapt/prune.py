@@ -18,7 +18,7 @@ from prepbench.adapt.masks import MaskedLayer, masked_layers
 from prepbench.errors import PreparationError, SettingsError
 from prepbench.inputs import Sample
 from prepbench.objects.compare import ROUNDED, difference
-from prepbench.objects.copy import Twin
+from prepbench.objects.copy import Twin, clones
 from prepbench.settings.explain import PrunableLayer
 from prepbench.settings.pruning import CHANNELS
 
@@ -89,7 +89,7 @@ def check_removed(zeroed: Program, smaller: Program, samples: Sequence[Sample]) 
     """
     right, made = (each.module(check_guards=False) for each in (zeroed, smaller))
     for sample in samples:
-        expected, got = (list(run(*_clones(sample.args))) for run in (right, made))
+        expected, got = (list(run(*clones(sample.args))) for run in (right, made))
         found = difference(expected, got, ROUNDED)
         if not found.equal:
             raise PreparationError(
@@ -97,10 +97,6 @@ def check_removed(zeroed: Program, smaller: Program, samples: Sequence[Sample]) 
                 f"{found.text}. Leave layers out with LayerPruningSettings(skip_pruning=True) in "
                 "layer_pruning_settings, and report the model."
             )
-
-
-def _clones(args: Sequence[object]) -> list[object]:
-    return [each.clone() if isinstance(each, torch.Tensor) else each for each in args]
 
 
 def with_weights(program: Program, weights: Mapping[str, torch.Tensor]) -> Program:

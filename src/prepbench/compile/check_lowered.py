@@ -17,6 +17,7 @@ from prepbench.errors import InputError, TargetError, sentence
 from prepbench.inputs import Sample
 from prepbench.internal_errors import raise_if_internal
 from prepbench.objects.compare import EXACT, Closeness, difference, sqnr
+from prepbench.objects.copy import clones
 from prepbench.quantize.rows import OPERATOR as BLOCKS
 from prepbench.settings.numbers import FLOAT32, format_named
 from prepbench.targets import Runtime
@@ -160,7 +161,7 @@ class LoweredCheck:
 
     def call(self, sample: Sample, name: str) -> list[Any]:
         """Compare one call; return the right outputs."""
-        given = _clones(sample.args)  # a model may change its inputs in place
+        given = clones(sample.args)  # a model may change its inputs in place
         try:
             expected = list(self._module(*given))
         except RuntimeError as error:  # it took this call before it was lowered
@@ -182,7 +183,7 @@ class LoweredCheck:
     def made_call(self, sample: Sample, name: str, *, is_edge: bool = False) -> None:
         """Compare a made-up call, if the program takes it and is deterministic on it."""
         try:
-            expected = list(self._module(*_clones(sample.args)))
+            expected = list(self._module(*clones(sample.args)))
         except Exception:  # operators raise various types for inconsistent sizes or values
             return
         if not all(map(bool, expected[len(expected) - self._asserted :])):
@@ -192,14 +193,14 @@ class LoweredCheck:
         except InputError:  # a size beyond those that memory is planned for
             return
         except TargetError:
-            if difference(expected, list(self._module(*_clones(sample.args)))).equal:
+            if difference(expected, list(self._module(*clones(sample.args)))).equal:
                 raise
 
     def outputs(
         self, expected: Sequence[Any], sample: Sample, name: str, *, is_made: bool = False, is_edge: bool = False
     ) -> list[Any]:
         """Compare the outputs of one call; return the inputs as the call leaves them."""
-        given = _clones(sample.args)
+        given = clones(sample.args)
         try:
             got = list(self._runtime.run(given))
         except InputError:  # a size beyond those that memory is planned for
@@ -263,7 +264,7 @@ class LoweredCheck:
             return True
         is_quantized = self._original is not None
         unit = _STEP if is_quantized else self._unit
-        moved = [list(_WithNoise(self._program, unit, seed).run(*_clones(sample.args))) for seed in (0, 1)]
+        moved = [list(_WithNoise(self._program, unit, seed).run(*clones(sample.args))) for seed in (0, 1)]
         is_within = self._is_no_noisier if is_quantized else self._is_within
         off = [
             (place, right)
@@ -292,7 +293,7 @@ class LoweredCheck:
         # what cancels exactly in PyTorch, such as a mean of whole numbers, moves with the values before it only
         if off and not self._chooses:
             moved += [
-                list(_WithNoise(self._program, self._unit / 2, seed).run(*_clones(sample.args))) for seed in (0, 1)
+                list(_WithNoise(self._program, self._unit / 2, seed).run(*clones(sample.args))) for seed in (0, 1)
             ]
         return all(
             self._is_within(place, expected[place], got[place], [result[place] for result in moved], largest)
@@ -353,7 +354,7 @@ class LoweredCheck:
         """Return whether the runtime's result is as near to float as the quantized graph's own."""
         if self._original is None or len(expected) != len(got):
             return False
-        in_float = list(self._original.module(check_guards=False)(*_clones(sample.args)))
+        in_float = list(self._original.module(check_guards=False)(*clones(sample.args)))
         return all(
             difference(right, value, LOWERED if from_floats else EXACT).equal
             or (from_floats and difference(exact, value, _noise(exact, right)).equal)
@@ -406,11 +407,11 @@ def rounded_otherwise(
             leaf * (1 + 4 * unit * (torch.rand(leaf.shape, generator=generator) - 0.5)).to(leaf)
             if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
             else leaf
-            for leaf in _clones(sample.args)
+            for leaf in clones(sample.args)
         ]
         yield list(module(*moved))
     try:
-        yield list(_InDoubles(program.module(check_guards=False)).run(*_clones(sample.args)))
+        yield list(_InDoubles(program.module(check_guards=False)).run(*clones(sample.args)))
     except Exception:  # an operator of one precision, such as a leaf
         return
 
@@ -514,10 +515,6 @@ def _like(value: Any, right: Any) -> Any:
     return value.item() if is_number else value
 
 
-def _clones(leaves: Sequence[Any]) -> list[Any]:
-    return [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-
-
 # A quantized program as a module that runs in little memory.
 
 
@@ -611,7 +608,7 @@ def with_ties_broken(
         The results, and the modules and operators whose choice depends on that.
     """
     run = _Run(program.module(check_guards=False), last_first)
-    results = run.run(*(leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in sample.args))
+    results = run.run(*clones(sample.args))
     return list(results), run.places
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import fx
 
 from prepbench.inputs import Sample
+from prepbench.objects.copy import clones
 from prepbench.running.source_lines import place_in_stack_trace
 from prepbench.settings import DeploymentSettings
 from prepbench.targets import Lowering, Target
@@ -58,7 +59,7 @@ class Blame:
         """Return a sentence on the first operator that the runtime cannot run; empty where it is not found."""
         try:
             values = _Values(self._lowering.program.module(check_guards=False))
-            values.run(*_clones(sample.args))
+            values.run(*clones(sample.args))
             nodes = [
                 node
                 for node, value in values.found.items()
@@ -79,7 +80,7 @@ class Blame:
 
     def _sentences(self, sample: Sample, is_right: IsRight) -> str:
         values = _Values(self._lowering.program.module(check_guards=False))
-        values.run(*_clones(sample.args))
+        values.run(*clones(sample.args))
         nodes = [node for node in values.found if node.op == "call_function" and _is_compared(values.found[node])]
         nodes = nodes[-_MOST:]
         got = self._run(self._returning(nodes), sample.args, len(nodes))
@@ -106,7 +107,7 @@ class Blame:
         if len(lowering.input_names) != len(inputs):
             lowering = replace(lowering, input_names=tuple(f"input_{index}" for index in range(len(inputs))))
         self._lowered = lowering
-        return list(self._target.lower(lowering, self._settings).run(_clones(inputs)))
+        return list(self._target.lower(lowering, self._settings).run(clones(inputs)))
 
     def _who(self, node: fx.Node, values: _Values, is_right: IsRight) -> str:
         """Return whether the operator is wrong in isolation, and whether its ONNX file is."""
@@ -214,7 +215,3 @@ def _described(node: fx.Node) -> str:
     place = place_in_stack_trace(node.meta.get("stack_trace"))
     where = f" in {stack[-1][0]}" if stack and stack[-1][0] else ""
     return f"{name}{where}" + (f" ({place[0]}:{place[1]})" if place else "")
-
-
-def _clones(leaves: Sequence[Any]) -> list[Any]:
-    return [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]

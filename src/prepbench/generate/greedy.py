@@ -23,6 +23,7 @@ from prepbench.calls.tensor_specs import with_empty_tensors
 from prepbench.errors import InputError
 from prepbench.generate.attached import Notices, attached_forward, model_to_attach
 from prepbench.generate.calls import GenerationCalls
+from prepbench.objects.copy import clones
 from prepbench.objects.flatten import is_mark
 
 _MASK, _POSITIONS = "attention_mask", "position_ids"
@@ -287,7 +288,7 @@ class LaterSteps:
 
         def run(*args: Any, **kwargs: Any) -> Any:
             leaves = self._spec.flatten(args, kwargs)
-            calls.append([leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves])
+            calls.append(clones(leaves))
             return self._spec.result(outputs_of(self._compiled, leaves))
 
         with _attached(run, self._spec, model):

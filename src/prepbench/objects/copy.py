@@ -14,7 +14,7 @@ import operator
 import sys
 import types
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -235,6 +235,11 @@ _COPIES: tuple[tuple[Any, Copy], ...] = (
     ((tuple, frozenset), Twin._tuple),
     (set, Twin._set),
 )
+
+
+def clones(leaves: Iterable[Any]) -> list[Any]:
+    """Return the values, with clones of tensors."""
+    return [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
 
 # A twin of a model in which some functions run other code; the user's model, classes and modules do not change.

@@ -72,6 +72,11 @@ def collect(value: Any) -> list[Any]:
     return found
 
 
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Return the tensors inside ``value``."""
+    return [leaf for leaf in collect(value) if isinstance(leaf, torch.Tensor)]
+
+
 class _Mapper:
     """Copies a value with ``function`` applied to some of its parts; unchanged parts stay shared."""
 

@@ -18,7 +18,7 @@ from prepbench.errors import InputError
 from prepbench.inputs import Sample, named_leaves
 from prepbench.internal_errors import raise_if_internal
 from prepbench.objects.compare import REWRITTEN, Difference, Outcome, difference
-from prepbench.objects.flatten import collect
+from prepbench.objects.flatten import tensors_in
 from prepbench.prepare.model import PreparedModel
 from prepbench.running.first_calls import built_buffers
 from prepbench.running.time_limit import TimeLimit, TimeLimitReached
@@ -179,7 +179,7 @@ def _asking(trace: TraceResult, axis: Axis, size: int) -> SourceLine | None:
 
 def _tensors(names: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
     given = [*args, *(kwargs[name] for name in names[len(args) :] if name in kwargs)]
-    return [leaf for leaf in collect(given) if isinstance(leaf, torch.Tensor)]
+    return tensors_in(given)
 
 
 def _shapes(model: torch.nn.Module, sample: Sample) -> dict[str, tuple[int, ...]]:

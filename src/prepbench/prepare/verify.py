@@ -16,7 +16,7 @@ from prepbench.errors import InputError, PreparationError
 from prepbench.inputs import Sample, named_leaves
 from prepbench.internal_errors import raise_if_internal
 from prepbench.objects.compare import REWRITTEN, difference
-from prepbench.objects.flatten import collect
+from prepbench.objects.flatten import tensors_in
 from prepbench.prepare.model import PreparedModel
 from prepbench.prepare.report import Compared
 from prepbench.prepare.sizes import prepared_difference
@@ -193,7 +193,7 @@ class _Watcher(fx.Interpreter):
         number = self._count[origin]
         self._count[origin] += 1
         if number < len(self._seen.get(origin, ())):
-            found = difference(self._seen[origin][number], _copied(value), REWRITTEN, "value")
+            found = difference(self._seen[origin][number], tensors_in(value), REWRITTEN, "value")
             if not found.equal:
                 self.found = FirstDifference(n, found.text)
                 raise _Found
@@ -207,10 +207,6 @@ def _values_of(model: torch.nn.Module, sample: Sample, leaves: set[str]) -> dict
         model,
         sample,
         lambda _, name: name in leaves,
-        lambda step: seen[step.owner, step.name].append(_copied(step.result)),
+        lambda step: seen[step.owner, step.name].append([leaf.detach().clone() for leaf in tensors_in(step.result)]),
     )
     return seen
-
-
-def _copied(value: Any) -> Any:
-    return [leaf.detach().clone() for leaf in collect(value) if isinstance(leaf, torch.Tensor)]

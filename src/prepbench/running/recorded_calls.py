@@ -23,7 +23,15 @@ from prepbench.checks import check_count, check_switch, described
 from prepbench.errors import InputError
 from prepbench.inputs import Sample
 from prepbench.interrupts import interruptible
-from prepbench.objects.flatten import collect, count_registered, holds_objects, map_values, opened, register_nodes
+from prepbench.objects.flatten import (
+    collect,
+    count_registered,
+    holds_objects,
+    map_values,
+    opened,
+    register_nodes,
+    tensors_in,
+)
 from prepbench.objects.parts import NO_DATA
 from prepbench.patching import only_here, patched_here, patched_item
 from prepbench.running.callable_module import replaceable_modules, replaced_forward
@@ -442,7 +450,7 @@ def _text(value: Any) -> str:
     if isinstance(value, bool | int | float | str | None):
         return repr(value)
     name = type(value).__name__
-    held = Counter(_text(part) for part in collect(value) if isinstance(part, torch.Tensor))
+    held = Counter(map(_text, tensors_in(value)))
     if not held:
         return f"empty {name}" if holds_objects(value) else name
     return f"{name} of {', '.join(text if count == 1 else f'{count} {text}' for text, count in held.items())}"

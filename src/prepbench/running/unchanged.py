@@ -18,7 +18,7 @@ from prepbench.errors import InputError
 from prepbench.inputs import Sample
 from prepbench.interrupts import interruptible
 from prepbench.objects.compare import ROUNDED, Outcome, difference
-from prepbench.objects.flatten import collect, register_nodes
+from prepbench.objects.flatten import register_nodes, tensors_in
 from prepbench.objects.restore import tensors_kept, tensors_of
 from prepbench.patching import output_here, undoing, warnings_ignored_here
 
@@ -239,8 +239,7 @@ def repeated_outcome(function: Callable[..., Any], sample: Sample, model: torch.
     """
     first = outcome(function, sample, model)
     # memory that is given out again does not hold the first result by chance
-    used = [leaf for leaf in collect(first.output) if isinstance(leaf, torch.Tensor)]
-    rubbish = [torch.empty_like(leaf).fill_(77) for leaf in used for _ in range(4)]
+    rubbish = [torch.empty_like(leaf).fill_(77) for leaf in tensors_in(first.output) for _ in range(4)]
     del rubbish
     return first if difference(first, outcome(function, sample, model), ROUNDED).equal else None
 

@@ -17,7 +17,7 @@ from prepbench._torch_compat.fake_tensors import FakeTensorMode, fake_input, rea
 from prepbench.capture.sizes.axis import Axis, with_symbols
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, forward_of, positional_names
-from prepbench.objects.flatten import map_values
+from prepbench.objects.flatten import map_values, tensors_in
 
 
 @dataclass(frozen=True)
@@ -231,15 +231,7 @@ def _in_signature_order(function: Any, sample: Sample) -> Sample:
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
-
-    def keep(leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor):
-            found.append(leaf)
-        return leaf
-
-    map_values((value.args, value.kwargs) if isinstance(value, Sample) else value, keep)
-    return found
+    return tensors_in((value.args, value.kwargs) if isinstance(value, Sample) else value)
 
 
 def _paths(sample: Sample, names: list[str]) -> list[str]:

@@ -18,7 +18,7 @@ from prepbench._torch_compat.sizes import symbolic_value
 from prepbench.capture.sizes.axis import SizeTexts
 from prepbench.document.model import CodeFrame, Node
 from prepbench.objects import flatten as structures
-from prepbench.objects.flatten import collect
+from prepbench.objects.flatten import tensors_in
 from prepbench.objects.parts import SYMBOLS, Steps
 from prepbench.running.source_lines import frame_of, source_of_frame
 
@@ -388,7 +388,7 @@ def shapes_and_dtypes(
     value: Any, texts: SizeTexts, names: Mapping[str, str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the shapes and dtypes of the first tensors in a value; ``names`` maps symbols to input sizes."""
-    tensors = [leaf for leaf in collect(value) if isinstance(leaf, torch.Tensor)][:SHAPE_OUTPUTS]
+    tensors = tensors_in(value)[:SHAPE_OUTPUTS]
     shapes = tuple(texts.shape(tensor.shape, names) for tensor in tensors)
     return shapes, tuple(str(tensor.dtype).removeprefix("torch.") for tensor in tensors)
 

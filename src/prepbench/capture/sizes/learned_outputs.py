@@ -17,7 +17,7 @@ import torch
 
 from prepbench._torch_compat import pytree
 from prepbench.errors import CaptureError
-from prepbench.objects.flatten import closed, collect, map_values
+from prepbench.objects.flatten import closed, map_values, tensors_in
 from prepbench.running.recorded_calls import Given, RecordedCall, Undescribed
 
 # Rules that give an unknown size as a function of known ones, learned from examples.
@@ -460,11 +460,7 @@ def _size_names(leaves: Sequence[Any]) -> list[str]:
 
 
 def _tensors(leaf: Any) -> list[torch.Tensor]:
-    if isinstance(leaf, torch.Tensor):
-        return [leaf]
-    if isinstance(leaf, (Given, *CONSTANTS)):
-        return []
-    return [part for part in collect(leaf) if isinstance(part, torch.Tensor)]
+    return [] if isinstance(leaf, (Given, *CONSTANTS)) else tensors_in(leaf)
 
 
 def kinds_of(leaves: Sequence[Any]) -> tuple[Any, ...]:
