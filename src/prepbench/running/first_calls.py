@@ -48,10 +48,15 @@ def fill_caches_(model: torch.nn.Module, samples: Sequence[Sample]) -> list[str]
         built = built_buffers(before, dict(model.named_buffers()))
         for owner in {name.rpartition(".")[0] for name in built}:
             attributes = vars(model.get_submodule(owner))
-            tables = {name: attributes[name].copy() for name in ("_buffers", "_non_persistent_buffers_set")}
-            left[owner] = {**attributes, **tables}
+            prefix = f"{owner}." if owner else ""
+            buffers = {
+                name: before.get(prefix + name, value) if value is not None and prefix + name not in built else value
+                for name, value in attributes["_buffers"].items()
+            }
+            names = attributes["_non_persistent_buffers_set"].copy()
+            left[owner] = {**attributes, "_buffers": buffers, "_non_persistent_buffers_set": names}
     for owner, attributes in left.items():
-        vars(model.get_submodule(owner)).update(_with_own_buffers(attributes, owner, before))
+        vars(model.get_submodule(owner)).update(attributes)
     return built
 
 
@@ -63,16 +68,6 @@ def _is_settled(model: torch.nn.Module, samples: Sequence[Sample]) -> bool:
         own_copy(sample).call(model)
         settled &= not built_buffers(start, dict(model.named_buffers()))
     return settled
-
-
-def _with_own_buffers(attributes: dict[str, Any], owner: str, before: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """Return a module's attributes after calls; buffers whose shape is unchanged are those from before."""
-    buffers = {}
-    for name, value in attributes["_buffers"].items():
-        known = before.get(f"{owner}.{name}" if owner else name)
-        same = known is not None and value is not None and known.shape == value.shape and known.dtype == value.dtype
-        buffers[name] = known if same else value
-    return {**attributes, "_buffers": buffers}
 
 
 # Find objects that several samples share and that a call fills: afterwards an empty cache is empty in none of them.
