@@ -150,7 +150,7 @@ class Fixed:
         Raises:
             UnknownNameError: a module has no fix.
         """
-        from prepbench.objects.copy import swapped_model
+        from prepbench.objects.copy import swapped_twin
 
         known = {fix.fqn for fix in self.applied}
         assumed = {draft.fqn for draft in self.remaining if draft.fix is not None}
@@ -165,7 +165,7 @@ class Fixed:
         for source in self._sources:
             changes |= source.changes({path for file, path in paths if file == source.file})
         chosen = [fix for fix in self.applied if (fix.file, fix.function) in paths]
-        return fixed_model(swapped_model(self._original, changes, shares=True), chosen)
+        return fixed_model(swapped_twin(self._original, changes, shares=True)[0].model, chosen)
 
     @property
     def diff(self) -> str:

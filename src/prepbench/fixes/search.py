@@ -30,7 +30,7 @@ from prepbench.fixes.source_text import CannotFix, SourceText, equal_but_for_lin
 from prepbench.fixes.syntax import with_import
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback, check_cancelled, report_nothing
-from prepbench.objects.copy import CannotSwap, Twin, swapped_model
+from prepbench.objects.copy import CannotSwap, Twin, swapped_twin
 from prepbench.progress_bar import shows_progress
 from prepbench.running.callable_module import as_module
 from prepbench.running.check_inputs import check_traced, checked_samples
@@ -110,9 +110,11 @@ class Search:
     ) -> torch.nn.Module:
         """Return a copy of the model with the changes; ``scope`` has more global names for the changed functions."""
         try:
-            return swapped_model(self.model, self.changes(others), scope, shares=shares)
+            twin, _ = swapped_twin(self.model, self.changes(others), scope, shares=shares)
         except CannotSwap as error:
             raise CannotFix(str(error)) from error
+        swapped: torch.nn.Module = twin.model
+        return swapped
 
     def _captured(self) -> list[Failure]:
         """Return the remaining failures; if there are none, keep the program."""

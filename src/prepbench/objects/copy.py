@@ -46,8 +46,9 @@ class Twin:
         (False, True, True)
     """
 
-    def __init__(self, model: Any, images: _Images | None = None) -> None:
+    def __init__(self, model: Any, images: _Images | None = None, *, shares: bool = False) -> None:
         self._images = images
+        self._shares = shares
         self._made: dict[int, Any] = {}
         self._originals: dict[int, Any] = {}
         self._ways: dict[type, Copy | None] = {}
@@ -95,7 +96,7 @@ class Twin:
     def _tensor(self, value: torch.Tensor) -> torch.Tensor:
         if type(value) is nn.Parameter:
             return self._note(value, own_copy_of(value)) if is_written(value) else value
-        if not value.is_leaf or isinstance(value, nn.Parameter) or value.device.type == "meta" or vars(value):
+        if self._shares or not value.is_leaf or isinstance(value, nn.Parameter) or value.is_meta or vars(value):
             # tensors computed from parameters, as by weight normalisation, are recomputed by each call
             return value
         own = self._with_memory(value.detach())
@@ -252,28 +253,8 @@ class CannotSwap(PrepbenchError, ValueError):
     """Raised if a function cannot run other code; the message gives the reason."""
 
 
-def swapped_model(
-    model: torch.nn.Module, changes: Changes, scope: Mapping[str, Any] | None = None, *, shares: bool = False
-) -> torch.nn.Module:
-    """Return the model of :func:`swapped_twin`.
-
-    Args:
-        shares: whether buffers are the user's own; otherwise they are copies.
-    """
-    twin, _ = swapped_twin(model, changes, scope)
-    # code is changed on a full twin, and the copies of buffers are then replaced by the user's tensors, because a twin
-    # has no mode without copies
-    for module in twin.model.modules() if shares else ():
-        if isinstance(module, torch.jit.ScriptModule):
-            continue  # has no twin, so its buffers are the user's own
-        for table in (module._buffers, vars(module)):
-            table.update({name: twin.original(value) for name, value in table.items() if _is_tensor(value)})
-    swapped: torch.nn.Module = twin.model
-    return swapped
-
-
 def swapped_twin(
-    model: torch.nn.Module, changes: Changes, scope: Mapping[str, Any] | None = None
+    model: torch.nn.Module, changes: Changes, scope: Mapping[str, Any] | None = None, *, shares: bool = False
 ) -> tuple[Twin, dict[types.CodeType, list[types.FunctionType]]]:
     """Return a twin of ``model`` in which each function whose code is a key of ``changes`` runs the code it maps to.
 
@@ -282,6 +263,7 @@ def swapped_twin(
 
     Args:
         scope: more global names for the changed functions.
+        shares: whether buffers are the user's own; otherwise they are copies.
 
     Returns:
         The twin, and the functions that were changed, by their code before.
@@ -290,11 +272,7 @@ def swapped_twin(
         CannotSwap: a class does not allow subclasses.
     """
     images = _Images(changes, dict(scope or {}))
-    return Twin(model, images if changes else None), images.changed
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor)
+    return Twin(model, images if changes else None, shares=shares), images.changed
 
 
 class _Images:
