@@ -100,3 +100,25 @@ class Holds(nn.Module):
     assert twin.model(torch.ones(1)).item() == 1e9
     assert model(torch.ones(1)).item() == 8
     assert changed == {made.middle.__code__: [made.middle]}
+
+
+def test_a_method_of_a_class_that_closes_over_a_module_is_one_function() -> None:
+    layer = torch.nn.Identity()
+
+    class Holds(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.run = layer, self.last
+
+        def last(self, x: torch.Tensor) -> torch.Tensor:
+            return layer(x) + 1
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.run(self.last(x))
+
+    def changed(self: Holds, x: torch.Tensor) -> torch.Tensor:
+        return layer(x) * 1000
+
+    twin, found = swapped_twin(Holds(), {Holds.last.__code__: changed.__code__})
+    assert twin.model(torch.ones(1)).item() == 1e6
+    assert found == {Holds.last.__code__: [Holds.last]}

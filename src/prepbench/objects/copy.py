@@ -160,8 +160,15 @@ class Twin:
         return self._note(value, type(value)(map(self._twin, value)))
 
     def _method(self, value: types.MethodType) -> Any:
-        function, owner = self._twin(value.__func__), self._twin(value.__self__)
-        return value if owner is value.__self__ and function is value.__func__ else types.MethodType(function, owner)
+        owner, function = self._twin(value.__self__), value.__func__
+        # a method of the class has no twin of its own, because all other calls of it go through the class
+        is_plain = isinstance(function, types.FunctionType)
+        is_of_class = is_plain and getattr(type(value.__self__), function.__name__, None) is function
+        made = self._image(function) if is_of_class else self._twin(function)
+        return value if owner is value.__self__ and made is function else types.MethodType(made, owner)
+
+    def _image(self, function: Any) -> Any:
+        return function if self._images is None else self._images.function(function)
 
     def _partial(self, value: functools.partial[Any]) -> Any:
         function, args = self._twin(value.func), map(self._twin, value.args)
@@ -185,7 +192,7 @@ class Twin:
                 else:
                     setattr(twin, key, own)
                 made = made if own is part else twin
-        return self._note(value, made if self._images is None else self._images.function(made))
+        return self._note(value, self._image(made))
 
     def _reference(self, value: weakref.ref[Any]) -> Any:
         target = value()
