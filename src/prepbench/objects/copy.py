@@ -32,9 +32,15 @@ _SPARE = 4
 class Twin:
     """The twin of a module, or of anything that leads to modules: a function, a bound method, a tuple of models.
 
-    Parameters are shared, except those that runs write to (``objects/restore.py``). Buffers and other tensors
-    of modules are copied, because a forward may write into them. References to modules of the tree (lists, hooks, bound
-    methods, closures, helper objects) lead to their twins. Scripted modules, and objects outside of Python, are shared.
+    Parameters are shared, except those that runs write to (``objects/restore.py``). Buffers and other tensors of
+    modules are copied, because a forward may write into them. References to modules of the tree lead to their twins,
+    from all that :func:`parts` finds: lists, hooks, bound methods, closures, defaults, helper objects. Scripted
+    modules, and objects outside of Python, are shared.
+
+    Args:
+        model: the original.
+        images: what functions and classes are replaced by.
+        shares: whether tensors that are no parameters are shared, too.
 
     Attributes:
         model: the twin.
