@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -19,7 +21,8 @@ from prepbench.measure.batches import Batch
 from prepbench.measure.kept_samples import Keeper, KeptSamples
 from prepbench.measure.language_metrics import Totals, totals_of
 from prepbench.objects.compare import Powers
-from prepbench.objects.restore import kept
+from prepbench.objects.restore import kept, tensors_kept, tensors_of
+from prepbench.patching import undoing
 from prepbench.running.unchanged import numbers_kept, own_copy
 
 Candidate = Callable[..., Any]
@@ -253,26 +256,19 @@ def eval_mode(candidates: Iterable[Candidate]) -> Iterator[None]:
     Flags are set one by one: ``eval()`` of an exported module raises, and that of others does more than set flags.
     """
     candidates = list(candidates)
-    models = [c for c in candidates if isinstance(c, torch.nn.Module)]
-    modules = [module for model in models for module in model.modules()]
-    flags = [(module, module.training) for module in modules]
-    # compiled models are left out: they may hold their weights as buffers, to which their graphs never write
-    eager = [module for model in models if not is_compiled(model) for module in model.modules()]
-    buffers = [(m, name, b, b.detach().clone()) for m in eager for name, b in m._buffers.items() if b is not None]
-    plain = list(kept(*(candidate for candidate in candidates if not is_compiled(candidate))))
-    try:
+    modules = [module for c in candidates if isinstance(c, torch.nn.Module) for module in c.modules()]
+    with undoing() as undo:
+        for module in modules:
+            undo.add(functools.partial(setattr, module, "training", module.training))
+        # compiled models are left out: they may hold their weights as buffers, to which their graphs never write
+        for candidate in itertools.filterfalse(is_compiled, candidates):
+            if isinstance(candidate, torch.nn.Module):
+                undo.add_all(tensors_kept(candidate, *tensors_of(candidate)))
+            else:
+                undo.add_all(kept(candidate))
         for module in modules:
             module.training = False
         yield
-    finally:
-        for module, flag in flags:
-            module.training = flag
-        for module, name, buffer, before in buffers:
-            module._buffers[name] = buffer
-            if not torch.equal(buffer, before):
-                buffer.data.copy_(before)
-        for put_back in plain:
-            put_back()
 
 
 def _elements(value: Any) -> int | None:
