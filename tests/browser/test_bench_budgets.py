@@ -13,7 +13,7 @@ from tests.browser.fake_bench import after_run, give, open_bench, traits, turn_t
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
 
-STEPS = ("capture", "axes", "precision", "run", "recover", "results")
+STEPS = ("capture", "axes", "precision", "recover", "run", "results")
 MOST = 0.05  # of layout shift, as browsers count it
 SHOWN_MS = 100
 WATCH_SHIFTS = """() => {

@@ -41,7 +41,7 @@ def test_the_chart_fills_while_it_goes_on(page: Page, search: Locator) -> None:
     give(page, fake_search.going(1))
     points = search.locator("[data-point]")
     expect(points).to_have_count(1)
-    expect(search.get_by_role("status")).to_contain_text("1 candidate measured so far")
+    expect(search.locator("p[role=status]")).to_contain_text("1 candidate measured so far")
     expect(search.get_by_role("button", name="Search")).to_be_disabled()
     search.get_by_role("button", name="float", exact=True).focus()
     give(page, fake_search.going(3))

@@ -103,7 +103,7 @@ function startView(model: BenchModel): HTMLElement {
   });
   const then = model.get("then");
   const { on, steps } = model.get("recovery");
-  const training = on ? `Trains back for ${counted(steps, "step")} first (Recover).` : "";
+  const training = on ? `Trains back for ${counted(steps, "step")} first.` : "";
   const list = [training, then.length ? `Then: ${then.join(", ")}` : ""].filter(Boolean).join(" ");
   return make("div", { class: "pbb-line" }, button, make("span", { class: "pbb-dim", role: "status" }, list));
 }

@@ -198,13 +198,13 @@ def _steps(
             "axes", "Axes", f"{wrong} wrong" if wrong else ", ".join(names[:3]) or "static", "bad" if wrong else "good"
         ),
         StepSummary("precision", "Precision", " · ".join(filter(None, (precision, pruned))), ""),
+        StepSummary("recover", "Train back", "off" if training is None else f"{training.steps} steps"),
         StepSummary(
             "run",
             "Run",
             "not possible" if blocked else ", ".join(target.name for target in chosen),
             "bad" if blocked else "",
         ),
-        StepSummary("recover", "Recover", "off" if training is None else f"{training.steps} steps"),
         StepSummary(
             "results",
             "Results",
