@@ -44,7 +44,7 @@ def test_where_the_model_itself_fails_its_lines_can_be_a_leaf() -> None:
     card = error_card(caught.value, leaf_wrap=False)
     assert card.text == "The model itself cannot be captured: data-dependent branch"
     assert card.troubles[0].code == "while x.norm() > 1:"
-    assert card.buttons[0].label == "Run it in PyTorch and compile"
+    assert card.buttons[0].label == "Keep it in PyTorch and compile"
     bench.set_leaf_wrap(True)
     (leaf,) = bench.compile().report.leaves
     assert leaf.startswith("lines ")
@@ -122,7 +122,7 @@ FASTER, ALIKE, SLOWER = (SpeedUp(value * 0.9, value, value * 1.1, "PyTorch eager
         (FASTER, (), (), True, ""),
         (ALIKE, (), (), True, ""),
         (SLOWER, ("a", "b"), (), True, "2 operators in PyTorch"),
-        (SLOWER, (), ("gate",), True, "1 leaf in Python"),
+        (SLOWER, (), ("gate",), True, "1 part kept in PyTorch"),
         (SLOWER, (), (), True, "between int8 and float"),
         (SLOWER, (), (), False, "calling the target"),
     ],

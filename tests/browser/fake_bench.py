@@ -119,7 +119,7 @@ def traits(blocks: int = 24) -> dict[str, Any]:
         "failures": [failure("layers.3.gate"), failure("router", diff=DIFF, can_fix=True, count=3)],
         "assumptions": ["seq ≤ 512: positions.weight has 512 rows", "B is the same in ids and mask"],
         "leaf_wrap": False,
-        "leaf_label": "Lines that fail run in PyTorch",
+        "leaf_label": "Keep what fails in PyTorch",
         "leaves": [],
         "axes": [
             axis("ids", 0, [2, 3], True, "B", linked=["mask dim 0"], verified="✓ 1, 2, 7"),
@@ -163,7 +163,7 @@ def traits(blocks: int = 24) -> dict[str, Any]:
         )],
         "precisions": [
             {"name": name, "label": label, "explanation": f"{label} …", "enabled": True}
-            for name, label in (("int8", "int8"), ("int8 weights", "weights"), ("int4 weights", "int4"),
+            for name, label in (("int8", "int8"), ("int8 weights", "int8 weights"), ("int4 weights", "int4 weights"),
                                 ("float32", "float"))
         ],
         "targets": [
@@ -321,7 +321,7 @@ def failure(fqn: str, **more: Any) -> dict[str, Any]:
     """A module that cannot be captured."""
     return {
         "fqn": fqn, "type": "Gate", "title": "branch on a tensor value", "place": "model.py:88",
-        "code": "if x.sum() > 0:", "remedy": "Write the branch with torch.where, or keep the module as a leaf.",
+        "code": "if x.sum() > 0:", "remedy": "Write the branch with torch.where, or keep the module in PyTorch.",
         "file": "/tmp/model.py", "line": 88, "diff": "", "proof": "", "can_fix": False, "assumption": "",
         "has_draft": False, "fixed": False, "is_leaf": False, "graphs": 0, "count": 1, "fqns": [fqn],
         "report": "all of it", **more,

@@ -126,7 +126,7 @@ def test_everything_can_be_done_without_a_mouse(page: Page) -> None:
     keys.to("Capture, 2 fail")
     keys.to("Apply fix to router")
     keys.press("Enter")
-    keys.to("Lines that fail run in PyTorch")
+    keys.to("Keep what fails in PyTorch")
     keys.press("Space")
     page.keyboard.press("Shift+Tab")
     page.locator("[data-step='capture']").focus()

@@ -31,7 +31,7 @@ def test_where_runs_ran_is_a_column_once_it_differs(results: Page) -> None:
     expect(results.locator("tr[data-run='r0']")).to_contain_text("here")
     give(results, after_run(traits(), runs=4) | {"elsewhere": {"count": 3, "shown": False, "path": ""}})
     expect(head).to_have_count(0)
-    expect(results.get_by_role("checkbox", name="Runs from elsewhere (3)")).not_to_be_checked()
+    expect(results.get_by_role("checkbox", name="From other notebooks (3)")).not_to_be_checked()
 
 
 def test_what_is_of_a_file_can_only_be_looked_at(results: Page) -> None:
@@ -45,7 +45,7 @@ def test_what_is_of_a_file_can_only_be_looked_at(results: Page) -> None:
 
 
 def test_the_switch_and_the_file(results: Page) -> None:
-    results.get_by_role("checkbox", name="Runs from elsewhere (0)").click()
+    results.get_by_role("checkbox", name="From other notebooks (0)").click()
     assert sent(results) == [{"action": "show_elsewhere", "shown": False}]
     file = results.get_by_role("textbox", name="Results file")
     file.fill("search.sqlite")

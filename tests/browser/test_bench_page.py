@@ -146,7 +146,7 @@ def test_steps_are_tabs(page: Page) -> None:
 def test_failures_are_dealt_with_in_one_click(page: Page) -> None:
     open_bench(page, traits())
     page.get_by_role("button", name="Apply fix to router").click()
-    page.get_by_role("button", name="Make it a leaf: layers.3.gate").click()
+    page.get_by_role("button", name="Keep it in PyTorch: layers.3.gate").click()
     page.get_by_role("button", name="router", exact=True).click()
     assert sent(page) == [
         {"action": "apply_fix", "fqn": "router"},

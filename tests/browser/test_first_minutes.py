@@ -194,7 +194,7 @@ def test_the_bench_says_what_it_does(page: Page, shared_lab: Lab) -> None:
     card.get_by_role("button", name="Open line").click()
     page.wait_for_function(_AT_LINE, arg=[0, FAILING_LINE], timeout=20_000)
     card.scroll_into_view_if_needed()
-    card.get_by_role("button", name="Run it in PyTorch").click()
+    card.get_by_role("button", name="Keep it in PyTorch").click()
     expect(bench.locator(".pbb-info")).to_contain_text("int8 ONNX Runtime", timeout=180_000)
     expect(bench.locator(".pbb-info")).not_to_contain_text(re.compile(r"(?<![\d.])0 MB"))
     expect(bench.locator(".pbb-info")).to_contain_text(" MB")

@@ -138,7 +138,7 @@ def test_an_error_is_a_card_in_the_words_of_the_bench() -> None:
     assert "fullgraph" not in card["details"]
     assert controls.leaf_label in card["details"]
     assert card["about"] == "compile"
-    assert card["buttons"] == [{"label": "Run it in PyTorch and compile", "action": "keep_in_pytorch", "value": ""}]
+    assert card["buttons"] == [{"label": "Keep it in PyTorch and compile", "action": "keep_in_pytorch", "value": ""}]
     (failure,) = controls.failures
     assert failure["title"] == "data-dependent branch"
     assert failure["code"] in failure["report"]

@@ -69,7 +69,9 @@ function card(model: BenchModel, failure: FailureSummary, editDraft: EditDraft):
   const { fqn, type, title, remedy, fixed, is_leaf, graphs, count } = failure;
   const name = fqn || "the model itself";
   const state = fixed ? "fixed" : is_leaf ? "leaf" : graphs ? "several" : "failed";
-  const sign = { fixed: "✓ fixed", leaf: "▣ leaf module", several: `✓ ${graphs} graphs`, failed: "✕ failed" }[state];
+  const sign = { fixed: "✓ fixed", leaf: "▣ kept in PyTorch", several: `✓ ${graphs} graphs`, failed: "✕ failed" }[
+    state
+  ];
   const head = make(
     "div",
     { class: "pbb-line" },
@@ -152,8 +154,8 @@ function actions(model: BenchModel, failure: FailureSummary, name: string, editD
   }
   if (fqn && !fixed) {
     const click = (): void => act(model, "set_leaf", { fqn, leaf: !is_leaf });
-    const label = is_leaf ? "Not a leaf" : count > 1 ? "Make them leaf modules" : "Make it a leaf";
-    const title = "A leaf module stays in Python; not every target runs it";
+    const label = is_leaf ? "Capture it again" : count > 1 ? "Keep them in PyTorch" : "Keep it in PyTorch";
+    const title = "It runs in PyTorch between the compiled parts; not every target can do that";
     row.append(make("button", { type: "button", title, "aria-label": `${label}: ${name}`, click }, label));
   }
   if (failure.has_draft && sharedNow().insertBelow) {
@@ -185,13 +187,15 @@ function leavesView(model: BenchModel): HTMLElement {
   const change = (): void => act(model, "set_leaf_wrap", { leaf_wrap: all.checked });
   const all = make("input", { type: "checkbox", change });
   all.checked = model.get("leaf_wrap");
-  const title = "Lines that cannot be captured become leaves, which stay in Python. Not every target runs them.";
+  const title = "Lines that cannot be captured run in PyTorch between the compiled parts; not every target can do that";
   const switches = shown.map((fqn) => leafSwitch(model, fqn, leaves.includes(fqn)));
-  const hint = selected ? [] : [make("p", { class: "pbb-dim" }, "Select a module in the diagram to make it a leaf.")];
+  const hint = selected
+    ? []
+    : [make("p", { class: "pbb-dim" }, "Select a module in the diagram to keep it in PyTorch.")];
   return make(
     "section",
-    { class: "pbb-stack", "aria-label": "Leaf modules" },
-    make("h4", {}, "Leaf modules"),
+    { class: "pbb-stack", "aria-label": "Kept in PyTorch" },
+    make("h4", {}, "Kept in PyTorch"),
     make("label", { class: "pbb-switch", title }, all, ` ${model.get("leaf_label")}`),
     ...switches,
     ...hint,
@@ -200,9 +204,9 @@ function leavesView(model: BenchModel): HTMLElement {
 
 function leafSwitch(model: BenchModel, fqn: string, on: boolean): HTMLElement {
   const change = (): void => act(model, "set_leaf", { fqn, leaf: box.checked });
-  const box = make("input", { type: "checkbox", "aria-label": `${fqn} is a leaf module`, change });
+  const box = make("input", { type: "checkbox", "aria-label": `${fqn} is kept in PyTorch`, change });
   box.checked = on;
-  return make("label", { class: "pbb-switch" }, box, " ", make("code", {}, fqn), on ? " stays in Python" : "");
+  return make("label", { class: "pbb-switch" }, box, " ", make("code", {}, fqn), on ? " stays in PyTorch" : "");
 }
 
 function assumptionsView(model: BenchModel): HTMLElement {

@@ -169,7 +169,7 @@ export class ResultsStep {
       make("td", {}, this.compareBox(run)),
       make("th", { scope: "row", class: "pbb-name", title: old }, open, make("span", { class: "pbb-dim" }, marks)),
       ...(this.titles.includes(WHERE) ? [placeCell] : []),
-      number(score, spread && `${spread} in 95 % of other draws of the data`),
+      number(score, spread && `95 % interval ${spread}`),
       writes ? number(first, beside) : number(change),
       number(p50, p90 ? `90 % within ${p90}` : ""),
       ...(writes ? [number(rate, beside)] : []),
@@ -231,7 +231,7 @@ function elsewhereView(model: BenchModel): HTMLElement {
     read,
     ...(path ? [make("button", { type: "button", click: hide }, "Close the file")] : []),
   );
-  const label = make("label", { class: "pbb-switch", title: help }, box, ` Runs from elsewhere (${count})`);
+  const label = make("label", { class: "pbb-switch", title: help }, box, ` From other notebooks (${count})`);
   return make("div", { class: "pbb-line pbb-elsewhere" }, label, form);
 }
 

@@ -51,7 +51,7 @@ function targetsView(model: BenchModel): HTMLElement {
   const change = (): void => act(model, "set_leaf_wrap", { leaf_wrap: box.checked });
   const box = make("input", { type: "checkbox", change });
   box.checked = model.get("leaf_wrap");
-  const title = "Lines that cannot be captured become leaves, which stay in Python. Not every target runs them.";
+  const title = "Lines that cannot be captured run in PyTorch between the compiled parts; not every target can do that";
   return make(
     "div",
     { class: "pbb-stack" },

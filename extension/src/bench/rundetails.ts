@@ -11,8 +11,7 @@ export function detailsOf(model: BenchModel, run: RunNow): HTMLElement {
   };
   const box = make("input", { type: "text", value: name, "aria-label": "Name of the run", change: rename });
   const parts = [make("div", { class: "pbb-line" }, box, ...buttons(model, run))];
-  if (spread)
-    parts.push(make("p", { class: "pbb-dim" }, `Score ${score}; ${spread} in 95 % of other draws of the data.`));
+  if (spread) parts.push(make("p", { class: "pbb-dim" }, `Score ${score}; 95 % interval ${spread}.`));
   if (stale.length) {
     parts.push(make("p", { class: "pbb-old" }, `These results are old: ${stale.join("; ")}.`));
   }

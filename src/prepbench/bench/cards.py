@@ -16,7 +16,7 @@ from prepbench.results.speed_up import SpeedUp
 About = Literal["", "capture", "compile", "recover", "search", "layers"]
 """The actions of the bench that take time."""
 
-LEAF_LABEL = "Lines that fail run in PyTorch"
+LEAF_LABEL = "Keep what fails in PyTorch"
 """The words beside the checkbox for leaves."""
 
 _TITLE = 180  # characters
@@ -168,7 +168,7 @@ def _repairs(
         yield CardButton(f"Make {what} dynamic and compile", "make_dynamic", f"{error.path}:{error.dim}")
     if not leaf_wrap and "fullgraph=False" in said:
         what = "it" if places == 1 else "these"
-        yield CardButton(f"Run {what} in PyTorch and compile", "keep_in_pytorch")
+        yield CardButton(f"Keep {what} in PyTorch and compile", "keep_in_pytorch")
     if isinstance(error, TargetError) and others:
         yield CardButton(f"Use {others[0]}", "use_target", others[0])
 
@@ -223,7 +223,7 @@ def slower_because(found: SpeedUp | None, *, fallbacks: Iterable[str], leaves: I
     if in_pytorch:
         return f"{slower}: it waits for {in_pytorch} operator{'s' * (in_pytorch != 1)} in PyTorch."
     if in_python:
-        return f"{slower}: it waits for {in_python} {'leaves' if in_python != 1 else 'leaf'} in Python."
+        return f"{slower}: it waits for {in_python} part{'s' * (in_python != 1)} kept in PyTorch."
     if quantized:
         return f"{slower}: converting between int8 and float takes longer here than int8 saves, as in small models."
     return f"{slower}: calling the target takes longer here than it saves, as in small models."

@@ -152,7 +152,7 @@ class Training:
         if state.pruning is None and all(layer.settings is None for layer in explained):
             return "Nothing is quantized or pruned, so there is nothing to bring back. Choose what is, in Precision."
         if not state.fullgraph:
-            return "Training needs the model as one graph: let no lines run in PyTorch, and keep no leaf modules."
+            return "Training needs the model as one graph: keep nothing in PyTorch."
         return ""
 
     def compile(

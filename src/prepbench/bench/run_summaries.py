@@ -225,7 +225,7 @@ def _title_of(metric: str) -> str:
 
 _TITLES = {
     "score": "Score",
-    "spread": "95 % of other draws of the data",
+    "spread": "95 % interval",
     "change": "Change against float",
     "p50": "Median ms",
     "p90": "90th percentile ms",

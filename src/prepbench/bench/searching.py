@@ -417,7 +417,7 @@ class Search:
         if not self.inputs.calibration_inputs:
             return "A search needs calibration inputs: Bench(model, calibration_inputs=[...])."
         if not self.choices.state.fullgraph:
-            return "A search needs the model as one graph: let no lines run in PyTorch, and keep no leaf modules."
+            return "A search needs the model as one graph: keep nothing in PyTorch."
         return ""
 
     def _check_searchable(self) -> None:

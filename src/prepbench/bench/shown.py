@@ -92,8 +92,8 @@ def _settings(state: BenchState, summary: BenchSummary) -> tuple[Fact, ...]:
     changed = [(one.name, getattr(state.options, one.name)) for one in fields(CompileOptions)]
     facts += [Fact(name, str(value)) for name, value in changed if value != getattr(standard, name)]
     leaves = ", ".join(name or "the model itself" for name in state.leaves)
-    facts += [Fact("Leaf modules", leaves)] if leaves else []
-    facts += [Fact("What cannot be captured", "becomes a leaf")] if state.leaf_wrap else []
+    facts += [Fact("Kept in PyTorch", leaves)] if leaves else []
+    facts += [Fact("What cannot be captured", "is kept in PyTorch")] if state.leaf_wrap else []
     fixes = ", ".join(name or "the model itself" for name in state.fixes)
     facts += [Fact("Rewritten", fixes)] if fixes else []
     facts += [Fact("Training back", state.recovery.summary)] if state.recovery is not None else []
@@ -108,7 +108,7 @@ def _target(settings: DeploymentSettings) -> str:
 
 def _failure(failure: FailureSummary) -> ShownFailure:
     graphs = f"captured as {failure.graphs} graphs" if failure.graphs else ""
-    state = "fixed" if failure.fixed else "a leaf" if failure.is_leaf else graphs
+    state = "fixed" if failure.fixed else "kept in PyTorch" if failure.is_leaf else graphs
     name = failure.fqn + (f" and {failure.count - 1} more" if failure.count > 1 else "")
     return ShownFailure(name, failure.type, failure.title, failure.place, failure.code, failure.remedy, state)
 

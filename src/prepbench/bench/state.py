@@ -35,8 +35,8 @@ Precision = Literal["int8", "int8 weights", "int4 weights", "float32"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 LABELS: dict[Precision, str] = {
     "int8": "int8",
-    "int8 weights": "weights",
-    "int4 weights": "4 bits",
+    "int8 weights": "int8 weights",
+    "int4 weights": "int4 weights",
     "float32": "float",
 }
 """Short names, for buttons."""
