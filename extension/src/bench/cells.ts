@@ -36,14 +36,14 @@ export function columnsOf(rows: Rows, stale: string): Column[] {
     text("name", "Layer", "Name in the model", names),
     text("planned", "Planned", "What the current choices ask for", 110),
     ...(hasPruning(rows) ? [text("pruning", "Pruning", "What is pruned; after a run, what it did", 150)] : []),
-    ...(hasRun(rows) ? [applied, why, ...numbers] : [...numbers, applied, why]),
     { key: "parameters", title: "Parameters", help: "Numbers in weight and bias", width: 104, numeric: true },
+    ...(hasRun(rows) ? [applied, why] : []), // they would be empty
+    ...numbers,
     text("rule", "Set by", "The rule that decides for the layer", 150),
     text("type", "Type", "Class of the module", 104),
   ];
 }
 
-/** Before the first run numbers come first. */
 function hasRun(rows: Rows): boolean {
   return rows.data.applied.length > 0;
 }
