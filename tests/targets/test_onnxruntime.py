@@ -176,6 +176,17 @@ def test_inputs_and_outputs_may_have_the_names_of_operators(tmp_path: Path) -> N
     assert [value.name for value in (*graph.input, *graph.output)] == ["add", "fc.weight", "linear"]
 
 
+def test_what_torch_cannot_decompose_is_told_as_the_reason() -> None:
+    class Empty(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.adaptive_avg_pool1d(x, 0)  # torch divides by the size of the result
+
+    with pytest.raises(TargetError, match=r"cannot be written as ONNX.*ZeroDivisionError"):
+        pb.compile_model(
+            Empty().eval(), tracing_inputs=[torch.randn(2, 3, 4)], deployment_settings=pb.OnnxRuntimeDeployment()
+        )
+
+
 def test_an_operator_without_an_onnx_translation_is_named() -> None:
     class Inverts(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

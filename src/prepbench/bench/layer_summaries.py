@@ -145,7 +145,7 @@ def setting_fields(targets: Sequence[DeploymentSettings]) -> tuple[SettingField,
 def _takes(placement: Placement, field: str, choice: str) -> bool:
     formats = {"weights": placement.weights + placement.weights_only, "activations": placement.activations}
     if field in formats:
-        return any(format_named(part) in (*formats[field], FLOAT32) for part in choice.split(","))
+        return any(format_named(part.strip()) in (*formats[field], FLOAT32) for part in choice.split(","))
     return field != "block" or choice == "0" or placement.block_sizes
 
 
@@ -175,7 +175,7 @@ def change_of(field: str, value: str) -> tuple[str, object]:
     if field == "weights":
         if value == _FLOAT:
             return "skip_quantization", True
-        bits = tuple(int(part) if part.isdigit() else part for part in value.split(","))
+        bits = tuple(int(part) if part.isdigit() else part for part in map(str.strip, value.split(",")))
         return "weights_num_bits", bits[0] if len(bits) == 1 else bits
     if field == "activations":
         return ("prefer_weights_only_quantization", True) if value == _FLOAT else ("activations_num_bits", int(value))

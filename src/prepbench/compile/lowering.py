@@ -13,7 +13,8 @@ from prepbench.calls.call_spec import CallSpec
 from prepbench.capture.aten.captured import Captured
 from prepbench.capture.aten.leaf_operators import is_leaf_operator
 from prepbench.compile.task import CompileTask
-from prepbench.errors import TargetError
+from prepbench.errors import PrepbenchError, TargetError
+from prepbench.internal_errors import raise_if_internal
 from prepbench.jobs import ProgressCallback
 from prepbench.storage import temporary_space
 from prepbench.targets import Lowering, Runtime, Target
@@ -71,8 +72,17 @@ def lower(task: CompileTask, lowering: Lowering) -> tuple[Runtime, tuple[str, ..
 
 
 def _unsupported(target: Target, program: Program) -> list[fx.Node]:
-    """Return the nodes of ``program`` that the target does not support; it may have examined a decomposed program."""
-    unsupported = list(target.unsupported_nodes(program))
+    """Return the nodes of ``program`` that the target does not support; it may have examined a decomposed program.
+
+    None where torch cannot decompose the program: what lowering said stands then.
+    """
+    try:
+        unsupported = list(target.unsupported_nodes(program))
+    except PrepbenchError:
+        raise
+    except Exception as error:  # torch's own, of any kind: its decompositions divide by sizes of 0, for example
+        raise_if_internal(error)
+        return []
     names = {name for node in unsupported for name in _origins(node)}
     operators = {node.target for node in unsupported}
     return [
