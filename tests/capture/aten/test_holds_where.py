@@ -562,3 +562,24 @@ def test_results_without_entries_tell_nothing() -> None:
         x = torch.randn(rows, columns)
         with contextlib.suppress(ConditionError):
             assert torch.equal(compiled(x), model(x))
+
+
+class HalvedInPieces(torch.nn.Module):
+    """Asks for more than two pieces of half of what it gets, of which torch's guards tell one from several."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x[:, : x.shape[1] // 2] if x.shape[0] * x.shape[1] > 18 else x.amax(1, keepdim=True) + x
+        return x + 6 if len(x.split(3, 1)) > 2 else x[:, ::2]
+
+
+def test_far_sizes_are_tried_where_nearer_ones_show_a_guard_to_be_idle() -> None:
+    model = HalvedInPieces()
+    samples = [torch.randn(*shape) for shape in [(3, 3), (2, 1), (13, 2)]]
+    compiled = pb.compile_model(model, tracing_inputs=samples, deployment_settings=pb.EagerDeployment())
+    taken = 0
+    for rows, columns in itertools.product((4, 13), (2, 4, 5, 9, 12, 13, 14, 16, 30)):
+        x = torch.randn(rows, columns)
+        with contextlib.suppress(ConditionError):
+            assert torch.equal(compiled(x), model(x))
+            taken += 1
+    assert taken >= 2

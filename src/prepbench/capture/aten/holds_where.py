@@ -254,6 +254,9 @@ def holds_where(
             break
         trials += further
         mattering = _mattering(tried, [(trial, trial.equal) for trial in trials])
+    idle = [*(one for one in tried if one not in mattering), *disproved]
+    # those that are right are no calls for targets, which may be made for smaller sizes
+    trials += [trial for trial in judged(calls.far(idle, mattering)) if not trial.equal] if idle else []
     return HoldsWhere(firm, tuple(tried), edges=edges, trials=tuple(trials))
 
 

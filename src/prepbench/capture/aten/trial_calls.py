@@ -30,6 +30,8 @@ LONGEST = 5.0
 """Seconds for a made call of the model: a loop until a sum is large enough never ends for an empty tensor."""
 _LONGER = (1, 4, 2, 8, 16, 64)
 """By how much the other sizes of a call with a small size may grow."""
+_FARTHER, _FARTHEST = (3, 6), 512
+"""How many times as large the sizes of far calls are, and the largest that is made: attention takes its square."""
 _FAR = 16
 """By how much the other sizes of a call grow in which equal sizes are apart."""
 MOST_TRIALS = 12
@@ -71,7 +73,12 @@ class Trial:
 
 
 def breaks_any(trial: Trial, conditions: Iterable[SizeCondition]) -> bool:
-    return any(breaks(trial.sizes, condition) for condition in conditions)
+    return breaks_any_of(trial.sizes, conditions)
+
+
+def breaks_any_of(sizes: Sizes, conditions: Iterable[SizeCondition]) -> bool:
+    """Return whether any condition does not hold for these sizes."""
+    return any(breaks(sizes, condition) for condition in conditions)
 
 
 def breaks(sizes: Sizes, condition: SizeCondition) -> bool:
@@ -375,6 +382,30 @@ class MadeCalls:
                     call = self._made({symbol: size - self._now[place]})
                     if call is not None and call[1][place] == size:
                         yield Trial(*call, equal=False, refused=_beyond(place, name, size, seen, tried))
+
+    def far(self, idle: Sequence[SizeCondition], others: Sequence[SizeCondition]) -> Iterator[Trial]:
+        """Yield calls of far larger sizes than the samples have, where nearer ones have shown guards to be idle.
+
+        A guard is often narrower than the branch that it comes from: of a list of one piece, where the model asks for
+        more than two. The next sizes do not reach the other side then.
+
+        Args:
+            idle: guards that make no difference for nearer sizes.
+            others: conditions that the calls meet.
+        """
+        for symbol, group in self._groups.items():
+            axis = next((axis for axis in group if self._now.get(self._place(axis) or (-1, -1))), None)
+            place = None if axis is None else self._place(axis)
+            if axis is None or place is None:
+                continue
+            now, name = self._now[place], f"{axis.path}.shape[{axis.dim}]"
+            seen = sorted({sizes[place] for sizes in self._seen if place in sizes})
+            for size in (more * now + 8 * more for more in _FARTHER):
+                call = self._made({symbol: size - now}) if size <= _FARTHEST and axis.allows(size) else None
+                if call is None or call[1][place] != size or breaks_any_of(call[1], (*self._firm, *others)):
+                    continue
+                if breaks_any_of(call[1], idle):
+                    yield Trial(*call, equal=False, refused=_beyond(place, name, size, seen, _beside(seen)))
 
     def _breaking(self, condition: SizeCondition, others: Sequence[SizeCondition]) -> Iterator[dict[str, int]]:
         """Yield changes of one or two sizes that break a condition, and meet the others and the firm ones, the smallest
