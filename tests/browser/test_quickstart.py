@@ -48,7 +48,7 @@ def test_quickstart_runs_and_the_bench_compiles(page: Page, lab: Any) -> None:
 
     bench.locator("[data-step='run']").click()
     bench.get_by_role("button", name="Compile").click()
-    expect(bench.locator(".pbb-run progress")).to_be_visible()
+    expect(bench.locator(".pbb-running progress")).to_be_visible()
     expect(bench.locator(".pbb-message.pbb-info")).to_contain_text("mixed int8 ONNX Runtime", timeout=180_000)
     expect(page.locator(".pbb-message.pbb-error")).to_have_count(0)
     bench.locator("[data-step='results']").click()
