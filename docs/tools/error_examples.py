@@ -24,8 +24,8 @@ compiled(torch.ones(3, 4))""",
 pb.Bench(
     nn.Linear(4, 2), calibration_inputs=[torch.ones(2, 4)], data=[torch.ones(8, 4)]
 ).compile()""",
-        "Make the axis dynamic, by the button of the card or with ``bench.set_axis``, or give data of the size that the "
-        "axis has.",
+        "Make the axis dynamic, by the button of the card or with ``bench.set_axis``, or give data of the size that "
+        "the axis has.",
     ),
     "CaptureError": (
         "pb.capture(nn.Linear(4, 2), [torch.ones(2, 3)])  # the model itself does not run on this",
