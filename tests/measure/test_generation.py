@@ -9,9 +9,8 @@ import torch
 
 import prepbench as pb
 from prepbench.errors import InputError, SettingsError
-from prepbench.measure import Generation
 from prepbench.measure.comparison import CandidateResult, Comparison
-from prepbench.measure.generation import GenerationResult
+from prepbench.measure.generation import Generation, GenerationResult
 from tests.generate.generating import PROMPTS, TARGETS, compile_for, make_model, make_sample
 
 
