@@ -1,8 +1,8 @@
 """prepbench: a workbench in Jupyter for preparing PyTorch models.
 
 Open a model, see what can be captured and why not, choose dynamic axes and quantization settings, compile, compare.
-Names are loaded when they are first
-used (PEP 562), so that ``import prepbench`` costs next to nothing on top of ``import torch``.
+Names are loaded when they are first used (PEP 562), so that ``import prepbench`` costs next to nothing on top of
+``import torch``.
 
 Example:
     >>> import prepbench as pb
