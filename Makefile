@@ -17,7 +17,10 @@ BENCH := .bench-venv
 AIMET_NEEDS := bokeh holoviews hvplot cvxpy osqp tensorboard matplotlib scipy networkx psutil pybind11 tqdm
 # models in tests are tiny: threads that wait for each other cost more than they bring, above all on a busy machine;
 # torch computes sizes with sympy, whose cache of 1,000 entries is too small for many captures in one process
-PYTEST := OMP_NUM_THREADS=1 SYMPY_CACHE_SIZE=20000 $(BIN)/python -m pytest
+ON_TWO_CORES := OMP_NUM_THREADS=1 SYMPY_CACHE_SIZE=20000
+PYTEST := $(ON_TWO_CORES) $(BIN)/python -m pytest
+# the few that fail run once more, alone: what fails twice fails
+ONCE_MORE := $(ON_TWO_CORES) $(BIN)/python -m tests.once_more
 IN_EXTENSION = cd extension && PATH="$$(sh ../.ci/node ../$(BIN)):$(CURDIR)/$(BIN):$$PATH"
 
 .PHONY: demo lab docs gallery check format test test-unit stress test-frontend test-notebooks test-browser test-unpinned versions fuzz bench figures notebooks pictures screenshots frontend clean system bench-revision
@@ -68,7 +71,7 @@ test: system $(INSTALLED) check test-frontend test-unit test-notebooks test-brow
 
 # files in the order of their names: sorted by their count of tests, long files of one test would all come last
 test-unit: $(INSTALLED)
-	$(PYTEST) tests --ignore tests/form -m "not browser and not stress" --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(ONCE_MORE) tests -- --ignore tests/form -m "not browser and not stress" --no-loadscope-reorder
 
 # the long forms: hundreds of interrupts and runs in threads, thousands of hostile files, every write on a full disk
 stress: $(INSTALLED)
@@ -78,10 +81,10 @@ test-frontend: extension/node_modules/.installed
 	$(IN_EXTENSION) npm run --silent test
 
 test-notebooks: $(INSTALLED)
-	PREPBENCH_PROGRESS=0 $(PYTEST) --nbval notebooks --nbval-current-env --nbval-sanitize-with tests/sanitize.cfg --nbval-cell-timeout 600 --numprocesses 2 --dist loadfile
+	PREPBENCH_PROGRESS=0 $(ONCE_MORE) notebooks -- --nbval --nbval-current-env --nbval-sanitize-with tests/sanitize.cfg --nbval-cell-timeout 600
 
 test-browser: system $(INSTALLED) extension/node_modules/.installed
-	$(PYTEST) tests/browser -m browser --numprocesses 2 --dist loadfile
+	$(ONCE_MORE) tests/browser -- -m browser
 
 # what pip installs today, so that a new release of something is noticed: a part of make versions
 test-unpinned: $(INSTALLED)

@@ -1,0 +1,51 @@
+"""Runs pytest; the few tests that fail run once more, alone, and what fails twice fails.
+
+A test in a real browser, or one that measures time, can fail because the tests beside it took the machine. Alone it
+has no such excuse. Both runs are printed whole, so that a test that needs its second run is seen.
+
+    python -m tests.once_more tests/browser -- -m browser
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+FAILED = Path(".pytest_cache/v/cache/lastfailed")
+# more than this is no accident of a busy machine
+MOST = 10
+TESTS_FAILED = 1
+
+
+def run(places: list[str], options: list[str]) -> int:
+    """Runs pytest in two processes, and what failed once more in one.
+
+    Args:
+        places: Files and folders to collect.
+        options: What else pytest is called with.
+
+    Returns:
+        The exit status: 0 where every test passed in the first or the second run.
+    """
+    FAILED.unlink(missing_ok=True)
+    status = pytest([*places, *options, "--numprocesses", "2", "--dist", "loadfile"])
+    failed = sorted(json.loads(FAILED.read_text(encoding="utf-8"))) if FAILED.exists() else []
+    if status != TESTS_FAILED or not 0 < len(failed) <= MOST:
+        return status
+    lines = [f"===== {len(failed)} failed and run once more, alone: what fails again fails", *failed]
+    sys.stdout.write("\n" + "\n".join(lines) + "\n")
+    sys.stdout.flush()
+    # notebooks whole, because a cell needs the cells before it
+    again = sorted({name.split("::")[0] if ".ipynb" in name else name for name in failed})
+    return pytest([*again, *options])
+
+
+def pytest(arguments: list[str]) -> int:
+    return subprocess.run([sys.executable, "-m", "pytest", *arguments], check=False).returncode
+
+
+if __name__ == "__main__":
+    between = sys.argv.index("--")
+    sys.exit(run(sys.argv[1:between], sys.argv[between + 1 :]))
