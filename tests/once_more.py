@@ -9,14 +9,20 @@ has no such excuse. Both runs are printed whole, so that a test that needs its s
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-FAILED = Path(".pytest_cache/v/cache/lastfailed")
+if TYPE_CHECKING:
+    from _pytest.terminal import TerminalReporter
+
 # more than this is no accident of a busy machine
 MOST = 10
 TESTS_FAILED = 1
+KEPT = "TESTS_ONCE_MORE_KEPT"
 
 
 def run(places: list[str], options: list[str]) -> int:
@@ -29,9 +35,10 @@ def run(places: list[str], options: list[str]) -> int:
     Returns:
         The exit status: 0 where every test passed in the first or the second run.
     """
-    FAILED.unlink(missing_ok=True)
-    status = pytest([*places, *options, "--numprocesses", "2", "--dist", "loadfile"])
-    failed = sorted(json.loads(FAILED.read_text(encoding="utf-8"))) if FAILED.exists() else []
+    with tempfile.TemporaryDirectory() as folder:
+        kept = Path(folder, "failed.json")
+        status = pytest([*places, *options, "--numprocesses", "2", "--dist", "loadfile"], kept)
+        failed = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else []
     if status != TESTS_FAILED or not 0 < len(failed) <= MOST:
         return status
     lines = [f"===== {len(failed)} failed and run once more, alone: what fails again fails", *failed]
@@ -42,8 +49,17 @@ def run(places: list[str], options: list[str]) -> int:
     return pytest([*again, *options])
 
 
-def pytest(arguments: list[str]) -> int:
-    return subprocess.run([sys.executable, "-m", "pytest", *arguments], check=False).returncode
+def pytest(arguments: list[str], kept: Path | None = None) -> int:
+    environment = {**os.environ, **({KEPT: str(kept)} if kept else {})}
+    command = [sys.executable, "-m", "pytest", "-p", "tests.once_more", *arguments]
+    return subprocess.run(command, env=environment, check=False).returncode
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    """Keeps the names of what failed, as a plugin of the first run."""
+    if KEPT in os.environ:
+        reports = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
+        Path(os.environ[KEPT]).write_text(json.dumps(sorted({report.nodeid for report in reports})), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ def test_that_fails_{times}_times():
 def run(folder: Path, *, times: int, tests: int = 1) -> subprocess.CompletedProcess[str]:
     for number in range(tests):
         (folder / f"test_{number}.py").write_text(COUNTED.format(times=times))
-    (folder / "pytest.ini").write_text("[pytest]\n")
+    (folder / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider\n")
     command = [sys.executable, "-m", "tests.once_more", str(folder), "--", "-q"]
     return subprocess.run(
         command, cwd=folder, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}, text=True, capture_output=True
