@@ -23,7 +23,7 @@ PYTEST := $(ON_TWO_CORES) $(BIN)/python -m pytest
 ONCE_MORE := $(ON_TWO_CORES) $(BIN)/python -m tests.once_more
 IN_EXTENSION = cd extension && PATH="$$(sh ../.ci/node ../$(BIN)):$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: demo lab docs gallery check format test test-unit stress test-frontend test-notebooks test-browser test-unpinned versions fuzz bench figures notebooks pictures screenshots frontend clean system bench-revision
+.PHONY: demo lab docs gallery check format test test-unit test-compile test-system stress test-frontend test-notebooks test-browser test-unpinned versions fuzz bench figures notebooks pictures screenshots frontend clean system bench-revision
 
 # the front end is copied into the environment: a new build has to be copied again
 $(INSTALLED): pyproject.toml constraints.txt src/prepbench/labextension/package.json
@@ -67,11 +67,22 @@ check: $(INSTALLED) extension/node_modules/.installed
 	$(BIN)/python extension/generate.py --check
 	$(IN_EXTENSION) npm run --silent check
 
-test: system $(INSTALLED) check test-frontend test-unit test-notebooks test-browser
+test: system $(INSTALLED) check test-frontend test-unit test-compile test-system test-notebooks test-browser
 
 # files in the order of their names: sorted by their count of tests, long files of one test would all come last
+IN_ORDER := -m "not browser and not stress" --no-loadscope-reorder
+
+# neither exports nor processes: under three minutes
 test-unit: $(INSTALLED)
-	$(ONCE_MORE) tests -- --ignore tests/form -m "not browser and not stress" --no-loadscope-reorder
+	$(ONCE_MORE) tests/unit -- $(IN_ORDER)
+
+# captures, exports and compiles
+test-compile: $(INSTALLED)
+	$(ONCE_MORE) tests/compile -- $(IN_ORDER)
+
+# processes, threads, times, disks; notebooks and browsers have targets of their own
+test-system: system $(INSTALLED)
+	$(ONCE_MORE) tests/system -- --ignore tests/system/browser $(IN_ORDER)
 
 # the long forms: hundreds of interrupts and runs in threads, thousands of hostile files, every write on a full disk
 stress: $(INSTALLED)
@@ -84,7 +95,7 @@ test-notebooks: $(INSTALLED)
 	PREPBENCH_PROGRESS=0 $(ONCE_MORE) notebooks -- --nbval --nbval-current-env --nbval-sanitize-with tests/sanitize.cfg --nbval-cell-timeout 600
 
 test-browser: system $(INSTALLED) extension/node_modules/.installed
-	$(ONCE_MORE) tests/browser -- -m browser
+	$(ONCE_MORE) tests/system/browser -- -m browser
 
 # what pip installs today, so that a new release of something is noticed: a part of make versions
 test-unpinned: $(INSTALLED)
@@ -108,11 +119,11 @@ notebooks: $(INSTALLED)
 
 # README's pictures of the bench, from a run of its notebook in JupyterLab
 pictures: system $(INSTALLED)
-	$(BIN)/python -m tests.browser.pictures
+	$(BIN)/python -m tests.system.browser.pictures
 
 # what tests compare the page of the bench with, and pictures of all its states: look at the difference afterwards
 screenshots: system $(INSTALLED)
-	$(BIN)/python -m tests.browser.snapshots --write
+	$(BIN)/python -m tests.system.browser.snapshots --write
 
 # what the front end is built to is committed, so that installing needs no Node
 frontend: extension/node_modules/.installed

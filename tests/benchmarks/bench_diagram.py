@@ -25,7 +25,7 @@ from prepbench.document.hierarchy import grouped
 from prepbench.document.model import Graph, GraphCollectionDocument, Module, Node, SourceLine
 from prepbench.views.display import collection_bundle
 from prepbench.views.page import STATIC, packed, page
-from tests.browser.chromium import CHROMIUM_FLAGS
+from tests.system.browser.chromium import CHROMIUM_FLAGS
 
 ROOT = Path(__file__).parents[2]
 ROUNDS = 5

@@ -17,7 +17,7 @@ from unittest import mock
 
 import prepbench as pb
 from prepbench.capture.aten.capture import FullGraphError
-from tests.fixes.zoo.all import CASES
+from tests.compile.fixes.zoo.all import CASES
 
 LIMIT = 5.0
 RUNS = 2

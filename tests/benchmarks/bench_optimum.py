@@ -22,7 +22,7 @@ import torch
 
 import prepbench as pb
 from tests.benchmarks.generation_families import NEW_TOKENS, Family
-from tests.generate.generating import make_samples
+from tests.compile.generate.generating import make_samples
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENTS = {"onnx": ".bench-onnx-venv", "openvino": ".bench-openvino-venv", "genai": ".bench-genai-venv"}

@@ -11,7 +11,7 @@ import torch
 import prepbench as pb
 from prepbench.objects.flatten import fixed_numbers, is_mark, register_nodes
 from tests.benchmarks.further_families import FURTHER, build_further
-from tests.generate.generating import make_samples
+from tests.compile.generate.generating import make_samples
 
 FAMILIES = {
     "llama": "grouped heads",

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.md"), *ROOT.glob("*/README.md")]
 MADE = ("tutorials/", "reference/", "gallery/", "errors.rst", "glossary.rst", "changelog.md", "images/")
-"""What the build of the site adds to the pages; ``tests/browser/test_site.py`` checks links to it."""
+"""What the build of the site adds to the pages; ``tests/system/browser/test_site.py`` checks links to it."""
 
 
 @pytest.mark.parametrize("file", PAGES, ids=lambda file: str(file.relative_to(ROOT)))

@@ -1,7 +1,7 @@
 """Digests of tensors, values and models: do they hold what they held before?
 
 A :class:`StateDigest` holds in this process and reads everything. The others are texts that stand in files, so their
-bytes never change: ``tests/objects/test_digest.py`` has some of earlier versions.
+bytes never change: ``tests/unit/objects/test_digest.py`` has some of earlier versions.
 """
 
 from __future__ import annotations

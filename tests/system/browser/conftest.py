@@ -1,0 +1,44 @@
+"""Chromium, and a JupyterLab for each test that asks for one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.system.browser.chromium import CHROMIUM_FLAGS
+from tests.system.browser.lab import Lab, running
+
+# two JupyterLabs share the machine with what they compile; how fast the page answers is measured elsewhere
+expect.set_options(timeout=20_000)
+
+
+@pytest.fixture(scope="session")
+def browser_type_launch_args(browser_type_launch_args: dict[str, Any]) -> dict[str, Any]:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    assert chromium, "The browser tests need Chromium: apt-get install chromium"
+    return {**browser_type_launch_args, "executable_path": chromium, "args": CHROMIUM_FLAGS, "headless": True}
+
+
+@pytest.fixture(scope="session")
+def browser_context_args(browser_context_args: dict[str, Any]) -> dict[str, Any]:
+    return {**browser_context_args, "viewport": {"width": 1500, "height": 1000}}
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    yield from running(tmp_path)
+
+
+@pytest.fixture
+def lab_without_extension(tmp_path: Path) -> Iterator[Lab]:
+    """A JupyterLab in which prepbench's extension is off: like any other notebook that shows widgets."""
+    pages = tmp_path / "config" / "labconfig" / "page_config.json"
+    pages.parent.mkdir(parents=True)
+    pages.write_text(json.dumps({"disabledExtensions": {"prepbench-lab": True}}))
+    yield from running(tmp_path, JUPYTER_CONFIG_DIR=str(tmp_path / "config"))
