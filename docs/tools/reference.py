@@ -23,7 +23,8 @@ GROUPS = {
     f"DeploymentSettings {' '.join(sorted(target.settings_type.__name__ for target in TARGETS))} "
     "LoraSettings explain_settings",
     "Train back": "trainable TrainableModel recover Recovery",
-    "Compare and measure": "compare Comparison metrics Generation profile Profile sensitivity Sensitivity",
+    "Compare and measure": "compare Comparison metrics Generation profile Profile sensitivity Sensitivity "
+    "inspect_layer LayerInspection",
     "Search": "search SearchResult Budget sweep SweepResult Results load_results",
     "Look": "diagram Bench static",
     "Jobs and errors": "Job Progress Cancelled show_progress PrepbenchError PrepbenchWarning",

@@ -38,6 +38,8 @@ from prepbench.progress_bar import show_progress as show_progress
 from prepbench.results.results import Results as Results
 from prepbench.results.results import load_results as load_results
 from prepbench.running.recorded_calls import record_inputs as record_inputs
+from prepbench.search.inspection import LayerInspection as LayerInspection
+from prepbench.search.inspection import inspect_layer as inspect_layer
 from prepbench.search.objective import Budget as Budget
 from prepbench.search.search import search as search
 from prepbench.search.search_result import SearchResult as SearchResult

@@ -100,6 +100,7 @@ def objects() -> dict[str, Any]:
         "SearchResult": search_result(),
         "Results": pb.Results(()),
         "SweepResult": pb.SweepResult(()),
+        "LayerInspection": pb.inspect_layer(model, SAMPLES, "linear"),
         "Sensitivity": pb.sensitivity(model, SAMPLES, candidates=[pb.QuantizationSettings()], exact=1),
         "LayerQuantizationSettings": pb.LayerQuantizationSettings(),
         "LayerPruningSettings": pb.LayerPruningSettings(),
@@ -128,6 +129,7 @@ GOOD: dict[str, Any] = {
     "sweep.axes": lambda: {"model": {"net": Model()}}, "rounds": lambda: 0, "pruning_settings": pb.PruningSettings,
     "LayerPruningSettings.applied_to.base": pb.PruningSettings, "prepared": lambda: objects()["TrainableModel"],
     "SweepResult.find.model": lambda: "net", "SweepResult.find.settings": lambda: "int8", "mode": bool,
+    "layer": lambda: "linear",
 }  # fmt: skip
 """What to give for arguments without a default, by name; :data:`ALSO` has some with one."""
 
@@ -135,8 +137,8 @@ ALSO = {"sweep": ("calibration_inputs", "rounds"), **dict.fromkeys(("Bench", "co
 
 LEFT_OUT = {
     # data that we make, and that nobody makes by hand
-    "Captured", "Comparison", "CompiledModel", "PreparationReport", "Profile", "Progress", "Results", "SearchResult",
-    "Recovery", "Sample", "Sensitivity", "SweepResult", "TrainableModel",
+    "Captured", "Comparison", "CompiledModel", "LayerInspection", "PreparationReport", "Profile", "Progress", "Results",
+    "SearchResult", "Recovery", "Sample", "Sensitivity", "SweepResult", "TrainableModel",
     # questions about any object, which are answered with no
     "is_failed", "is_unvisited", "failure_msg", "is_registered_leaf", "is_leaf_module", "record_call_module", "allows",
     # what prepbench calls itself

@@ -18,6 +18,7 @@ from prepbench.checks import check_progress, check_type, described
 from prepbench.compile.float_program import FloatProgram, LayerFacts, captured_in_float
 from prepbench.compile.request import CompileRequest, check_weights
 from prepbench.compile.samples import as_call
+from prepbench.document.model import SourceLine
 from prepbench.errors import InputError, SettingsError
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
@@ -28,12 +29,14 @@ from prepbench.quantize.input_hessians import fitting_schemes
 from prepbench.quantize.insert import EQUALISED, change_weights, float_graph, observed_with, smooths_unasked
 from prepbench.quantize.layer_nodes import LayerNode
 from prepbench.quantize.layer_noise import ROWS, chosen_samples, rows_of
+from prepbench.quantize.layer_values import LayerValues, layer_values
 from prepbench.quantize.mixed_graph import MixedGraph, Mixture
 from prepbench.quantize.output_noise import OutputNoise, estimate_output_noise
 from prepbench.quantize.plan import Plan, following_layers, make_plan, tied_layers
 from prepbench.quantize.predictions import ScoreSum
 from prepbench.quantize.weights import WeightScheme
 from prepbench.running.check_inputs import check_traced
+from prepbench.running.source_lines import place_in_stack_trace, source_line
 from prepbench.running.tracing import tracing
 from prepbench.running.unchanged import numbers_kept
 from prepbench.settings import (
@@ -269,6 +272,44 @@ class Simulation:
                 for name, powers in zip(mixtures, noises, strict=True):
                     found.update({(fqn, name): value for fqn, value in powers.items()})
         return found
+
+    def layer_noise(
+        self, fqn: str, candidates: Mapping[str, QuantizationSettings], progress: ProgressCallback = report_nothing
+    ) -> dict[str, Powers]:
+        """Return the noise that quantizing one layer adds to its own output, by name of the candidate.
+
+        Args:
+            fqn: the layer.
+            candidates: settings by name, none of them refused.
+            progress: called after each sample; may raise to cancel.
+        """
+        found: dict[str, Powers] = {}
+        with numbers_kept():
+            for name, settings in candidates.items():
+                mixture = self._mixture({fqn: settings})
+                [powers] = self._graph(mixture).noise([mixture], progress)
+                found[name] = powers[fqn]
+        return found
+
+    def layer_values(
+        self, fqn: str, settings: QuantizationSettings, progress: ProgressCallback = report_nothing
+    ) -> LayerValues:
+        """Return the weights and activations of a layer, their grids, and the error of its output.
+
+        Args:
+            fqn: the layer.
+            settings: of it; all other layers are in float.
+            progress: called after each sample; may raise to cancel.
+        """
+        mixture = self._mixture({fqn: settings})
+        with numbers_kept():
+            return layer_values(self._graph(mixture), fqn, settings, progress)
+
+    def place(self, fqn: str) -> SourceLine | None:
+        """Return the line of the model's source that calls a layer; None where it isn't known."""
+        places = (place_in_stack_trace(layer.node.meta.get("stack_trace")) for layer in self._nodes[fqn])
+        found = next((place for place in places if place is not None), None)
+        return None if found is None else source_line(*found)
 
     def estimate(
         self, candidates: Mapping[str, QuantizationSettings], progress: ProgressCallback = report_nothing

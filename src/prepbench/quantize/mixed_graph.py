@@ -29,6 +29,7 @@ from prepbench.quantize.placement import Placement
 from prepbench.quantize.plan import Plan, activation_spec, make_plan
 from prepbench.quantize.predictions import ScoreSum, logits_of
 from prepbench.quantize.rounding import NEEDS_MOMENTS, CachedRows
+from prepbench.quantize.rows import QuantizedRows
 from prepbench.quantize.simulate import Changes, Measuring, QuantizedRun, Trial, Watching, as_tuple
 from prepbench.quantize.statistics import restore_buffers
 from prepbench.quantize.weights import WeightScheme
@@ -57,6 +58,7 @@ class MixedGraph:
         chosen: the few calibration inputs that the noise of layers is measured on.
         scored: the calls that scores are measured on.
         logits: the outputs that predict tokens.
+        counted: values of nodes in float that were counted on all samples, kept by :mod:`layer_values`.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class MixedGraph:
         self._rounded: set[tuple[str, WeightScheme]] = set()
         self._noise: dict[tuple[Any, ...], LayerNoise] = {}
         self._expected: list[tuple[Any, ...]] | None = None
+        self.counted: dict[tuple[str, ...], Any] = {}
         # Two locks, always taken in this order: `_learning` guards these caches, `_writing` the runs of a graph that
         # writes to its own buffers. Runs of other graphs take neither, so that threads score mixtures side by side.
         self._learning = threading.RLock()
@@ -146,11 +149,9 @@ class MixedGraph:
         with self._learning:
             trials = []
             for mixture in mixtures:
-                plan = self.plan(mixture, even_alone=True)
-                schemes = {fqn: fitting_schemes(plan, fqn)[0][0] for fqn in plan.nodes}
                 # Without bias correction: the noise is that of rounding alone, and its mean shift is what the
                 # correction needs.
-                trials.append((plan, schemes, self._quantized(plan, schemes, progress)))
+                trials.append(self.quantized(mixture, progress))
             found = self._layer_noise(trials, progress)
             return [
                 {
@@ -159,6 +160,43 @@ class MixedGraph:
                 }
                 for plan, schemes, changes in trials
             ]
+
+    def quantized(
+        self, mixture: Mixture, progress: ProgressCallback = report_nothing
+    ) -> tuple[Plan, dict[str, WeightScheme], Changes]:
+        """Return what a mixture quantizes, how it rounds weights, and the changes to the graph before biases are
+        corrected; learn what is missing for it.
+        """
+        with self._learning:
+            plan = self.plan(mixture, even_alone=True)
+            schemes = {fqn: fitting_schemes(plan, fqn)[0][0] for fqn in plan.nodes}
+            return plan, schemes, self._quantized(plan, schemes, progress)
+
+    def watch(
+        self, observers: Mapping[str, Sequence[Callable[[Any], Any]]], progress: ProgressCallback = report_nothing
+    ) -> None:
+        """Run all samples in float, as far as needed, and pass results to observers, by name of the node."""
+        progress(Progress("watch", 0, len(self._samples)))
+        with torch.no_grad():
+            watching = Watching(self.graph, observers, ends_early=True)
+            for done, sample in enumerate(self._samples, start=1):
+                self._alone(watching.run, *sample.args)
+                progress(Progress("watch", done, len(self._samples)))
+
+    def compare(
+        self,
+        nodes: Sequence[LayerNode],
+        changes: Changes,
+        compare: Callable[[torch.Tensor, torch.Tensor], object],
+        progress: ProgressCallback = report_nothing,
+    ) -> None:
+        """Call ``compare`` with the outputs of a layer on :attr:`chosen`: in float, and with its own changes alone."""
+        self._measure({layer.node.name: [(_read(layer, changes), compare)] for layer in nodes}, progress)
+
+    def integers(self, layer: LayerNode, weight: fx.Node, scheme: WeightScheme, changes: Changes) -> QuantizedRows:
+        """Return a weight of a layer in the integers that :meth:`quantized` gave it."""
+        with self._learning:
+            return self._weight_observer(layer, weight, scheme, changes).rows()
 
     def learn(self, mixtures: Sequence[Mixture], progress: ProgressCallback = report_nothing) -> None:
         """Learn the ranges of all values of these mixtures together, in one run over the samples."""
@@ -215,7 +253,7 @@ class MixedGraph:
         for fqn, nodes in plan.nodes.items():
             for layer in nodes:
                 for weight in layer.weights:
-                    rounded = self._rounded_weight(layer, weight, schemes[fqn], changes)
+                    rounded = self._weight_observer(layer, weight, schemes[fqn], changes).simulate
                     kept = _once(rounded) if keeps <= _KEPT_WEIGHTS else rounded
                     changes.constants[layer.node.name, weight.name] = kept
         return changes
@@ -271,9 +309,8 @@ class MixedGraph:
             self._rows[name].weight = operator.attrgetter(name)(self.graph).detach()
         return self._rows[name]
 
-    def _rounded_weight(
-        self, layer: LayerNode, weight: fx.Node, scheme: WeightScheme, changes: Changes
-    ) -> Callable[[torch.Tensor], torch.Tensor]:
+    def _weight_observer(self, layer: LayerNode, weight: fx.Node, scheme: WeightScheme, changes: Changes) -> Any:
+        """Return an observer that rounds a weight as kernels need it beside the layer's input."""
         from prepbench.quantize.observers import WeightObserver  # loads torchao
 
         parameter = parameter_of(weight)
@@ -286,7 +323,7 @@ class MixedGraph:
             # Integer kernels add the bias as int32 of scale input x weight, see fit_biases: here the same is done
             # without changing the graph.
             observer.widen(value / (float(quantizer.calculate_qparams()[0]) * LARGEST_BIAS))
-        return observer.simulate
+        return observer
 
     def _layer_noise(
         self, trials: Sequence[tuple[Plan, Mapping[str, WeightScheme], Changes]], progress: ProgressCallback
@@ -303,14 +340,18 @@ class MixedGraph:
                         add = functools.partial(new[key].add, channels=layer.channels)
                         wanted.setdefault(layer.node.name, []).append((_read(layer, changes), add))
         if new:
-            progress(Progress("measure", 0, len(self.chosen)))
-            measuring = Measuring(self.graph, wanted)
-            with torch.no_grad():
-                for done, sample in enumerate(self.chosen, start=1):
-                    self._alone(measuring.run, *sample.args)
-                    progress(Progress("measure", done, len(self.chosen)))
+            self._measure(wanted, progress)
             self._noise.update(new)
         return self._noise
+
+    def _measure(self, wanted: Mapping[str, Sequence[Trial]], progress: ProgressCallback) -> None:
+        """Run :attr:`chosen` in float, and layers a second time with changes."""
+        progress(Progress("measure", 0, len(self.chosen)))
+        measuring = Measuring(self.graph, wanted)
+        with torch.no_grad():
+            for done, sample in enumerate(self.chosen, start=1):
+                self._alone(measuring.run, *sample.args)
+                progress(Progress("measure", done, len(self.chosen)))
 
     def _correct_biases(
         self,

@@ -65,17 +65,39 @@ class Watching(fx.Interpreter):
     Args:
         graph: runs.
         observers: called with the result of the node of this name.
+        ends_early: leave out what comes behind the last of these nodes; the run returns None.
     """
 
-    def __init__(self, graph: fx.GraphModule, observers: Mapping[str, Sequence[Callable[[Any], Any]]]) -> None:
+    def __init__(
+        self,
+        graph: fx.GraphModule,
+        observers: Mapping[str, Sequence[Callable[[Any], Any]]],
+        *,
+        ends_early: bool = False,
+    ) -> None:
         super().__init__(graph)
         self._observers = observers
+        watched = [node.name for node in graph.graph.nodes if node.name in observers]
+        self._last = watched[-1] if ends_early and watched else None
+        self.extra_traceback = not ends_early
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().run(*args, **kwargs)
+        except _SeenAll:
+            return None
 
     def run_node(self, n: fx.Node) -> Any:
         output = super().run_node(n)
         for observer in self._observers.get(n.name, ()):
             observer(output)
+        if n.name == self._last:
+            raise _SeenAll
         return output
+
+
+class _SeenAll(Exception):
+    """Ends a run whose further results nobody reads."""
 
 
 Trial = tuple[Changes, Callable[[torch.Tensor, torch.Tensor], object]]
