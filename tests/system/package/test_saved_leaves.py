@@ -179,7 +179,7 @@ def test_another_class_or_another_module_is_named(branching: Path, several: Path
     class Other(Branching):
         pass
 
-    with pytest.raises(ArtifactError, match=r"Other, and was a tests\.package\.leaf_models\.Branching"):
+    with pytest.raises(ArtifactError, match=r"Other, and was a tests\.compile\.package\.leaf_models\.Branching"):
         pb.load_compiled(branching, model=made(Other))
     model = made(Several)
     model.gates = nn.ModuleList([Gate()])
