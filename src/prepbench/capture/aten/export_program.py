@@ -30,6 +30,7 @@ from prepbench.capture.sizes.conditions import CONDITIONS, SizeConditions, if_ow
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, SampleSizes
 from prepbench.capture.sizes.recurrent import RecurrentLayers
 from prepbench.capture.sizes.size_forms import ClampedSlices, SizeForms
+from prepbench.capture.sizes.sizes_in_tensors import SizesInTensors
 from prepbench.inputs import Sample, arguments_by_name, named_leaves
 from prepbench.objects.caches.counted import count_from_sizes
 from prepbench.objects.caches.transformers import one_answer_for_all_sizes
@@ -92,6 +93,7 @@ def export_program(
             stack.enter_context(RecurrentLayers().entered())
             stack.enter_context(ClampedSlices(SampleSizes(model, axes.samples)))
             stack.enter_context(SizeForms())
+            stack.enter_context(SizesInTensors())
             stack.enter_context(symbolic_conversions(code_held_by(model), of_data=False))
             stack.enter_context(symbolic_roots())
             question: SizeCallback | None = sizes.refuse_contradiction if sizes is not None else None
