@@ -263,10 +263,22 @@ class Attempts:
     def _cut_statements(self, inside: Mapping[str, Exception], found: Mapping[str, Exception]) -> bool:
         """Cut out the failing statements; return False if that is impossible."""
         own = {fqn: error for fqn, error in {**inside, **found}.items() if original_error(error) is error}
-        for failing in (own, found):
-            if self._cuts.add(failing):
+        return any(self._cuts.add(failing) and self._runs_with_cuts() for failing in (own, found))
+
+    def _runs_with_cuts(self) -> bool:
+        """Use the model with the present cuts if it runs on the samples.
+
+        An expression that was moved in front of a branch may raise where the model never computes it. Then it goes back
+        into the branch; what raises all the same is run as it was written.
+        """
+        self._use(self._cuts.model)
+        for undo in (self._cuts.put_back_moved, self._cuts.take_back):
+            try:
+                self._records.record()
+                return bool(self._cuts.leaves)
+            except Exception:
+                undo()
                 self._use(self._cuts.model)
-                return True
         return False
 
     def _leaf_names(self) -> list[str]:

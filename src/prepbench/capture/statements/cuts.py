@@ -155,6 +155,20 @@ class Cuts:
                     break
         return bool(touched)
 
+    def put_back_moved(self) -> None:
+        """Let the ranges compute the expressions that were moved out of them."""
+        for place, cuts in list(self._cuts.items()):
+            for cut in [cut for cut in cuts if cut.moved]:
+                if place in self._refused:
+                    break
+                self._cuts[place].remove(cut)
+                larger = cut.grown(downwards=True)
+                if larger is None:
+                    self._refuse(place)
+                    self._rebuild()
+                else:
+                    self._use(place, larger)
+
     def take_back(self) -> dict[str, Exception]:
         """Drop all ranges and refuse further ones in their functions; return the modules that failed there."""
         failing = {cut.fqn: cut.reason for cuts in self._cuts.values() for cut in cuts}
