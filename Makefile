@@ -84,7 +84,7 @@ test-compile: $(INSTALLED)
 test-system: system $(INSTALLED)
 	$(ONCE_MORE) tests/system -- --ignore tests/system/browser $(IN_ORDER)
 
-# the long forms: hundreds of interrupts and runs in threads, thousands of hostile files, every write on a full disk
+# the long forms: thousands of interrupts, runs in threads, thousands of hostile files, every write on a full disk
 stress: $(INSTALLED)
 	$(PYTEST) tests -m stress --timeout 7200
 

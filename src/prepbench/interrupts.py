@@ -18,6 +18,13 @@ from typing import Any
 _PATIENCE = 3
 """The number of Ctrl-C presses that interrupts at once, without a safe point."""
 
+_ANSWERING = ("/torch/_subclasses/", "/torch/fx/experimental/", "/torch/utils/weak.py", "/sympy/")
+"""Code of which C++ or the garbage collector may wait for an answer, or that fills tables step by step: an exception
+there can end the process, be lost, or leave torch unusable."""
+
+_AGAIN = 0.05
+"""Seconds until an interrupt is tried again that came where it must not be raised, and no safe point follows."""
+
 
 class _State:
     """The main thread's state of interrupts."""
@@ -26,6 +33,7 @@ class _State:
         self.depth = 0
         self.noted = 0
         self.open = False
+        self.is_again = False
         self.previous: Callable[[int, Any], Any] | None = None
         self.told: Callable[[], None] | None = None
 
@@ -40,12 +48,42 @@ def _is_main() -> bool:
 
 
 def _on_interrupt(number: int, frame: Any) -> None:
-    _state.noted += 1
-    if _state.open or (_state.noted >= _PATIENCE and threading.get_ident() not in _restoring):
-        _raise(frame)
+    _state.noted += not _state.is_again
+    _state.is_again = False
+    if _state.open or _state.noted >= _PATIENCE:
+        if _may_raise(frame):
+            _raise(frame)
+        if _state.open:
+            _try_again_soon()
     if _state.told is not None and _state.noted == 1:
         # a handler runs between any two steps, perhaps inside the very code that shows progress
         threading.Thread(target=contextvars.copy_context().run, args=(_state.told,), daemon=True).start()
+
+
+def _may_raise(frame: Any) -> bool:
+    """Return whether nothing is put back here, nothing is freed, and torch does not trace, which has safe points."""
+    if threading.get_ident() in _restoring:
+        return False
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "__del__" or any(part in code.co_filename for part in _ANSWERING):
+            return False
+        frame = frame.f_back
+    return True
+
+
+def _try_again_soon() -> None:
+    """Send the noted interrupt once more; in vain if a safe point has raised it by then."""
+
+    def send() -> None:
+        if _state.noted and _state.depth:
+            _state.is_again = True
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    if hasattr(signal, "pthread_kill"):
+        timer = threading.Timer(_AGAIN, send)
+        timer.daemon = True
+        timer.start()
 
 
 def _raise(frame: Any = None) -> None:
@@ -59,7 +97,8 @@ def _raise(frame: Any = None) -> None:
 def held() -> Iterator[None]:
     """Defer Ctrl-C during the block; :func:`safe_point` or the end of the outermost block raises it.
 
-    The third Ctrl-C is raised at once. A handler that ignores interrupts, or ends the process, stays as it is.
+    The third Ctrl-C is raised at once, but not while torch traces. A handler that ignores interrupts, or ends the
+    process, stays as it is.
 
     Example:
         >>> with held():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
+from typing import Any
 
 import pytest
 
@@ -59,6 +61,37 @@ def test_the_third_is_raised_at_once_but_not_while_something_is_put_back() -> No
             _press()
             steps.append("put back")
     assert len(steps) == 5
+
+
+def test_the_third_waits_for_a_safe_point_while_torch_asks() -> None:
+    """An exception under a question of C++ would end the process."""
+    code = compile(
+        "def answer(press):\n    for _ in range(5):\n        press()\n", "/x/torch/_subclasses/fake.py", "exec"
+    )
+    names: dict[str, Any] = {}
+    exec(code, names)
+    steps = []
+    with pytest.raises(KeyboardInterrupt), held():  # noqa: PT012
+        names["answer"](_press)
+        steps.append("answered")
+        safe_point()
+        steps.append("after the safe point")
+    assert steps == ["answered"]
+
+
+def test_is_tried_again_where_an_exception_would_be_lost() -> None:
+    class Freed:
+        def __del__(self) -> None:
+            _press()
+            steps.append("freed")
+
+    steps: list[str] = []
+    with pytest.raises(KeyboardInterrupt), held(), interruptible():  # noqa: PT012
+        freed = Freed()
+        del freed
+        time.sleep(10)
+        steps.append("after")
+    assert steps == ["freed"]
 
 
 def test_is_raised_at_once_where_nothing_is_half_done() -> None:

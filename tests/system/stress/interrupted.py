@@ -1,7 +1,7 @@
 """One process that is interrupted again and again while it works; prints a line of JSON for each interrupt.
 
-``python -m tests.system.stress.interrupted SEED COUNT``: every interrupt comes at a random moment of a stage, from a
-thread.
+``python -m tests.system.stress.interrupted SEED COUNT [STAGE ...]``: each comes at a random moment of a stage,
+from a thread.
 """
 
 from __future__ import annotations
@@ -58,19 +58,28 @@ class Clock:
         return (self.ended or time.monotonic()) - (self.began or time.monotonic())
 
 
-def interrupted(stage: Stage, model: nn.Module, delay: float) -> float | None:
-    """Seconds from the interrupt to its end; None if the stage ended before."""
+def interrupted(stage: Stage, model: nn.Module, delay: float, presses: int = 1) -> float | None:
+    """Seconds from the interrupt to its end; None if the stage ended before. The impatient press several times."""
     sent: list[float] = []
     done: list[bool] = []
+    raised: list[bool] = []
     over = threading.Lock()
 
     def press() -> None:
-        with over:
-            if not done:
-                sent.append(time.monotonic())
-                os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(presses):
+            with over:
+                if not done:
+                    sent.append(time.monotonic())
+                    os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.01)
+
+    def once(number: int, frame: Any) -> None:
+        if not raised:
+            raised.append(True)
+            signal.default_int_handler(number, frame)
 
     clock = Clock(stage.after)
+    signal.signal(signal.SIGINT, once)
     try:
         clock.start(delay, press)
         stage.run(model, clock)
@@ -81,6 +90,7 @@ def interrupted(stage: Stage, model: nn.Module, delay: float) -> float | None:
         return time.monotonic() - sent[0]
     finally:
         clock.stop()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     return None
 
 
@@ -109,10 +119,10 @@ def some(stages: Sequence[Stage], seed: int, count: int) -> list[Stage]:
     return [stages[(seed * count + number) % len(stages)] for number in range(min(count, len(stages)))]
 
 
-def main(seed: int, count: int, place: Path) -> None:
+def main(seed: int, count: int, place: Path, names: Sequence[str] = ()) -> None:
     chance = random.Random(seed)
     model = Small(seed % 8).eval()
-    stages = all_stages(place, model)
+    stages: Sequence[Stage] = [each for each in all_stages(place, model) if not names or each.name in names]
     if count < 2 * len(stages):
         stages = some(stages, seed, count)
     known = {stage.name: _reference(stage, model) for stage in stages}
@@ -120,7 +130,8 @@ def main(seed: int, count: int, place: Path) -> None:
     for number in range(count):
         stage = stages[number % len(stages)]
         length, expected = known[stage.name]
-        seconds = interrupted(stage, model, chance.uniform(0, length))
+        presses = 3 if chance.random() < 0.2 else 1
+        seconds = interrupted(stage, model, chance.uniform(0, length), presses)
         problems = _problems(stage, model, before, untouched)
         if not same(stage.run(model, lambda step: None), expected):
             problems.append("the same call gives something else")
@@ -131,4 +142,4 @@ if __name__ == "__main__":
     # a shell that starts a job in the background has it ignore Ctrl-C, and then nothing would be interrupted
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory() as folder:
-        main(int(sys.argv[1]), int(sys.argv[2]), Path(folder))
+        main(int(sys.argv[1]), int(sys.argv[2]), Path(folder), sys.argv[3:])

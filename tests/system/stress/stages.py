@@ -57,6 +57,35 @@ def _compile(model: nn.Module, progress: ProgressCallback) -> Any:
     return repr(compiled.report.layers), compiled(samples()[1])
 
 
+MACHINE_LOCK = "prepbench-machine."
+
+TARGETS = {
+    "OpenVINO": pb.OpenVinoDeployment,
+    "ExecuTorch": pb.ExecuTorchDeployment,
+    "Inductor": pb.InductorDeployment,
+    "eager": pb.EagerDeployment,
+}
+
+
+def _compile_for(deployment: Any, model: nn.Module, progress: ProgressCallback) -> Any:
+    """Compile in 8 bits for another target than ONNX Runtime."""
+    compiled = pb.compile_model(
+        model,
+        tracing_inputs=samples(),
+        calibration_inputs=samples() * 2,
+        quantization_settings=pb.QuantizationSettings(),
+        deployment_settings=deployment(),
+        progress=progress,
+    )
+    return repr(compiled.report.layers), compiled(samples()[1])
+
+
+def _search(model: nn.Module, progress: ProgressCallback) -> Any:
+    """Search for the best mixture; what is fastest varies, so only its kind is compared."""
+    found = pb.search(model, samples(), budget=pb.Budget(min_metric=20.0), tries=2, rounds=2, progress=progress)
+    return type(found).__name__
+
+
 class Files:
     """A folder with old files, what writes new ones in their place, and whether they are old or new afterwards."""
 
@@ -113,7 +142,9 @@ class Files:
         return found
 
     def _kept(self) -> set[str]:
-        return {name for name in os.listdir(self._place / "temporary") if name.startswith("prepbench-")}
+        names = os.listdir(self._place / "temporary")
+        # the lock of the machine's timings is one file for all processes, and stays
+        return {name for name in names if name.startswith("prepbench-") and not name.startswith(MACHINE_LOCK)}
 
 
 class Benches:
@@ -197,11 +228,14 @@ def all_stages(place: Path, model: nn.Module) -> tuple[Stage, ...]:
     later = ("several_targets", "save_leaves", "load_leaves", "save_bench", "load_bench", "report", "fix")
     quiet: dict[str, Callable[[nn.Module], Any]] = {"trace": trace, "capture": capture, "prepare": prepare}
     parts = ("capture", "insert observers", "calibrate", "measure", "convert", "lower")
+    targets = {name: functools.partial(_compile_for, deployment) for name, deployment in TARGETS.items()}
     return (
         *(Stage(name, lambda model, progress, run=run: run(model)) for name, run in quiet.items()),
         *(Stage(f"compile: {part}", _compile, part, files.problems) for part in parts),
         *(Stage(name, getattr(files, name), None, files.problems) for name in ("save", "export", "html", "compare")),
         *(Stage(name, getattr(benches, name), None, benches.problems) for name in later),
+        *(Stage(f"compile for {name}", run, None, files.problems) for name, run in targets.items()),
+        Stage("search", _search, None, files.problems),
     )
 
 
