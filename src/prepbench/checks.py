@@ -134,7 +134,17 @@ def check_all_of(name: str, values: object, kind: type, remedy: str) -> None:
 
 
 def described(value: Any) -> str:
-    """Return a value as shown in messages: short values and short lists themselves, others by their type."""
+    """Return a value as shown in messages: short values and short lists themselves, others by their type.
+
+    So is a value whose own code raises when it is asked for its text or its length.
+    """
+    try:
+        return _described(value)
+    except Exception:
+        return type(value).__name__
+
+
+def _described(value: Any) -> str:
     if _is_plain(value):
         text = repr(value)
         return text if len(text) <= 60 else f"{text[:57]}..."
@@ -147,6 +157,19 @@ def described(value: Any) -> str:
     if isinstance(value, list | tuple | set | frozenset | Mapping):
         return f"{type(value).__name__} of length {len(value)}"
     return type(value).__name__
+
+
+def shown(value: Any, most: int = 80) -> str:
+    """Return the ``repr`` of a value, cut to ``most`` characters; its type where its own code raises.
+
+    Example:
+        >>> shown([1, 2, 3], 4)
+        '[1, '
+    """
+    try:
+        return repr(value)[:most]
+    except Exception:
+        return f"a {type(value).__name__}, whose repr raises"
 
 
 def _is_plain(value: Any) -> bool:

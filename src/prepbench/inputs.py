@@ -103,6 +103,7 @@ def normalize_samples(
         value = element if data_transform_fn is None else _transformed(data_transform_fn, element, f"{name}[{index}]")
         sample = _as_call(value, signature, index)
         _check_fits(sample, signature, module_or_function, name)
+        _check_tensors(sample, module_or_function, name)
         result.append(sample)
     if not result:
         again = " It is a generator, which can be read only once: make it anew." if samples is iter(samples) else ""
@@ -110,6 +111,53 @@ def normalize_samples(
             f"{name} is empty: give at least one sample input, e.g. {name}=[torch.randn(1, 3, 32, 32)].{again}"
         )
     return result
+
+
+def _check_tensors(sample: Sample, module_or_function: Callable[..., Any], name: str) -> None:
+    """Raise for tensors that no graph takes, because they have no sizes or no data."""
+    leaves = pytree.tree_leaves((sample.args, sample.kwargs))
+    if any(isinstance(leaf, torch.Tensor) and tensor_fault(leaf) for leaf in leaves):
+        _raise_fault(sample, module_or_function, name, tensor_fault)
+
+
+def tensor_fault(tensor: torch.Tensor) -> tuple[str, str] | None:
+    """Return what a tensor is that no graph takes, and the remedy with ``{}`` for its name; None for others."""
+    if tensor.is_nested:
+        return "a nested tensor, whose rows have sizes of their own", "Pad it: {}.to_padded_tensor(0.0)."
+    if any(kind.__name__ == "FakeTensor" and kind.__module__.startswith("torch.") for kind in type(tensor).__mro__):
+        return "a fake tensor, which has no data", "Give a tensor with data: {} was made inside FakeTensorMode."
+    return None
+
+
+def dense_fault(tensor: torch.Tensor) -> tuple[str, str] | None:
+    """Return :func:`tensor_fault`, or that of a tensor which PyTorch takes and no target does."""
+    fault = tensor_fault(tensor)
+    if fault is not None:
+        return fault
+    if tensor.layout is not torch.strided:
+        kind = str(tensor.layout).removeprefix("torch.").removeprefix("_").replace("_", " ")
+        return f"a tensor in the format {kind!r}", "Targets take dense ones, convert it: {}.to_dense()."
+    if tensor.is_quantized:
+        return f"a tensor of {tensor.dtype}", "Targets take floats and quantize them, convert it: {}.dequantize()."
+    return None
+
+
+def check_dense(samples: Sequence[Sample], module_or_function: Callable[..., Any], name: str) -> None:
+    """Raise ``InputError`` for sparse and quantized tensors, before something is compiled for these samples."""
+    for sample in samples:
+        _raise_fault(sample, module_or_function, name, dense_fault)
+
+
+def _raise_fault(
+    sample: Sample,
+    module_or_function: Callable[..., Any],
+    name: str,
+    of: Callable[[torch.Tensor], tuple[str, str] | None],
+) -> None:
+    for path, leaf in named_leaves(module_or_function, sample):
+        fault = of(leaf) if isinstance(leaf, torch.Tensor) else None
+        if fault is not None:
+            raise InputError(f"{name}[{sample.index}]: {path} is {fault[0]}. {fault[1].format(path)}")
 
 
 def arguments_by_name(

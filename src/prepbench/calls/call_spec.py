@@ -31,7 +31,7 @@ from prepbench.calls.tensor_specs import TensorChecks, TensorSpecs, dummy_tensor
 from prepbench.calls.variant_calls import VariantCall, VariantChoice, nearest_sizes, sizes_of
 from prepbench.capture.sizes.conditions import SizeCondition
 from prepbench.capture.sizes.size_formulas import UNDEFINED, check_function
-from prepbench.checks import described
+from prepbench.checks import described, shown
 from prepbench.errors import ConditionError, InputError
 from prepbench.inputs import Sample, named_leaves, parameter_names, plain_defaults
 from prepbench.objects.caches.counted import CountedNumber, path_text
@@ -512,7 +512,7 @@ def _check_constant(path: str, expected: Any, given: Any) -> None:
         not is_same(expected, given) and _plain(given) != expected
     ):  # a loaded model has text in place of values that are not plain
         raise InputError(
-            f"{path} was {expected!r} when the model was compiled, and its value is part of the graph; got "
+            f"{path} was {shown(expected)} when the model was compiled, and its value is part of the graph; got "
             f"{described(given)}. Compile again with this value in the tracing inputs."
         )
 

@@ -10,6 +10,7 @@ from torch import fx
 
 from prepbench._torch_compat import pytree
 from prepbench.errors import InputError, sentence
+from prepbench.inputs import dense_fault, tensor_fault
 
 # per input leaf: {"dtype": "float32", "shape": [None, 3, 32, 32], "example": [2, 3, 32, 32]} with None for a dynamic
 # size, "symbols": ["s0", "", "", ""] where there is one, and "below": 100 for indices into a table of 100 rows, with
@@ -192,12 +193,11 @@ def _misfit(leaf: Any, spec: Mapping[str, Any], path: str) -> InputError:
     wanted = f"{path} must be a torch.{spec['dtype']} tensor of shape {_shape_text(spec['shape'])}"
     if not isinstance(leaf, torch.Tensor):
         return InputError(f"{wanted}, got {type(leaf).__name__}. Convert it, e.g. torch.as_tensor(...).")
+    fault = dense_fault(leaf)
+    if fault is not None:
+        return InputError(f"{wanted}, got {fault[0]}. {fault[1].format(path)}")
     if _name(leaf.dtype) != spec["dtype"]:
         return InputError(f"{wanted}, got {leaf.dtype}. Convert it: {path}.to(torch.{spec['dtype']}).")
-    if leaf.is_nested:
-        return InputError(f"{wanted}, got a nested one. Pad it: {path}.to_padded_tensor(0.0).")
-    if leaf.layout is not torch.strided:
-        return InputError(f"{wanted}, got a sparse one. Convert it: {path}.to_dense().")
     if leaf.is_meta:
         return InputError(f"{wanted}, got one on meta, which has no data. Give a tensor with data, on the CPU.")
     return InputError(
@@ -207,7 +207,9 @@ def _misfit(leaf: Any, spec: Mapping[str, Any], path: str) -> InputError:
 
 
 def _has_plain_data(leaf: torch.Tensor) -> bool:
-    return leaf.layout is torch.strided and not leaf.is_meta and not leaf.is_nested
+    if leaf.layout is not torch.strided or leaf.is_meta or leaf.is_nested:
+        return False
+    return type(leaf) is torch.Tensor or tensor_fault(leaf) is None
 
 
 def _spec(value: Any, example: Any, limits: tuple[int, int] | None) -> Mapping[str, Any] | None:

@@ -15,7 +15,7 @@ from prepbench.capture.aten.trial_calls import breaks
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.capture.sizes.resizing import linked_axes, resized, sizes_in, with_sums
 from prepbench.errors import InputError
-from prepbench.inputs import Sample, named_leaves
+from prepbench.inputs import Sample, check_dense, named_leaves
 from prepbench.running.check_inputs import alike_samples
 
 
@@ -35,9 +35,12 @@ def read_samples(
         if calibration is None
         else alike_samples(function, calibration, name="calibration_inputs", data_transform_fn=transform)
     )
+    check_dense(calibrating, function, "calibration_inputs")
     if calibration is not None and (tracing is None or tracing is calibration):
         return calibrating, calibrating
-    return alike_samples(function, tracing, name=name, data_transform_fn=transform), calibrating
+    traced = alike_samples(function, tracing, name=name, data_transform_fn=transform)
+    check_dense(traced, function, name)
+    return traced, calibrating
 
 
 def with_static_sizes_of_first(
@@ -101,10 +104,19 @@ def flat_samples(samples: Sequence[Sample], call_spec: CallSpec) -> list[Sample]
     result = []
     for sample in samples:
         try:
-            result.append(Sample(tuple(call_spec.flatten(sample.args, sample.kwargs)), {}, sample.index))
+            leaves = call_spec.flatten(sample.args, sample.kwargs)
+            result.append(Sample(tuple(map(_without_class, leaves)), {}, sample.index))
         except InputError as error:
             raise InputError(f"calibration_inputs[{sample.index}]: {error}") from error
     return result
+
+
+def _without_class(leaf: Any) -> Any:
+    """Return a tensor whose class only adds methods as a plain one; what is computed from it would be of its class."""
+    if not isinstance(leaf, torch.Tensor) or type(leaf) is torch.Tensor:
+        return leaf
+    is_wrapper = type(leaf).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    return leaf if is_wrapper else leaf.as_subclass(torch.Tensor)
 
 
 def as_call(sample: Any) -> Sample:

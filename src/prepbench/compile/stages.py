@@ -263,7 +263,16 @@ def _leaves(task: CompileTask) -> ModelLeaves | None:
 def _remarks(target: Target, quantized: Quantized | None) -> tuple[str, ...]:
     reason = target.placement.reduce_range
     bits = [{row.weights_bits, row.activations_bits} for row in quantized.layers] if quantized else []
-    return (f"8-bit weights use 7 bits, because {reason}",) if reason and {INT8.bits} in bits else ()
+    remarks = [f"8-bit weights use 7 bits, because {reason}"] if reason and {INT8.bits} in bits else []
+    if any(row.quantized and row.activations_bits <= INT8.bits for row in (quantized.layers if quantized else ())):
+        remarks.append(_NOT_FINITE)
+    return tuple(remarks)
+
+
+_NOT_FINITE = (
+    "integers have no NaN and no infinity: a layer that quantizes its input reads NaN as some number, and infinity as "
+    "the end of its range"
+)
 
 
 def _quantize_later(task: CompileTask, progress: ProgressCallback, **arguments: Any) -> CompiledModel:

@@ -13,6 +13,7 @@ import torch
 
 from prepbench._torch_compat import pytree
 from prepbench._torch_compat.generators import Draws
+from prepbench.checks import shown
 from prepbench.errors import InputError, MetricError
 from prepbench.internal_errors import raise_if_internal
 from prepbench.measure import metrics
@@ -237,9 +238,7 @@ def finite_number(value: Any) -> float:
         raise TypeError(
             f"it returned a {type(value).__name__} of {_elements(value)} elements, shape {tuple(value.shape)}"
         )
-    raise TypeError(
-        f"it returned {str(value)[:80]!r} ({type(value).__name__})" if value is not None else "it returned None"
-    )
+    raise TypeError(f"it returned {shown(value)} ({type(value).__name__})" if value is not None else "it returned None")
 
 
 def metric_name(metric: Any) -> str:
@@ -280,7 +279,7 @@ def _shape(leaf: Any) -> str:
     return (
         f"{leaf.dtype} {tuple(leaf.shape)}".removeprefix("torch.")
         if isinstance(leaf, torch.Tensor)
-        else repr(leaf)[:40]
+        else shown(leaf, 40)
     )
 
 

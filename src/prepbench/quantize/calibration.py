@@ -146,7 +146,7 @@ def run_sample(graph: fx.GraphModule, call: Callable[..., Any], sample: Sample) 
     try:
         with torch.no_grad():
             sample.call(call)
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+    except Exception as error:  # a value in place of a tensor may raise anything
         raise_if_internal(error)
         shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in _named_tensors(graph, sample))
         raise CalibrationError(

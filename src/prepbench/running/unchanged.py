@@ -14,7 +14,7 @@ import torch
 from prepbench._torch_compat import pytree
 from prepbench._torch_compat.generators import generator_kept, is_drawn_from
 from prepbench._torch_compat.modes import functorch_levels_kept
-from prepbench.errors import InputError
+from prepbench.errors import InputError, sentence
 from prepbench.inputs import Sample
 from prepbench.interrupts import interruptible
 from prepbench.objects.compare import ROUNDED, Outcome, difference
@@ -88,9 +88,25 @@ def own_copy(sample: Sample) -> Sample:
     same.
 
     Objects that hold tensors are copied as well, because the model may put others into them.
+
+    Raises:
+        InputError: a class of tensors cannot be copied.
     """
     register_nodes((sample.args, sample.kwargs))
-    return sample.map(lambda leaf: _clone(leaf, _with_strides) if isinstance(leaf, torch.Tensor) else leaf)
+    return sample.map(lambda leaf: _own(leaf, sample.index) if isinstance(leaf, torch.Tensor) else leaf)
+
+
+def _own(tensor: torch.Tensor, index: int) -> torch.Tensor:
+    try:
+        return _clone(tensor, _with_strides)
+    except Exception as error:
+        if type(tensor) in (torch.Tensor, torch.nn.Parameter):  # such as too little memory
+            raise
+        raise InputError(
+            f"Sample {index} holds a {type(tensor).__name__} that cannot be copied: {type(error).__name__}: "
+            f"{sentence(error)} Models run on copies of samples, so that yours stay as they are: mend its detach() or "
+            "clone(), or give a plain tensor: x.as_subclass(torch.Tensor)."
+        ) from error
 
 
 def dense_copy(sample: Sample) -> Sample:
