@@ -114,8 +114,6 @@ def _remedy_of_size(code: str, remedy: str, error: BaseException) -> str:
         return ROWS_REMEDY
     if re.search(_TABLE, code):
         return TABLE_REMEDY
-    if not code:  # an installed package asks, so the line is unknown
-        return f"{remedy} If a branch asks: {SIZES_DECIDE_REMEDY}"
     return SIZES_DECIDE_REMEDY if re.match(r"(if|elif|while) |.* if .+ else ", code) else remedy
 
 

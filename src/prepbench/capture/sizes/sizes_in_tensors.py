@@ -25,15 +25,15 @@ class SizesInTensors(TorchFunctionMode):
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         form = _ARITHMETIC.get(func)
-        if form is not None and not kwargs.keys() - {"rounding_mode"}:
+        if form is not None and len(args) == 2 and kwargs.keys() == ({"rounding_mode"} if form is _divide else set()):
             size = form(*map(_number, args), **kwargs)
-            if size is not NotImplemented and any(map(_has_size, args)) | (func is torch.div):
+            if size is not NotImplemented:
                 return _holding(size)
         if func in _READING and len(args) == 1 and _has_size(args[0]):
             return _number(args[0])
         if func in _TAKING_SIZES:
             args, kwargs = _with_numbers(args), _with_numbers(kwargs)
-        elif any(map(_has_size, args)) and _changes(func):
+        elif args and _has_size(args[0]) and _changes(func):
             delattr(args[0], _SIZE)
         return func(*args, **kwargs)
 
