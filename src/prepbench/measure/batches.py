@@ -72,6 +72,8 @@ def _as_sample(caller: Callable[..., Any], given: Any, index: int, with_targets:
     try:
         [sample] = normalize_samples(caller, [given], name="data")
     except InputError as error:
+        if error.__cause__ is None:  # it is about a tensor
+            raise InputError(str(error).replace("data[0]", f"data[{index}]", 1)) from error
         owner = type(caller).__name__ if isinstance(caller, torch.nn.Module) else "the candidate"
         advice = (
             "An input is a tensor, a tuple of positional arguments (a dict of keyword arguments may end it), or a dict."
