@@ -339,8 +339,8 @@ def _names_of(value: Any, namespace: Mapping[str, Any]) -> Iterator[str]:
 def _public_name(value: Any) -> str | None:
     """Return the public name of one of our own metrics."""
     name = getattr(value, "__name__", "")
-    ours = getattr(value, "__module__", "") == "prepbench.measure.metrics" and name.isidentifier()
-    return f"pb.metrics.{name}" if ours else None
+    ours = sys.modules.get("prepbench.measure.metrics")
+    return f"pb.metrics.{name}" if name and getattr(ours, name, None) is value else None
 
 
 def _name_in_torch(value: Any) -> str | None:

@@ -117,6 +117,7 @@ class Comparison:
         busy_cores: how many cores other programs used while latency was measured, on average; the caption has a warning
             where that was more than a tenth of all, and then there are no speed-ups.
         kept: the samples on which candidates differ most from the first one, for :meth:`worst` and :meth:`confusion`.
+        bounds: the least and the largest possible value of the metric.
 
     Example:
         >>> saved = 4_000_000, "saved artifact", "eager", "own process"
@@ -136,6 +137,7 @@ class Comparison:
     workload: str = ""
     busy_cores: float = 0.0
     kept: KeptSamples = field(default_factory=KeptSamples, repr=False, compare=False)
+    bounds: tuple[float, float] = field(default=(-math.inf, math.inf), repr=False)
 
     def __getitem__(self, name: str) -> CandidateResult:
         """Return the result of the candidate called ``name``."""

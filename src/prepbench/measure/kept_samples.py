@@ -19,7 +19,8 @@ from prepbench.inputs import named_leaves
 from prepbench.measure import metrics
 from prepbench.measure.batches import Batch
 from prepbench.measure.generation import Generation
-from prepbench.measure.language_metrics import IGNORED_CLASS, logits_of, scores_and_classes, totals_of
+from prepbench.measure.language_metrics import IGNORED_CLASS, logits_of, scores_and_classes
+from prepbench.measure.metric_facts import totals_of
 
 if TYPE_CHECKING:
     import pandas
@@ -58,7 +59,7 @@ def measure_for(metric: Any, output: Any, target: Any) -> Measure:
     totals = totals_of(metric)
     if metric is metrics.token_agreement:
         return OTHERS
-    if totals is not None or _counts_classes(metric):
+    if (totals is not None and totals.of_classes) or _counts_classes(metric):
         scores = _scores(output, target)
         return DIVERGENCE if scores.is_floating_point() else OTHERS
     return NOISE if metrics.signal_tensors(output) else OTHERS

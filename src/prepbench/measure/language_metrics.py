@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from prepbench.checks import described
 from prepbench.errors import InputError, SettingsError
+from prepbench.measure.metric_facts import TOTALS, Totals
 from prepbench.quantize.predictions import divergence
 
 # Find the logits in a model's output, and the targets that fit them.
@@ -76,31 +76,7 @@ def scores_and_classes(output: Any, target: Any) -> tuple[torch.Tensor, torch.Te
     )
 
 
-TOTALS = "totals"
 _NO_TOKEN = torch.iinfo(torch.int64).min
-
-
-@dataclass(frozen=True)
-class Totals:
-    """Accumulators of a metric over all the data.
-
-    Attributes:
-        sums: the two sums of one batch, from its output and its target.
-        score: the metric of sums of shape (..., 2).
-        against_reference: whether the target is the first candidate's output.
-        higher_is_better: direction of the metric.
-    """
-
-    sums: Callable[[Any, Any], tuple[float, float]]
-    score: Callable[[torch.Tensor], torch.Tensor]
-    against_reference: bool = False
-    higher_is_better: bool = False
-
-
-def totals_of(metric: Any) -> Totals | None:
-    """Return the accumulators of a metric; None for a metric that is averaged over batches."""
-    found = getattr(metric, TOTALS, None)
-    return found if isinstance(found, Totals) else None
 
 
 def perplexity(output: Any, target: Any) -> float:
@@ -125,7 +101,7 @@ def perplexity(output: Any, target: Any) -> float:
         >>> round(perplexity(logits, torch.tensor([[7, 8]])), 3)
         50.0
     """
-    return _taken(_PERPLEXITY, output, target)
+    return taken(_PERPLEXITY, output, target)
 
 
 def kl_divergence(output: Any, target: Any) -> float:
@@ -147,7 +123,7 @@ def kl_divergence(output: Any, target: Any) -> float:
         >>> kl_divergence(torch.tensor([[0.0, 1.0]]), torch.tensor([[0.0, 1.0]]))
         0.0
     """
-    return _taken(_DIVERGENCE, output, target)
+    return taken(_DIVERGENCE, output, target)
 
 
 def token_agreement(output: Any, target: Any) -> float:
@@ -170,7 +146,7 @@ def token_agreement(output: Any, target: Any) -> float:
         >>> token_agreement(torch.tensor([[0.1, 0.9], [0.2, 0.1]]), torch.tensor([[0.3, 0.4], [0.2, 0.5]]))
         0.5
     """
-    return _taken(_AGREEMENT, output, target)
+    return taken(_AGREEMENT, output, target)
 
 
 def bits_per_byte(bytes_per_token: float | Sequence[float] | torch.Tensor = 1.0) -> Callable[[Any, Any], float]:
@@ -204,7 +180,7 @@ def bits_per_byte(bytes_per_token: float | Sequence[float] | torch.Tensor = 1.0)
         return float(entropy.sum()) / math.log(2), float(of_each.sum())
 
     def metric(output: Any, target: Any) -> float:
-        return _taken(totals, output, target)
+        return taken(totals, output, target)
 
     totals = Totals(sums, _mean)
     metric.__name__ = metric.__qualname__ = "bits_per_byte"
@@ -226,8 +202,9 @@ def _sizes(given: Any) -> torch.Tensor:
     return sizes
 
 
-def _taken(totals: Totals, output: Any, target: Any) -> float:
-    return float(totals.score(torch.tensor(totals.sums(output, target), dtype=torch.float64)))
+def taken(totals: Totals, output: Any, target: Any) -> float:
+    """Return a metric of one batch."""
+    return float(totals.score(torch.as_tensor(totals.sums(output, target), dtype=torch.float64)))
 
 
 def _entropies(output: Any, target: Any) -> tuple[torch.Tensor, torch.Tensor]:

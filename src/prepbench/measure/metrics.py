@@ -1,7 +1,7 @@
 """Metrics: functions of ``(output, target)`` that give one number for one batch.
 
-:func:`prepbench.compare` averages them over batches, weighted by batch size, except for SQNR and those in
-``language_metrics``, which are taken over all the data. Any function of the same form is a metric.
+:func:`prepbench.compare` averages them over batches, weighted by batch size, except for SQNR and those that say
+otherwise, which are taken over all the data. Any function of the same form is a metric.
 """
 
 from __future__ import annotations
@@ -14,11 +14,19 @@ import torch
 from prepbench._torch_compat import pytree
 from prepbench.checks import check_count
 from prepbench.errors import InputError
+from prepbench.measure.detection_metrics import mean_average_precision as mean_average_precision
 from prepbench.measure.language_metrics import IGNORED_CLASS, named_logits, scores_and_classes
 from prepbench.measure.language_metrics import bits_per_byte as bits_per_byte
 from prepbench.measure.language_metrics import kl_divergence as kl_divergence
 from prepbench.measure.language_metrics import perplexity as perplexity
 from prepbench.measure.language_metrics import token_agreement as token_agreement
+from prepbench.measure.task_metrics import correlation as correlation
+from prepbench.measure.task_metrics import equal_error_rate as equal_error_rate
+from prepbench.measure.task_metrics import f1 as f1
+from prepbench.measure.task_metrics import mean_iou as mean_iou
+from prepbench.measure.task_metrics import psnr as psnr
+from prepbench.measure.task_metrics import ssim as ssim
+from prepbench.measure.task_metrics import word_error_rate as word_error_rate
 from prepbench.objects.compare import Powers, powers
 
 Metric = Callable[[Any, Any], Any]

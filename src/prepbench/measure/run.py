@@ -18,8 +18,8 @@ from prepbench.measure.comparison import CandidateResult as CandidateResult
 from prepbench.measure.comparison import Comparison as Comparison
 from prepbench.measure.comparison import with_references
 from prepbench.measure.generation import Generation
-from prepbench.measure.language_metrics import totals_of
 from prepbench.measure.latency import NOT_TIMED, Latency, interval, measure_latency, not_timed, percentile
+from prepbench.measure.metric_facts import facts_of, is_higher_better
 from prepbench.measure.metrics import Metric
 from prepbench.measure.process import busy_share
 from prepbench.measure.scores import Candidate, Scores, eval_mode, takes_targets
@@ -104,23 +104,20 @@ def compare(
         )
         for batch in batches:
             _score(scores, batch, total, progress)
+    facts = facts_of(metric)
     return Comparison(
         rows=_rows(scores, candidates, artifacts, latencies, rounds),
         metric=scores.name,
         unit="dB" if scores.is_sqnr else "",
-        higher_is_better=_is_higher_better(metric) if higher_is_better is None else higher_is_better,
+        higher_is_better=is_higher_better(metric, higher_is_better),
         samples=scores.samples,
         batch_size=first.size,
         rounds=rounds,
         threads=torch.get_num_threads(),
         busy_cores=max((latency.busy_cores for latency in latencies.values()), default=0.0),
         kept=scores.kept(),
+        bounds=(facts.low, facts.high) if facts is not None else (-math.inf, math.inf),
     )
-
-
-def _is_higher_better(metric: Metric | None) -> bool:
-    totals = totals_of(metric)
-    return totals is None or totals.higher_is_better
 
 
 def _score(scores: Scores, batch: Batch, total: int, progress: ProgressCallback) -> None:

@@ -20,7 +20,7 @@ from prepbench.measure import metrics
 from prepbench.measure.artifacts import is_compiled
 from prepbench.measure.batches import Batch
 from prepbench.measure.kept_samples import Keeper, KeptSamples
-from prepbench.measure.language_metrics import Totals, totals_of
+from prepbench.measure.metric_facts import Records, Totals, facts_of, records_of, totals_of
 from prepbench.objects.compare import Powers
 from prepbench.objects.restore import kept, tensors_kept, tensors_of
 from prepbench.patching import undoing
@@ -29,6 +29,8 @@ from prepbench.running.unchanged import numbers_kept, own_copy
 Candidate = Callable[..., Any]
 _BATCHES_FOR_SPREAD = 8  # fewer say too little about how batches differ
 _DRAWS = 1000
+_DRAWS_OF_RECORDS = 200  # each is a whole metric, not a sum
+_NUMBERS = 2**23  # that draws hold at once
 
 
 class Score(Protocol):
@@ -84,21 +86,55 @@ class TotalScore:
 
     def __init__(self, totals: Totals) -> None:
         self._totals = totals
-        self._sums: list[tuple[float, float]] = []
+        self._sums: list[torch.Tensor] = []
 
     def add(self, output: Any, target: Any, size: int) -> None:
-        total, count = self._totals.sums(output, target)
-        self._sums.append((finite_number(total), finite_number(count)))
+        found = self._totals.sums(output, target)
+        sums = (
+            found
+            if isinstance(found, torch.Tensor)
+            else torch.tensor([*map(finite_number, found)], dtype=torch.float64)
+        )
+        self._sums.append(sums.double())
 
     def value(self) -> float:
-        return float(self._totals.score(torch.tensor(self._sums, dtype=torch.float64).sum(0)))
+        return float(self._totals.score(_stacked(self._sums).sum(0)))
 
     def spread(self) -> tuple[float, float] | None:
-        return spread_of(self._sums, self._totals.score)
+        return spread_of(_stacked(self._sums), self._totals.score)
+
+
+class RecordsScore:
+    """A metric of what is kept of all batches."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        self._kept: list[Any] = []
+
+    def add(self, output: Any, target: Any, size: int) -> None:
+        self._kept.append(self._records.of_batch(output, target))
+
+    def value(self) -> float:
+        found = self._records.score(self._kept)
+        if math.isnan(found):
+            raise MetricError(f"the metric has no value on this data: {self._records.nothing}. Give more data.")
+        return found
+
+    def spread(self) -> tuple[float, float] | None:
+        if len(self._kept) < _BATCHES_FOR_SPREAD:
+            return None
+        picks = _picks(len(self._kept), _DRAWS_OF_RECORDS).tolist()
+        scores = [self._records.score([self._kept[index] for index in drawn]) for drawn in picks]
+        return _interval(torch.tensor(scores, dtype=torch.float64))
+
+
+def _stacked(sums: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the sums of all batches; those of classes that a batch does not have are 0."""
+    return torch.nn.utils.rnn.pad_sequence(list(sums), batch_first=True)
 
 
 def spread_of(
-    batches: Sequence[tuple[float, float]], score: Callable[[torch.Tensor], torch.Tensor]
+    batches: Sequence[tuple[float, float]] | torch.Tensor, score: Callable[[torch.Tensor], torch.Tensor]
 ) -> tuple[float, float] | None:
     """Return the interval that holds the scores of 95 % of other draws of as many batches; None for too few batches.
 
@@ -106,14 +142,22 @@ def spread_of(
     same draws, so that two candidates on the same data are compared fairly.
 
     Args:
-        batches: two sums of each batch.
-        score: the scores of a tensor of shape (draws, 2), which holds both sums for each draw.
+        batches: two sums of each batch, or a tensor of shape (batches, ...).
+        score: the scores of a tensor of shape (draws, 2) or (draws, ...), which holds the sums for each draw.
     """
     if len(batches) < _BATCHES_FOR_SPREAD:
         return None
-    chance = torch.Generator().manual_seed(0)
-    picks = torch.randint(len(batches), (_DRAWS, len(batches)), generator=chance)
-    scores = score(torch.tensor(batches, dtype=torch.float64)[picks].sum(1))
+    sums = torch.as_tensor(batches, dtype=torch.float64)
+    picks = _picks(len(sums), _DRAWS)
+    at_once = max(1, _NUMBERS // sums.numel())
+    return _interval(torch.cat([score(sums[some].sum(1)) for some in picks.split(at_once)]))
+
+
+def _picks(batches: int, draws: int) -> torch.Tensor:
+    return torch.randint(batches, (draws, batches), generator=torch.Generator().manual_seed(0))
+
+
+def _interval(scores: torch.Tensor) -> tuple[float, float] | None:
     if not bool(torch.isfinite(scores).all()):
         return None
     low, high = torch.quantile(scores, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
@@ -139,7 +183,9 @@ class Scores:
     def _new_score(self) -> Score:
         if self._metric is None or self.is_sqnr:
             return SqnrScore()
-        totals = totals_of(self._metric)
+        totals, records = totals_of(self._metric), records_of(self._metric)
+        if records is not None:
+            return RecordsScore(records)
         return MeanScore(self._metric) if totals is None else TotalScore(totals)
 
     @property
@@ -242,7 +288,10 @@ def finite_number(value: Any) -> float:
 
 
 def metric_name(metric: Any) -> str:
-    """Return a readable name of a metric: the function's, through ``functools.partial``, or the class's."""
+    """Return a readable name of a metric: its own, the function's, through ``functools.partial``, or the class's."""
+    facts = facts_of(metric)
+    if facts is not None:
+        return facts.label
     inner = getattr(metric, "func", metric)
     name = getattr(inner, "__name__", None) or type(inner).__name__
     return "metric" if name == "<lambda>" else str(name)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from prepbench.compile.simulation import Simulation
-from prepbench.errors import InputError, SettingsError
+from prepbench.errors import InputError, MetricError, SettingsError
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback
 from prepbench.measure.batches import Batch, read_batches
-from prepbench.measure.language_metrics import totals_of
+from prepbench.measure.metric_facts import is_higher_better as is_higher_better
 from prepbench.measure.metrics import Metric
 from prepbench.measure.scores import Candidate, Scores, eval_mode, takes_targets
 from prepbench.objects.digest import data_digest
@@ -117,14 +117,17 @@ class Scoring:
         """
         first = self.first()  # most mistakes show there, before anything slow happens
         self.shuffled = _digest(first) != _digest(self.first())
-        twice: list[float] = []
+        twice: list[float | None] = []
         for _ in range(2):
             scores = Scores({REFERENCE: self.reference}, self.metric)
             with eval_mode([self.reference]):
                 scores.add(first)
             if self.is_sqnr:
                 return
-            twice.append(scores.values()[REFERENCE])
+            try:
+                twice.append(scores.values()[REFERENCE])
+            except (InputError, MetricError):  # the first batch alone may have none, such as images without boxes
+                twice.append(None)
         self.base = self._scored({REFERENCE: self.reference}, REFERENCE)[0]
         if twice[0] != twice[1] or self.shuffled:
             self.unsteady = abs(self._scored({REFERENCE: self.reference}, REFERENCE)[0] - self.base)
@@ -156,14 +159,6 @@ class Scoring:
 
 def _digest(batch: Batch) -> str:
     return data_digest([batch.sample.args, batch.sample.kwargs, batch.target])
-
-
-def is_higher_better(metric: Metric | None, given: bool | None) -> bool:
-    """Return the metric's direction: as given, else as known for it, else higher is better."""
-    if given is not None:
-        return given
-    totals = totals_of(metric)
-    return totals is None or totals.higher_is_better
 
 
 def read_often(data: Any, samples: list[Sample]) -> Any:

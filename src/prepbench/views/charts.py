@@ -206,8 +206,10 @@ def _y_axis(comparison: Comparison, rows: list[CandidateResult]) -> Axis:
     span = max(high - low, least)
     above, below = high + 0.4 * span, low - 0.4 * span
     if len(finite) == len(rows):
-        middle, half = (low + high) / 2, 0.9 * span
-        return Axis(comparison.metric_label, tuple(row.metric for row in rows), middle - half, middle + half)
+        middle, half, (least_value, most) = (low + high) / 2, 0.9 * span, comparison.bounds
+        # a little beyond what is possible, so that markers there are whole
+        ends = max(middle - half, least_value - 0.3 * span), min(middle + half, most + 0.3 * span)
+        return Axis(comparison.metric_label, tuple(row.metric for row in rows), *ends)
     # a score of infinity gets a place of its own past the others, marked as such on the axis
     beyond = {math.inf: above + 0.3 * span, -math.inf: below - 0.3 * span}
     values = tuple(beyond.get(row.metric, row.metric) for row in rows)

@@ -1,0 +1,423 @@
+"""Metrics of tasks: classes of unequal frequency, segmentation, images, speech, regression and verification.
+
+What the package torchmetrics has is computed by it. Keywords are given with ``functools.partial``, and then a metric
+is still taken over all the data, as its docstring says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from prepbench._torch_compat import pytree
+from prepbench.checks import described
+from prepbench.errors import InputError, SettingsError
+from prepbench.measure.language_metrics import IGNORED_CLASS, scores_and_classes, taken
+from prepbench.measure.metric_facts import FACTS, TOTALS, ByKeywords, Facts, Records, Totals
+from prepbench.packages import imported
+
+_AVERAGES = ("macro", "micro", "weighted", "binary")
+
+
+def f1(
+    output: Any, target: Any, *, average: str = "macro", classes: int | None = None, ignored: int = IGNORED_CLASS
+) -> float:
+    """F1 score: the harmonic mean of precision and recall, between 0 and 1; of several classes their mean.
+
+    As the ``metric`` of :func:`prepbench.compare`, hits and misses are counted over all the data first. Needs
+    torchmetrics.
+
+    Args:
+        output: logits or predicted classes, as :func:`accuracy` takes them.
+        target: class numbers, as :func:`accuracy` takes them.
+        average: over the classes that occur: ``"macro"`` counts each alike, ``"weighted"`` by its number of targets,
+            ``"micro"`` counts hits of all together, and ``"binary"`` takes class 1 alone.
+        classes: how many there are; by default as many as there are logits, or the largest number and one more.
+        ignored: the target that is not counted.
+
+    Returns:
+        The score.
+
+    Raises:
+        InputError: the shapes do not fit each other, or a number is no class.
+        SettingsError: an unknown average.
+        MissingPackageError: torchmetrics is not installed.
+
+    Example:
+        >>> round(f1(torch.tensor([0, 1, 1, 1]), torch.tensor([0, 1, 1, 0])), 3)
+        0.733
+        >>> import functools
+        >>> of_class_1 = functools.partial(f1, average="binary")
+        >>> of_class_1(torch.tensor([0, 1, 1, 1]), torch.tensor([0, 1, 1, 0]))
+        0.8
+    """
+    return taken(_f1_totals(average, classes, ignored), output, target)
+
+
+def _f1_totals(average: str = "macro", classes: int | None = None, ignored: int = IGNORED_CLASS) -> Totals:
+    if average not in _AVERAGES:
+        names = ", ".join(map(repr, _AVERAGES))
+        raise SettingsError(f"average must be one of {names}, got {described(average)}. Leave it out for 'macro'.")
+
+    def score(sums: torch.Tensor) -> torch.Tensor:
+        _check_counted(sums, ignored)
+        hits, wrong, missed = sums.unbind(-1)
+        if average == "micro":
+            hits, wrong, missed = (each.sum(-1, keepdim=True) for each in (hits, wrong, missed))
+        elif average == "binary":
+            hits, wrong, missed = (each[..., 1:2] for each in (hits, wrong, missed))
+        found = 2 * hits / (2 * hits + wrong + missed).clamp(min=1)
+        weights = hits + missed if average == "weighted" else (hits + wrong + missed > 0).double()
+        return (found * weights).sum(-1) / weights.sum(-1).clamp(min=1)
+
+    return Totals(lambda output, target: _counts("f1", output, target, classes, ignored), score)
+
+
+def mean_iou(output: Any, target: Any, *, classes: int | None = None, ignored: int = IGNORED_CLASS) -> float:
+    """Mean intersection over union of a segmentation, over the classes that occur, between 0 and 1.
+
+    As the ``metric`` of :func:`prepbench.compare`, pixels are counted over all the data first. Needs torchmetrics.
+
+    Args:
+        output: logits ``(batch, classes, height, width)``, or predicted classes ``(batch, height, width)``, as
+            :func:`accuracy` takes them.
+        target: class numbers ``(batch, height, width)``.
+        classes: how many there are; by default as many as there are logits, or the largest number and one more.
+        ignored: the target that is not counted, such as 255.
+
+    Returns:
+        The mean.
+
+    Raises:
+        InputError: the shapes do not fit each other, or a number is no class.
+        MissingPackageError: torchmetrics is not installed.
+
+    Example:
+        >>> round(mean_iou(torch.tensor([[[0, 1], [1, 1]]]), torch.tensor([[[0, 1], [0, 1]]])), 3)
+        0.583
+    """
+    return taken(_iou_totals(classes, ignored), output, target)
+
+
+def _iou_totals(classes: int | None = None, ignored: int = IGNORED_CLASS) -> Totals:
+    def score(sums: torch.Tensor) -> torch.Tensor:
+        _check_counted(sums, ignored)
+        union = sums.sum(-1)
+        return (sums[..., 0] / union.clamp(min=1)).sum(-1) / (union > 0).sum(-1).clamp(min=1)
+
+    return Totals(lambda output, target: _counts("mean_iou", output, target, classes, ignored), score)
+
+
+def _counts(name: str, output: Any, target: Any, classes: int | None, ignored: int) -> torch.Tensor:
+    """Return, for each class, how often it was found, wrongly found, and missed: shape (classes, 3)."""
+    functional = _torchmetrics("classification", name)
+    scores, wanted = scores_and_classes(output, target)
+    found = scores.argmax(-1) if scores.dim() > wanted.dim() else scores
+    counted = wanted != ignored
+    found, wanted = found[counted].long(), wanted[counted].long()
+    if not wanted.numel():
+        return torch.zeros(1, 3, dtype=torch.float64)
+    largest = int(torch.maximum(found.max(), wanted.max())) + 1
+    number = classes or (scores.shape[-1] if scores.dim() > counted.dim() else largest)
+    if largest > number or int(torch.minimum(found.min(), wanted.min())) < 0:
+        raise InputError(
+            f"classes reach from {int(torch.minimum(found.min(), wanted.min()))} to {largest - 1}, and there are "
+            f"{number} of them: expected 0 to {number - 1}. Give classes=, or ignored= for a number that is no class"
+        )
+    stats = functional.multiclass_stat_scores(found, wanted, max(2, number), average=None, validate_args=False)
+    return torch.stack([stats[:, 0], stats[:, 1], stats[:, 3]], -1).double()
+
+
+def _check_counted(sums: torch.Tensor, ignored: int) -> None:
+    if not bool(sums.any()):
+        raise InputError(f"no target to count: all are {ignored}, or the data is empty. Give batches with targets")
+
+
+def psnr(output: Any, target: Any, *, data_range: float = 1.0) -> float:
+    """Peak signal-to-noise ratio of images in dB: ``10 log10(data_range**2 / mean squared error)``.
+
+    As the ``metric`` of :func:`prepbench.compare` the error is that over all pixels of the data. ``inf`` for images
+    that equal their targets.
+
+    Args:
+        output: images of any shape, such as ``(batch, channels, height, width)``.
+        target: images of the same shape.
+        data_range: the difference between white and black, such as 255.
+
+    Returns:
+        The ratio in dB.
+
+    Raises:
+        InputError: the shapes differ.
+        SettingsError: ``data_range`` is not a positive number.
+
+    Example:
+        >>> round(psnr(torch.full((1, 1, 2, 2), 0.5), torch.full((1, 1, 2, 2), 0.6)), 2)
+        20.0
+    """
+    return taken(_psnr_totals(data_range), output, target)
+
+
+def _psnr_totals(data_range: float = 1.0) -> Totals:
+    _check_range(data_range)
+
+    def sums(output: Any, target: Any) -> tuple[float, float]:
+        found, wanted = _alike(output, target)
+        return float((found - wanted).square().sum()), float(found.numel())
+
+    return Totals(sums, lambda totals: 10 * (data_range**2 * totals[..., 1] / totals[..., 0]).log10(), of_classes=False)
+
+
+def ssim(output: Any, target: Any, *, data_range: float = 1.0) -> float:
+    """Structural similarity of images, at most 1, the mean over the images.
+
+    Z. Wang, A. C. Bovik, H. R. Sheikh and E. P. Simoncelli, "Image quality assessment: from error visibility to
+    structural similarity", 2004: a Gaussian window of 11 pixels, in which ``sigma`` is 1.5. Needs torchmetrics.
+
+    Args:
+        output: images ``(batch, channels, height, width)`` of at least 11 pixels each way.
+        target: images of the same shape.
+        data_range: the difference between white and black, such as 255.
+
+    Returns:
+        The similarity.
+
+    Raises:
+        InputError: the shapes differ, or these are no images of this size.
+        SettingsError: ``data_range`` is not a positive number.
+        MissingPackageError: torchmetrics is not installed.
+
+    Example:
+        >>> image = torch.rand(1, 3, 16, 16)
+        >>> round(ssim(image, image), 3)
+        1.0
+    """
+    _check_range(data_range)
+    found, wanted = _alike(output, target)
+    if found.dim() != 4 or min(found.shape[2:]) < 11:
+        raise InputError(
+            f"ssim: images of shape {tuple(found.shape)}: expected (batch, channels, height, width), with at least 11 "
+            "pixels each way. Add a dimension with images[None], or use metrics.psnr for small ones"
+        )
+    similarity = _torchmetrics("image", "ssim").structural_similarity_index_measure
+    return float(similarity(found, wanted, data_range=float(data_range)))
+
+
+def word_error_rate(output: Any, target: Any, *, decode: Callable[[Any], Sequence[str]] | None = None) -> float:
+    """Word error rate of transcripts: inserted, deleted and replaced words by the number of words; 0 at best.
+
+    As the ``metric`` of :func:`prepbench.compare`, words are counted over all the data first. Needs torchmetrics.
+
+    Args:
+        output: one text for each sample; or with ``decode`` what the model returns, such as logits.
+        target: one text for each sample; or tensors, which ``decode`` reads.
+        decode: makes a list of texts of an output.
+
+    Returns:
+        The rate; more than 1 where there are more errors than words.
+
+    Raises:
+        InputError: these are no texts, their numbers differ, or no target has a word.
+        SettingsError: ``decode`` is not callable.
+        MissingPackageError: torchmetrics is not installed.
+
+    Example:
+        >>> word_error_rate(["the cat sat"], ["the cat sat down"])
+        0.25
+        >>> import functools
+        >>> words = ["no", "yes"]
+        >>> metric = functools.partial(word_error_rate, decode=lambda logits: [words[i] for i in logits.argmax(-1)])
+        >>> metric(torch.tensor([[0.1, 0.9], [0.7, 0.3]]), ["yes", "yes"])
+        0.5
+    """
+    return taken(_word_totals(decode), output, target)
+
+
+def _word_totals(decode: Callable[[Any], Sequence[str]] | None = None) -> Totals:
+    if decode is not None and not callable(decode):
+        raise SettingsError(
+            f"decode must be a function that makes a list of texts of an output, got {described(decode)}. Give e.g. "
+            "decode=lambda logits: tokenizer.batch_decode(logits.argmax(-1))."
+        )
+
+    def sums(output: Any, target: Any) -> tuple[float, float]:
+        found, wanted = _texts("output", output, decode), _texts("target", target, decode)
+        if len(found) != len(wanted):
+            raise InputError(f"{len(found)} texts and {len(wanted)} targets: give one target for each text")
+        words = sum(len(text.split()) for text in wanted)
+        if not words:
+            return float(sum(len(text.split()) for text in found)), 0.0
+        rate = _torchmetrics("text", "word_error_rate").word_error_rate(found, wanted)
+        return float(round(float(rate) * words)), float(words)
+
+    def score(totals: torch.Tensor) -> torch.Tensor:
+        if not bool((totals[..., 1] > 0).any()):
+            raise InputError("no target has a word: give transcripts with words")
+        return totals[..., 0] / totals[..., 1]
+
+    return Totals(sums, score, of_classes=False)
+
+
+def _texts(what: str, value: Any, decode: Callable[[Any], Sequence[str]] | None) -> list[str]:
+    def is_texts(one: Any) -> bool:
+        return isinstance(one, list | tuple) and all(isinstance(text, str) for text in one)
+
+    given = value if is_texts(value) or isinstance(value, str) or decode is None else decode(value)
+    texts = [given] if isinstance(given, str) else given
+    if not is_texts(texts):
+        raise InputError(
+            f"{what}: expected a list of texts, got {described(given)}. Give "
+            "functools.partial(prepbench.metrics.word_error_rate, decode=...) with a function that makes texts"
+        )
+    return list(texts)
+
+
+def correlation(output: Any, target: Any) -> float:
+    """Pearson correlation of predicted numbers with the targets, between -1 and 1; of several columns the mean.
+
+    As the ``metric`` of :func:`prepbench.compare` it is that over all samples of the data.
+
+    Args:
+        output: numbers ``(batch,)`` or ``(batch, columns)``.
+        target: numbers of the same shape; a dimension of 1 more or less does not matter.
+
+    Returns:
+        The correlation.
+
+    Raises:
+        InputError: the shapes differ, or a column has one value only.
+
+    Example:
+        >>> round(correlation(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([2.0, 4.0, 7.0])), 3)
+        0.993
+    """
+    return taken(_CORRELATION, output, target)
+
+
+def _correlation_sums(output: Any, target: Any) -> torch.Tensor:
+    columns = []
+    for value in (output, target):
+        numbers = _tensor(value)
+        columns.append((numbers[:, None] if numbers.dim() < 2 else numbers.flatten(1)).double())
+    found, wanted = _alike(*columns)
+    each = (torch.ones_like(found), found, wanted, found.square(), wanted.square(), found * wanted)
+    return torch.stack([one.sum(0) for one in each], -1)
+
+
+def _correlation_score(sums: torch.Tensor) -> torch.Tensor:
+    count, x, y, xx, yy, xy = sums.unbind(-1)
+    spreads = (count * xx - x.square()).clamp(min=0) * (count * yy - y.square()).clamp(min=0)
+    if sums.dim() == 2 and bool((spreads <= 1e-20 * (count * xx) * (count * yy)).any()):
+        raise InputError("the outputs or the targets of a column are all alike, so they have no correlation")
+    return ((count * xy - x * y) / spreads.sqrt()).clamp(-1, 1).mean(-1)
+
+
+_CORRELATION = Totals(_correlation_sums, _correlation_score, of_classes=False)
+
+
+def equal_error_rate(output: Any, target: Any) -> float:
+    """Equal error rate of a verification: the rate of false alarms at the threshold where as many are missed.
+
+    Between 0 and 1, and 0 at best. As the ``metric`` of :func:`prepbench.compare` it is that of all scores of the
+    data. Needs torchmetrics.
+
+    Args:
+        output: a score for each sample, ``(batch,)`` or ``(batch, 1)``, high for class 1; or logits ``(batch, 2)``.
+        target: 1 or 0 for each sample, ``(batch,)``.
+
+    Returns:
+        The rate.
+
+    Raises:
+        InputError: the shapes do not fit each other, or only one class occurs.
+        MissingPackageError: torchmetrics is not installed.
+
+    Example:
+        >>> equal_error_rate(torch.tensor([0.1, 0.4, 0.35, 0.8]), torch.tensor([0, 0, 1, 1]))
+        0.5
+    """
+    found = _error_rate([_trials(output, target)])
+    if math.isnan(found):
+        raise InputError(f"equal_error_rate: {_EQUAL_ERROR_RATE.nothing}. Give samples of both")
+    return found
+
+
+def _trials(output: Any, target: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    scores, classes = _tensor(output).double(), _tensor(target)
+    if scores.dim() == 2 and scores.shape[1] == 2:
+        scores = scores[:, 1] - scores[:, 0]
+    scores = scores[:, 0] if scores.dim() == 2 and scores.shape[1] == 1 else scores
+    if (
+        scores.dim() != 1
+        or classes.flatten().shape != scores.shape
+        or not bool(((classes == 0) | (classes == 1)).all())
+    ):
+        raise InputError(
+            f"equal_error_rate: scores of shape {tuple(scores.shape)} and targets of shape {tuple(classes.shape)}: "
+            "expected one score for each sample, and a target of 0 or 1 for each. Several scores go into one batch"
+        )
+    return scores, classes.flatten().long()
+
+
+def _error_rate(trials: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> float:
+    scores = torch.cat([each for each, _ in trials])
+    classes = torch.cat([each for _, each in trials])
+    if len(classes.unique()) < 2:
+        return math.nan
+    # ranks, because the package takes the sigmoid of numbers beyond 0 and 1, where large scores would be ties
+    ranks = scores.unique(return_inverse=True)[1].double() / len(scores)
+    return float(_torchmetrics("classification", "equal_error_rate").binary_eer(ranks, classes))
+
+
+_EQUAL_ERROR_RATE = Records(_trials, _error_rate, "it holds samples of one class only, and needs both")
+
+
+def _torchmetrics(part: str, name: str) -> Any:
+    return imported(f"torchmetrics.functional.{part}", f"prepbench.metrics.{name}", "'prepbench[metrics]'")
+
+
+def _tensor(value: Any) -> torch.Tensor:
+    leaves = [value] if isinstance(value, torch.Tensor) else pytree.tree_leaves(value)
+    if len(leaves) == 1 and isinstance(leaves[0], torch.Tensor):
+        return leaves[0].detach().cpu()
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"expected one tensor or numbers, got {described(value)}. Wrap the metric to select"
+        ) from error
+
+
+def _alike(output: Any, target: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    found, wanted = _tensor(output).double(), _tensor(target).double()
+    if found.shape != wanted.shape or not found.numel():
+        raise InputError(
+            f"an output of shape {tuple(found.shape)} and a target of shape {tuple(wanted.shape)}: expected equal "
+            "shapes. Reshape one of them in the model or the data"
+        )
+    return found, wanted
+
+
+def _check_range(data_range: Any) -> None:
+    is_number = isinstance(data_range, int | float) and not isinstance(data_range, bool)
+    if not is_number or not 0 < data_range < math.inf:
+        raise SettingsError(
+            f"data_range must be a positive number, got {described(data_range)}. Give the difference between white and "
+            "black, e.g. 1.0 or 255."
+        )
+
+
+for _metric, _facts, _how in (
+    (f1, Facts("F1", low=0, high=1), ByKeywords(_f1_totals)),
+    (mean_iou, Facts("mean IoU", low=0, high=1), ByKeywords(_iou_totals)),
+    (psnr, Facts("PSNR", "dB"), ByKeywords(_psnr_totals)),
+    (ssim, Facts("SSIM", low=-1, high=1), None),
+    (word_error_rate, Facts("word error rate", low=0, higher_is_better=False), ByKeywords(_word_totals)),
+    (correlation, Facts("correlation", low=-1, high=1), _CORRELATION),
+    (equal_error_rate, Facts("equal error rate", low=0, high=1, higher_is_better=False), _EQUAL_ERROR_RATE),
+):
+    setattr(_metric, FACTS, _facts)
+    setattr(_metric, TOTALS, _how)
