@@ -210,6 +210,7 @@ def _compiled_graph(task: CompileTask, timer: StageTimer, kept: KeptCapture | No
         output_sqnrs={
             call_spec.output_names[index]: sqnr
             for index, sqnr in (quantized.score.outputs if quantized and quantized.score else ())
+            if index < len(call_spec.output_names)  # further values stand for outputs that cannot be compared
         },
         fallbacks=fallbacks,
         remarks=(
@@ -266,6 +267,8 @@ def _remarks(target: Target, quantized: Quantized | None) -> tuple[str, ...]:
     remarks = [f"8-bit weights use 7 bits, because {reason}"] if reason and {INT8.bits} in bits else []
     if any(row.quantized and row.activations_bits <= INT8.bits for row in (quantized.layers if quantized else ())):
         remarks.append(_NOT_FINITE)
+    if quantized and quantized.score and quantized.score.remark:
+        remarks.append(quantized.score.remark)
     return tuple(remarks)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from prepbench.objects.compare import Powers
 from prepbench.quantize.floors import Floors, Score
 from prepbench.quantize.input_hessians import fitting_schemes
 from prepbench.quantize.integer_program import Limit, Shared, cheapest
+from prepbench.quantize.judged import Judged, add_outputs, judged_values, remove_outputs
 from prepbench.quantize.layer_noise import MeasuredLayers, bounded_decibels, chosen_samples, measure_layers
 from prepbench.quantize.observed import (
     correct_biases,
@@ -77,6 +78,26 @@ def decide(
         progress: called after each sample; may raise to cancel.
         statistics: the calibration cache, see :func:`measure_layers`.
     """
+    judged = judged_values(graph.graph)
+    add_outputs(graph, judged)
+    try:
+        decisions = _decided(graph, plan, options, samples, progress, statistics, judged)
+    finally:
+        remove_outputs(graph, judged)
+    decisions.score = replace(decisions.score, remark=judged.remark)
+    return decisions
+
+
+def _decided(
+    graph: fx.GraphModule,
+    plan: Plan,
+    options: CompileOptions,
+    samples: Sequence[Sample],
+    progress: ProgressCallback,
+    statistics: Statistics | None,
+    judged: Judged,
+) -> Decisions:
+    """Decide with a graph that returns the values by which it is judged."""
     chosen, decisions = chosen_samples(samples), Decisions()
     candidates: dict[str, list[WeightScheme]] = {}
     for fqn in plan.nodes:
@@ -85,6 +106,7 @@ def decide(
             decisions.notes[fqn] = note
     set_mode(graph, "pass")
     measured = measure_layers(graph, plan, candidates, chosen, progress, statistics)
+    measured.outputs = [judged.judge(each) for each in measured.outputs]
     if known := len(candidates) - measured.measured:
         decisions.reused = ("measure" if not measured.measured else f"measure: {known} of {len(candidates)} layers",)
     noise = {
@@ -384,5 +406,6 @@ def simulated_score(
     total, changes = ScoreSum(logits), changes_of(graph, plan)
     with torch.no_grad():
         for sample, right in zip(samples, expected, strict=True):
-            total.add(right, QuantizedRun(graph, changes).run(*sample.args))
+            found = QuantizedRun(graph, changes).run(*sample.args, enable_io_processing=False)
+            total.add(right, found)
     return total.score

@@ -31,11 +31,13 @@ class Score:
         divergence: of the distributions that it predicts from those in float, in nats; None if it predicts none.
         outputs: the SQNR of each floating-point output, by its place, in dB. What predicts tokens comes first, and else
             they are in order.
+        remark: how it was measured, where that is not at the outputs; else empty.
     """
 
     sqnr: float
     divergence: float | None = None
     outputs: tuple[tuple[int, float], ...] = field(default=(), compare=False)
+    remark: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         far = f"{decibels_text(self.sqnr)} dB"

@@ -176,7 +176,7 @@ def _run(
     with torch.no_grad():
         runner = _Counting(graph, trials, {name: layer for name, (layer, _) in candidates.items()}, result)
         for done, sample in enumerate(samples, start=1):
-            result.outputs.append(as_tuple(runner.run(*sample.args)))
+            result.outputs.append(as_tuple(runner.run(*sample.args, enable_io_processing=False)))
             progress(Progress("measure", done, len(samples)))
 
 

@@ -16,6 +16,7 @@ from prepbench.capture.sizes.recurrent import WITH_GRADIENTS
 from prepbench.inputs import Sample
 from prepbench.jobs import check_cancelled
 from prepbench.objects.compare import Powers, powers
+from prepbench.quantize.judged import dependencies
 from prepbench.quantize.layer_nodes import LayerNode
 from prepbench.quantize.observed import observed_value, observer_of, set_mode
 from prepbench.quantize.plan import Plan
@@ -230,6 +231,7 @@ class _Estimate(fx.Interpreter):
         self._sums = {place.key: _Sums() for each in self._by_node.values() for place in each}
         self._blocked: set[fx.Node] = set()
         self._lost: set[fx.Node] = set()
+        self._wanted: set[fx.Node] = set()
         self._keeps = True
         self._kept = 0
         self._rows = 1
@@ -240,12 +242,13 @@ class _Estimate(fx.Interpreter):
     ) -> dict[tuple[str, WeightScheme | None], Effect]:
         """Return the effects of all places, over all samples."""
         counts = [_first_size(sample) for sample in samples]
+        self._wanted = outputs.ancestors(self.module.graph)
         # Each row with each vector is one draw of Hutchinson's estimator, so many rows need few vectors.
         self._vectors = min(_VECTORS, math.ceil(_DRAWS / max(1, sum(counts))))
         for number, sample in enumerate(samples):
             self._kept = 0
             with torch.enable_grad():
-                found = as_tuple(self.run(*sample.args))
+                found = as_tuple(self.run(*sample.args, enable_io_processing=False))
                 if self._keeps:
                     # If outputs have another number of rows (pooled over the batch, say), rows may depend on each
                     # other: one draw.
@@ -288,7 +291,8 @@ class _Estimate(fx.Interpreter):
             output = target(*args, **kwargs)
         if self._keeps:
             self._count(output)
-            if _needs_gradient((args, kwargs)) and not _needs_gradient(output) and _is_cut(node, output):
+            is_lost = _needs_gradient((args, kwargs)) and not _needs_gradient(output)
+            if is_lost and node in self._wanted and _is_cut(node, output):
                 # A gradient ends here although the values go on, so nothing in front of it has a known effect on the
                 # outputs.
                 self._blocked.add(node)
@@ -445,6 +449,13 @@ class OutputVectors:
                     else sum(powers(one, one).signal for one in each)
                 )
                 self._scale[index] = math.sqrt((0.5 if logits else 1.0) / total) if total else 0.0
+
+    def ancestors(self, graph: fx.Graph) -> set[fx.Node]:
+        """Return the nodes of a graph that the outputs which count depend on, with these."""
+        (output,) = graph.find_nodes(op="output")
+        results = output.args[0] if isinstance(output.args[0], tuple | list) else output.args
+        counted = [results[index] for index in self._scale if isinstance(results[index], fx.Node)]
+        return {*counted, *dependencies(counted)}
 
     def rows(self, outputs: Sequence[Any]) -> int:
         """Return the common number of rows of all outputs that count; 1 where they differ."""

@@ -1,0 +1,82 @@
+"""A detector from images to boxes: trained, compiled to int8 on two runtimes, and scored by mAP."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import prepbench as pb
+from tests import detector
+
+pytest.importorskip("PIL")  # reads the photographs
+POINTS = 0.005  # half a point of mAP
+
+
+@pytest.fixture(scope="module")
+def model():
+    return detector.Detector(detector.trained()).eval()
+
+
+@pytest.fixture(scope="module")
+def data():
+    return detector.batches(240, seed=2)
+
+
+@pytest.fixture(scope="module")
+def calibration():
+    return [images for images, _ in detector.batches(64, seed=3)]
+
+
+def _compared(model, compiled, data):
+    return pb.compare({"float32": model, "int8": compiled}, data, metric=pb.metrics.mean_average_precision, rounds=0)
+
+
+@pytest.mark.parametrize("deployment", [pb.OnnxRuntimeDeployment, pb.OpenVinoDeployment])
+def test_int8_finds_what_float_finds(model, data, calibration, deployment):
+    if deployment is pb.OpenVinoDeployment:
+        pytest.importorskip("openvino")
+    compiled = pb.compile_model(
+        model,
+        calibration_inputs=calibration,
+        deployment_settings=deployment(),
+        quantization_settings=pb.QuantizationSettings(),
+    )
+    found = _compared(model, compiled, data)
+    assert found["float32"].metric > 0.5
+    assert found["int8"].metric > found["float32"].metric - POINTS
+    rows = compiled.report.layers
+    assert sum(row.quantized for row in rows) > len(rows) / 2
+    assert any("in front of" in remark and "topk" in remark for remark in compiled.report.remarks)
+    boxes, scores, labels = compiled(torch.zeros(16, 3, detector.SIZE, detector.SIZE))  # nothing is on these images
+    assert boxes.shape == (16, detector.CANDIDATES, 4)
+    assert scores.shape == labels.shape == (16, detector.CANDIDATES)
+    assert bool((labels == -1).all())
+
+
+def test_suppression_written_as_a_loop_is_a_kept_part(model, data, calibration):
+    looped = detector.LoopedDetector(model.backbone).eval()
+    compiled = pb.compile_model(
+        looped,
+        calibration_inputs=calibration,
+        deployment_settings=pb.OnnxRuntimeDeployment(),
+        fullgraph=False,
+        quantization_settings=pb.QuantizationSettings(),
+    )
+    assert compiled.report.leaves or compiled.report.fallbacks
+    rows = compiled.report.layers
+    assert sum(row.quantized for row in rows) > len(rows) / 2
+    found = _compared(looped, compiled, data[:4])
+    assert found["int8"].metric == pytest.approx(_compared(model, model, data[:4])["float32"].metric, abs=0.03)
+
+
+def test_suppression_in_the_graph_is_that_of_the_loop(model, data):
+    images = torch.cat([each for each, _ in data[:4]])
+    with torch.no_grad():
+        boxes, scores, labels = model.candidates(images)
+        assert torch.equal(model(images)[2], detector.suppressed(boxes, scores, labels))
+
+
+def test_training_is_repeatable_and_some_images_are_empty():
+    first, second = (detector.scenes(40, seed=5) for _ in range(2))
+    assert torch.equal(first[0], second[0])
+    assert any(not len(target["labels"]) for target in first[1])
