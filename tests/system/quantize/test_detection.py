@@ -9,7 +9,7 @@ import prepbench as pb
 from tests import detector
 
 pytest.importorskip("PIL")  # reads the photographs
-POINTS = 0.005  # half a point of mAP
+POINTS = 0.01  # of mAP; on few images one exchanged box counts for tenths of a point
 
 
 @pytest.fixture(scope="module")
