@@ -119,7 +119,8 @@ def _overlaps(boxes: Array, others: Array) -> Array:
     shared = numpy.clip(high - low, 0, None).prod(-1)
     areas, other_areas = ((each[:, 2:] - each[:, :2]).prod(-1) for each in (boxes, others))
     union = areas[:, None] + other_areas[None] - shared
-    return numpy.divide(shared, union, out=numpy.zeros_like(shared), where=union > 0)
+    result: Array = numpy.divide(shared, union, out=numpy.zeros_like(shared), where=union > 0)
+    return result
 
 
 def _hits(overlaps: Array, limits: Array) -> Array:
