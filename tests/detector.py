@@ -93,14 +93,6 @@ class Detector(nn.Module):
         return boxes, scores, torch.where(is_found, labels, torch.full_like(labels, -1))
 
 
-class LoopedDetector(Detector):
-    """The same, with the suppression as people write it: a loop over boxes that no graph can hold."""
-
-    def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        boxes, scores, labels = self.candidates(images)
-        return boxes, scores, suppressed(boxes, scores, labels)
-
-
 def suppressed(boxes: torch.Tensor, scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """The labels, with -1 for what a better box of the same class hides."""
     result = labels.clone()

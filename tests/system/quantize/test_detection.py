@@ -53,22 +53,6 @@ def test_int8_finds_what_float_finds(model, data, calibration, deployment):
     assert bool((labels == -1).all())
 
 
-def test_suppression_written_as_a_loop_is_a_kept_part(model, data, calibration):
-    looped = detector.LoopedDetector(model.backbone).eval()
-    compiled = pb.compile_model(
-        looped,
-        calibration_inputs=calibration,
-        deployment_settings=pb.OnnxRuntimeDeployment(),
-        fullgraph=False,
-        quantization_settings=pb.QuantizationSettings(),
-    )
-    assert compiled.report.leaves or compiled.report.fallbacks
-    rows = compiled.report.layers
-    assert sum(row.quantized for row in rows) > len(rows) / 2
-    found = _compared(looped, compiled, data[:4])
-    assert found["int8"].metric == pytest.approx(_compared(model, model, data[:4])["float32"].metric, abs=0.03)
-
-
 def test_suppression_in_the_graph_is_that_of_the_loop(model, data):
     images = torch.cat([each for each, _ in data[:4]])
     with torch.no_grad():
