@@ -36,7 +36,14 @@ async function bundle(entry, format, engine = "") {
 async function styles(name) {
   const more = {
     diagram: ["generated/colours", "style/diagram"],
-    bench: ["style/bench", "style/bench-steps", "style/bench-written", "style/bench-costs", "style/bench-search"],
+    bench: [
+      "style/bench",
+      "style/bench-steps",
+      "style/bench-written",
+      "style/bench-costs",
+      "style/bench-inspector",
+      "style/bench-search",
+    ],
   };
   const parts = ["generated/controls", ...more[name]];
   const sheets = await Promise.all(parts.map((part) => readFile(here(`src/${part}.css`), "utf8")));

@@ -2,6 +2,7 @@
 
 import type { LayerColumn } from "../generated/widgets";
 import { make } from "../render/dom";
+import { brushRows } from "./brush";
 import { actButton } from "./buttons";
 import { previewRows } from "./hover";
 import { type Cleanups, live } from "./live";
@@ -41,6 +42,7 @@ export function costsView(model: BenchModel, ends: Cleanups): HTMLElement {
     return fqn ? [fqn] : [];
   };
   previewRows(bars, names, ends);
+  brushRows(bars);
   return make("section", { class: "pbb-costs", "aria-label": "What layers cost" }, line, outcome, bars);
 }
 
@@ -90,7 +92,7 @@ function barOf(model: BenchModel, column: LayerColumn, { layer, value, share }: 
     class: "pbb-bar",
     "data-fqn": fqn,
     "aria-pressed": String(chosen),
-    title: [fqn, note].filter(Boolean).join("\n"),
+    title: [fqn, note, "Drag over several, or shift and click, to select them all"].filter(Boolean).join("\n"),
     click: () => act(model, "select", { fqn: chosen ? "" : fqn }),
   };
   const fill = make("span", { class: "pbb-bar-fill", style: `width:${Math.max(1, Math.round(100 * share))}%` });

@@ -5,6 +5,7 @@ import { axesStep } from "./axes";
 import { captureStep } from "./capture";
 import { codeView } from "./code";
 import { headerView } from "./header";
+import { Inspector } from "./inspector";
 import { type Cleanups, live, REBUILD } from "./live";
 import { lostNote } from "./lost";
 import { cardLine, GO, type Goal } from "./message";
@@ -39,6 +40,7 @@ export class Frame {
   private readonly rail: Rail;
   private readonly place: Place;
   private readonly foot: HTMLElement;
+  private readonly inspector: Inspector;
   private step: StepName | null = null;
   private precision: PrecisionStep | null = null;
 
@@ -53,6 +55,7 @@ export class Frame {
     this.foot = live(model, ["running", "stage", "turn", "about", "message"], () => this.footer(), ends);
     this.foot.classList.add("pbb-foot");
     this.panel.append(noticeView(model, ends));
+    this.inspector = new Inspector(model, ends);
     this.element.append(make("div", { class: "pbb-head" }, head, lostNote(model, ends)));
     this.place = new Place(
       this.element,
@@ -84,7 +87,10 @@ export class Frame {
     this.panel.setAttribute("aria-labelledby", `${this.id}-${name}`);
     this.rail.turnTo(name);
     this.place.showStep(name);
-    if (name === "precision") this.precision?.shown();
+    if (name === "precision") {
+      this.precision?.shown();
+      this.precision?.place(this.inspector.element);
+    } else this.panel.prepend(this.inspector.element); // what is clicked in the diagram is looked at in every step
   }
 
   private make(name: StepName): HTMLElement {
@@ -94,7 +100,7 @@ export class Frame {
     if (name === "run") return runStep(model, ends);
     if (name === "recover") return new RecoverStep(model, ends).element;
     if (name === "results") return new ResultsStep(model, ends).element;
-    this.precision = new PrecisionStep(model, ends);
+    this.precision = new PrecisionStep(model, ends, (fqn) => this.inspector.open(fqn));
     return this.precision.element;
   }
 

@@ -1,6 +1,7 @@
 /** The step in which layers get their precision: filters, an editor of the marked rows, the table, the rules. */
 
 import { make } from "../render/dom";
+import { BRUSHED } from "./brush";
 import { costsView } from "./costs";
 import { Editor } from "./editor";
 import { readQuery, STATUSES, type Status, widen } from "./filters";
@@ -32,6 +33,7 @@ export class PrecisionStep {
   constructor(
     private readonly model: BenchModel,
     ends: Cleanups,
+    private readonly inspected: (fqn: string) => void,
   ) {
     this.rows = new Rows(this.data());
     const many = this.rows.data.layers.length >= MANY && this.rows.groupCount * 2 <= this.rows.data.layers.length;
@@ -65,6 +67,7 @@ export class PrecisionStep {
     );
     const namesAt = (target: Element): string[] => this.table.membersAt(target).map((layer) => this.nameOf([layer]));
     previewRows(this.table.element, namesAt, ends);
+    this.element.addEventListener(BRUSHED, (event) => this.mark((event as CustomEvent<string[]>).detail));
     this.follow(ends);
     this.fillTypes();
     this.ask({});
@@ -75,6 +78,11 @@ export class PrecisionStep {
   shown(): void {
     this.table.refresh();
     this.table.revealMarked();
+  }
+
+  /** Puts the inspector under the table. */
+  place(inspector: HTMLElement): void {
+    this.nothing.after(inspector);
   }
 
   private follow(ends: Cleanups): void {
@@ -162,9 +170,24 @@ export class PrecisionStep {
   /** Tells Python what is selected, and shows the editor of what is marked at once. */
   private tell(fqn: string): void {
     this.edit();
+    if (this.table.marked.layers.size === 1) this.inspected(fqn);
     if (fqn === this.sent && fqn === this.model.get("selected")) return;
     this.sent = fqn;
     act(this.model, "select", { fqn });
+  }
+
+  /** Marks the layers of a range that was brushed in a chart. */
+  private mark(fqns: readonly string[]): void {
+    const wanted = new Set(fqns);
+    const { marked } = this.table;
+    marked.layers.clear();
+    this.rows.data.layers.forEach((layer, at) => {
+      if (!wanted.has(layer.fqn)) return;
+      marked.layers.add(at);
+      this.asked.open.add(this.rows.groupOf(at));
+    });
+    this.ask({});
+    this.table.revealMarked();
   }
 
   /** Marks what was selected elsewhere: a layer, or all layers of a module. */

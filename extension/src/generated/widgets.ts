@@ -34,6 +34,7 @@ export interface BenchSummary {
   columns: LayerColumn[];
   measured: string;
   is_measuring: boolean;
+  inspection: InspectionSummary;
   search: SearchSummary;
   search_now: SearchNow;
   recovery: RecoverySummary;
@@ -190,6 +191,53 @@ export interface FoundSettings {
   latency: string;
   size: string;
   kept: string;
+}
+
+export interface InspectedError {
+  sqnr: number | null;
+  channels: number[];
+  together: number;
+  reference: number[];
+  quantized: number[];
+}
+
+export interface InspectedValues {
+  title: string;
+  low: number;
+  high: number;
+  start: number;
+  width: number;
+  counts: number[];
+  lows: number[];
+  highs: number[];
+  format: string;
+  levels: number;
+  steps: number[];
+  grid: number[];
+  clipped: number;
+  clipped_channels: number[];
+  note: string;
+}
+
+export interface InspectionSummary {
+  fqn: string;
+  state: "" | "running" | "ready" | "failed";
+  stage: string;
+  failure: Card;
+  type: string;
+  decided: string;
+  why: string;
+  shown: string;
+  values: InspectedValues[];
+  error: InspectedError;
+  what_if: WhatIfChoice[];
+  facts: string[][];
+  place: string;
+  file: string;
+  line: number;
+  code: string;
+  frame: string;
+  samples: string;
 }
 
 export interface LayerColumn {
@@ -505,6 +553,15 @@ export interface Trouble {
   line: number;
 }
 
+export interface WhatIfChoice {
+  precision: "int8" | "int8 weights" | "int4 weights" | "float32";
+  label: string;
+  sqnr: number | null;
+  change: number | null;
+  refusal: string;
+  is_now: boolean;
+}
+
 export interface WrittenBy {
   name: string;
   texts: WrittenText[];
@@ -536,6 +593,7 @@ export interface BenchActions {
   edit_draft: OfModule;
   remove_fix: OfModule;
   select: OfModule;
+  inspect: OfModule;
   undo: Record<string, never>;
   redo: Record<string, never>;
   repair: Repair;

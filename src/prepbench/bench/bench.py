@@ -16,6 +16,7 @@ from prepbench.bench.choices import Changes, Choices, History
 from prepbench.bench.code import code_for
 from prepbench.bench.compiling import Compiling
 from prepbench.bench.inputs import Inputs
+from prepbench.bench.inspecting import Inspecting
 from prepbench.bench.layer_costs import Costs
 from prepbench.bench.queue import Jobs
 from prepbench.bench.recovering import Trained, Training
@@ -61,8 +62,8 @@ class Bench:
         trained: the model of the newest training with its best weights, even if it was cancelled, and its result; None
             before the first.
         search_result: of the newest search; None before its end.
-        inputs, choices, captures, fixing, run_history, jobs, training, compiling, costs, found: the parts that do the
-            work.
+        inputs, choices, captures, fixing, run_history, jobs, training, compiling, costs, inspecting, found: the parts
+            that do the work.
 
     Raises:
         InputError: no samples, samples of different structure, a metric without data or one that is no metric of
@@ -107,6 +108,7 @@ class Bench:
         parts = (self.inputs, self.captures, self.choices, self.run_history, self.jobs, KeptStages(), self.changes)
         self.compiling = Compiling(*parts, self.training)
         self.costs = Costs(*parts)
+        self.inspecting = Inspecting(*parts, self.costs)
         self.found = Search(*parts)
         self._summary: tuple[int, BenchSummary] | None = None
 
@@ -285,8 +287,11 @@ class Bench:
         count = self.changes.count
         if self._summary is None or self._summary[0] != count:
             self._summary = count, summarize(self, self.code())
-        elif self._summary[1].selected != self.selected:  # nothing else has changed
-            self._summary = count, replace(self._summary[1], selected=self.selected)
+        else:  # nothing else has changed but these
+            selected, inspection = self.selected, self.inspecting.summary
+            known = self._summary[1]
+            if known.selected != selected or known.inspection is not inspection:
+                self._summary = count, replace(known, selected=selected, inspection=inspection)
         return self._summary[1]
 
     def widget(self) -> Any:

@@ -18,6 +18,7 @@ from prepbench.bench.captures import Captures, Fixing
 from prepbench.bench.choices import Changes, Choices, History
 from prepbench.bench.compiling import Compiling
 from prepbench.bench.inputs import Inputs
+from prepbench.bench.inspecting import Inspecting
 from prepbench.bench.layer_costs import Costs, cost_overlays
 from prepbench.bench.queue import Jobs
 from prepbench.bench.recovering import Training
@@ -285,6 +286,7 @@ class Parts(Protocol):
     training: Training
     compiling: Compiling
     costs: Costs
+    inspecting: Inspecting
     found: Search
 
     def summary(self) -> BenchSummary:

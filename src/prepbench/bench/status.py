@@ -68,6 +68,7 @@ _WORDS = {
     "front": "Weighing layers against each other",
     "search": "Trying the best mixtures",
     "recover": "Training back",
+    "watch": "Counting values",
 }
 """The stages as a person would call them; others have names that say what they do."""
 

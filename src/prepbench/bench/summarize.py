@@ -98,6 +98,7 @@ def summarize(bench: Parts, code: str) -> BenchSummary:
         columns=(*columns(layers, report), *bench.costs.columns()),
         measured=bench.costs.measured.caption,
         is_measuring=bench.costs.is_measuring,
+        inspection=bench.inspecting.summary,
         search=bench.found.summary(),
         search_now=bench.found.now(),
         recovery=bench.training.summary(),

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from prepbench.bench.inspection_summary import InspectionSummary
 from prepbench.bench.state import Precision
 from prepbench.bench.written import WrittenBy
 from prepbench.document.bench import Chart
@@ -482,6 +483,7 @@ class BenchSummary:
         columns: numbers by layer.
         measured: how the costs and times of single layers were measured, in words; "" before.
         is_measuring: whether that is measured with the current choices, or waits.
+        inspection: the layer that is looked at in detail.
         search: the search for the best settings within a budget.
         search_now: how the current choices stand to it.
         recovery: the training between preparing and compiling.
@@ -527,6 +529,7 @@ class BenchSummary:
     columns: tuple[LayerColumn, ...]
     measured: str
     is_measuring: bool
+    inspection: InspectionSummary
     search: SearchSummary
     search_now: SearchNow
     recovery: RecoverySummary

@@ -19,6 +19,7 @@ from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.measure.profile import Profile
 from prepbench.package.compiled import CompiledModel
 from prepbench.progress_bar import shows_progress
+from prepbench.quantize import LayerReport
 from prepbench.quantize.layer_noise import bounded_decibels
 from prepbench.quantize.layer_values import LayerError, TensorValues
 from prepbench.running.callable_module import as_module
@@ -32,6 +33,7 @@ from prepbench.settings import (
     QuantizationSettings,
     explain_settings,
     is_within,
+    weight_formats,
 )
 from prepbench.settings.numbers import format_of_bits
 
@@ -130,7 +132,9 @@ def inspect_layer(
     simulation = Simulation.captured(replace(request, layer_quantization_settings=None), progress)
     names = [name for name, _ in as_module(model).named_modules()]
     check_inspected(simulation, layer, names)
-    planned = planned_layer(request, layer) if compiled is None else decided_layer(compiled, layer)
+    planned = planned_layer(request, layer)
+    if compiled is not None:
+        planned = decided_layer(compiled, layer, planned.settings)
     row = None if profile is None else next((one for one in profile.rows if one.is_layer and one.name == layer), None)
     timed = profile.target if profile is not None else ""
     time = LayerTime(row.ms, row.share, timed) if row is not None else None
@@ -178,22 +182,31 @@ def plan_of(settings: QuantizationSettings | None, rule: str) -> PlannedLayer:
     return PlannedLayer(list(settings.candidates())[-1], f"by rule {rule!r}" if rule != "global" else "")
 
 
-def decided_layer(compiled: CompiledModel, fqn: str) -> PlannedLayer:
+def decided_layer(compiled: CompiledModel, fqn: str, planned: QuantizationSettings | None) -> PlannedLayer:
     """Return the settings that a compile decided on for a layer, from its report."""
     row = next((one for one in compiled.report.layers if one.fqn == fqn), None)
-    if row is None:
-        return PlannedLayer(None, "the model was compiled in float")
+    return PlannedLayer(None, "the model was compiled in float") if row is None else decided_by(row, planned)
+
+
+def decided_by(row: LayerReport, planned: QuantizationSettings | None) -> PlannedLayer:
+    """Return the settings that a compile decided on for a layer.
+
+    Args:
+        row: of the compile's report.
+        planned: the settings that the layer was to have, which say what the report doesn't.
+    """
     if not row.quantized:
         return PlannedLayer(None, row.reason or "left in float by the compile")
+    base = QuantizationSettings() if planned is None else planned
+    if weight_formats(base)[0].bits != row.weights_bits:
+        base = replace(base, weights_num_bits=row.weights_bits)
     activations = format_of_bits(row.activations_bits)
-    only_weights = activations.is_float
-    settings = QuantizationSettings(
-        weights_num_bits=row.weights_bits,
-        prefer_weights_only_quantization=only_weights,
-        weights_only_quantization_block_size=row.block_size if only_weights else 0,
-        **({} if only_weights else {"activations_num_bits": row.activations_bits}),
-        **({"observer": row.observer} if row.observer else {}),
-    )
+    if activations.is_float:
+        block = row.block_size
+        settings = replace(base, prefer_weights_only_quantization=True, weights_only_quantization_block_size=block)
+    else:
+        bits, observer = row.activations_bits, row.observer or base.observer
+        settings = replace(base, prefer_weights_only_quantization=False, activations_num_bits=bits, observer=observer)
     return PlannedLayer(settings, f"by rule {row.rule!r}" if row.rule != "global" else "")
 
 

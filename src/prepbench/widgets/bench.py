@@ -21,6 +21,7 @@ from prepbench._display import is_static
 from prepbench.bench import Bench, BenchSummary, RecoverySettings
 from prepbench.bench.cards import Card, error_card
 from prepbench.bench.history import is_far
+from prepbench.bench.inspection_summary import InspectionSummary
 from prepbench.bench.layer_costs import CostOverlay, cost_overlays
 from prepbench.bench.saved import JournalWatch
 from prepbench.bench.shown import still
@@ -114,7 +115,8 @@ class BenchControls(anywidget.AnyWidget):
 
     def still(self) -> dict[str, Any]:
         """Return the static form of the bench for outputs without a kernel or trust; computed once per change."""
-        summary = replace(self.bench.summary(), selected="", fixes_known=True)  # nothing is looked for there
+        # nothing is looked at or looked for there
+        summary = replace(self.bench.summary(), selected="", inspection=InspectionSummary(), fixes_known=True)
         if self._still is None or self._still[0] != summary:
             self._still = summary, _still(self.bench)
         return self._still[1]

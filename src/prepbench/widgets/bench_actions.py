@@ -393,6 +393,7 @@ BENCH_ACTIONS: Mapping[str, Action[Any]] = {
     "edit_draft": Action(OfModule, _edit_draft),
     "remove_fix": Action(OfModule, lambda controls: controls.bench.remove_fix),
     "select": Action(OfModule, _select),
+    "inspect": Action(OfModule, lambda controls: controls.bench.inspecting.inspect),
     "undo": Action(Nothing, lambda controls: controls.bench.undo),
     "redo": Action(Nothing, lambda controls: controls.bench.redo),
     "repair": Action(Repair, _repair),

@@ -60,7 +60,7 @@ def open_bench(page: Page, traits: dict[str, Any], *, dark: bool = False) -> Non
 def sent(page: Page) -> list[dict[str, Any]]:
     """What the page has asked for, and forget it."""
     asked: list[dict[str, Any]] = page.evaluate("() => window.sent.splice(0)")
-    return [each for each in asked if each["action"] != "shown"]  # that comes by itself
+    return [each for each in asked if each["action"] not in ("shown", "inspect")]  # these come by themselves
 
 
 def give(page: Page, changes: dict[str, Any]) -> None:
@@ -84,6 +84,15 @@ def card(kind: str = "", text: str = "", **more: Any) -> dict[str, Any]:
     """How an action ended."""
     plain = {"troubles": [], "details": "", "about": "", "outcomes": [], "buttons": []}
     return {"kind": kind, "text": text, **plain, **more}
+
+
+def inspection(fqn: str, **more: Any) -> dict[str, Any]:
+    """What is known of the layer that is looked at."""
+    plain = {"state": "running", "stage": "", "failure": card(), "type": "", "decided": "", "why": "", "shown": "",
+             "values": [], "error": {"sqnr": None, "channels": [], "together": 1, "reference": [], "quantized": []},
+             "what_if": [], "facts": [], "place": "", "file": "", "line": 0, "code": "", "frame": "",
+             "samples": ""}  # fmt: skip
+    return {"fqn": fqn, **plain, **more}
 
 
 def outcome(name: str) -> dict[str, Any]:
@@ -144,6 +153,7 @@ def traits(blocks: int = 24) -> dict[str, Any]:
         "search": fake_search.nothing(),
         "search_now": {"unavailable": "", "is_searching": False, "stale": "", "used": -1},
         "is_measuring": False,
+        "inspection": inspection("", state=""),
         "recovery": {"unavailable": "", "on": False, "said": "Trains on the training data, with labels.",
                      "labelled": True, "metric": "accuracy", "steps": 300, "distill": True, "by_metric": True,
                      "learning_rate": 0.001},
