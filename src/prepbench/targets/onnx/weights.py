@@ -35,6 +35,52 @@ def pack_weights(model: Any) -> None:
         _replace_integers(model, node, turned)
 
 
+_CONVOLUTIONS = ("Conv", "ConvTranspose")
+
+
+def dequantize_at_load(model: Any) -> None:
+    """Rewrite the dequantizers of convolutions whose activations stay in float as products of constants, in place.
+
+    ONNX Runtime has no kernel of convolutions that unpacks weights. It computes such products once, when it loads the
+    file, and a DequantizeLinear in each call.
+
+    Args:
+        model: an ``onnx_ir.Model``.
+    """
+    for node in list(model.graph):
+        if node.op_type != "DequantizeLinear" or any(constant_of(value) is None for value in node.inputs):
+            continue
+        uses, output = list(node.outputs[0].uses()), node.outputs[0]
+        in_float = all(user.op_type in _CONVOLUTIONS and _is_weights_only(user, index) for user, index in uses)
+        if uses and in_float and not output.is_graph_output() and "block_size" not in node.attributes:
+            _multiply_constants(model, node)
+
+
+def _multiply_constants(model: Any, node: Any) -> None:
+    import onnx_ir
+
+    integers, scale, *zero_points = node.inputs
+    rank, axis = len(integers.const_value.shape), node.attributes.get_int("axis", 1)
+    shape = [-1 if place == axis % rank else 1 for place in range(rank)] if constant_of(scale).size > 1 else [1] * rank
+
+    def constant(value: Any) -> Any:
+        array = constant_of(value).astype(np.float32).reshape(shape)
+        return add_initializer(model, f"{value.name}_of_channels", array)
+
+    def add(kind: str, *inputs: Any, **attributes: Any) -> Any:
+        new = onnx_ir.node(kind, list(inputs), attributes=attributes)
+        model.graph.insert_before(node, new)
+        return new.outputs[0]
+
+    result = add("Cast", integers, to=int(onnx_ir.DataType.FLOAT))
+    for zero_point in zero_points:
+        result = add("Sub", result, constant(zero_point))
+    result = add("Mul", result, constant(scale))
+    result.shape, result.dtype = node.outputs[0].shape, node.outputs[0].dtype
+    onnx_ir.convenience.replace_all_uses_with(node.outputs[0], result)
+    model.graph.remove(node, safe=True)
+
+
 def dequantized_from(value: Any) -> Any:
     """Return the DequantizeLinear that a value comes from; None for others."""
     producer = value.producer() if value is not None else None

@@ -22,7 +22,7 @@ from prepbench.targets.kernel_times import KernelTimes, layers_from_text
 from prepbench.targets.onnx.export import FILE, export_onnx
 from prepbench.targets.onnx.finish import LAYERS
 from prepbench.targets.onnx.target import OnnxTarget, check_saved
-from prepbench.targets.onnx.weights import look_up_integers, rename_ends, stored_bits
+from prepbench.targets.onnx.weights import dequantize_at_load, look_up_integers, rename_ends, stored_bits
 from prepbench.targets.onnxruntime.empty_batches import fill_empty_batches
 from prepbench.targets.onnxruntime.profiling import kernel_times
 from prepbench.targets.onnxruntime.values import Session, open_session, public_value
@@ -138,7 +138,7 @@ class OnnxRuntimeTarget(OnnxTarget):
         constraints=(_LONE_DEPTHWISE,),
         reduce_range=why_reduce_range(),
     )
-    changes = (*OnnxTarget.changes, look_up_integers, fill_empty_batches)
+    changes = (*OnnxTarget.changes, look_up_integers, dequantize_at_load, fill_empty_batches)
 
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         assert isinstance(settings, OnnxRuntimeDeployment)
