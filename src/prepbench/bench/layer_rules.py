@@ -56,7 +56,7 @@ class LayerRulesOf:
         return tuple(known.get(fqn) or self._in_float(fqn) for fqn in self.layers)
 
     def _in_float(self, fqn: str) -> ExplainedLayer:
-        return ExplainedLayer(fqn, type(self.names.modules[fqn]).__name__, "global", None)
+        return ExplainedLayer(fqn, self.names.type_of(fqn), "global", None)
 
     def matched(self, pattern: str) -> list[str]:
         """Return the quantizable layers that a key matches: a layer, those inside a module, a glob, ``re:``, a

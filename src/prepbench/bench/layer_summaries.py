@@ -31,10 +31,13 @@ from prepbench.settings import (
     PruningSettings,
     QuantizationSettings,
     activation_format,
+    module_of_layer,
+    tensors_of_layer,
     weight_formats,
 )
 from prepbench.settings.numbers import FLOAT32, format_named
 from prepbench.settings.pruning import CHANNELS, SCORES
+from prepbench.settings.quantizable import layer_named
 from prepbench.settings.quantization import ACTIVATION_BITS, BITS, BLOCK_SIZES, OBSERVERS, WEIGHT_ALGORITHMS
 from prepbench.targets import target_for
 
@@ -151,10 +154,11 @@ def _takes(placement: Placement, field: str, choice: str) -> bool:
 
 def layer_facts(model: nn.Module, layers: Sequence[str]) -> tuple[LayerFacts, ...]:
     """Return the fixed facts of each layer, such as its class and shape."""
-    found, modules = [], dict(model.named_modules(remove_duplicate=False))
+    found = []
     for fqn in layers:
-        module = modules[fqn]
-        found.append(LayerFacts(fqn, type(module).__name__, sum(p.numel() for p in module.parameters())))
+        module = model.get_submodule(module_of_layer(model, fqn))
+        parameters = module.parameters() if layer_named(model, fqn) is module else tensors_of_layer(model, fqn)
+        found.append(LayerFacts(fqn, type(module).__name__, sum(value.numel() for value in parameters)))
     return tuple(found)
 
 

@@ -18,7 +18,13 @@ from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback
 from prepbench.package.uncompiled import NothingCompiledError
 from prepbench.running.tracing import tracing
-from prepbench.settings import CompileOptions, DeploymentSettings, layers_to_quantize, tensors_of_layer
+from prepbench.settings import (
+    CompileOptions,
+    DeploymentSettings,
+    layers_to_quantize,
+    module_of_layer,
+    tensors_of_layer,
+)
 from prepbench.settings.quantizable import layer_named
 
 
@@ -70,7 +76,7 @@ class FloatProgram:
         model = task.captured.model
         facts = {}
         for fqn in layers_to_quantize(model):
-            layer = layer_named(model, fqn)
+            layer = layer_named(model, module_of_layer(model, fqn))
             count = sum(tensor.numel() for tensor in tensors_of_layer(model, fqn))
             facts[fqn] = LayerFacts(type(layer).__name__, count, isinstance(layer, torch.nn.Embedding))
         samples = tuple(flat_samples(task.calibration, task.call_spec))

@@ -15,6 +15,7 @@ from prepbench.calls.call_spec import CallSpec
 from prepbench.calls.variant_calls import VariantCall, VariantChoice
 from prepbench.capture.aten.captured import Captured
 from prepbench.capture.aten.computed_in_float32 import HALF_TYPES, computed_in_float32
+from prepbench.capture.sizes.recurrent import layers_of_torch
 from prepbench.errors import ConditionError
 from prepbench.generate.transformers_style import Configuration
 from prepbench.inputs import Sample
@@ -22,7 +23,7 @@ from prepbench.objects.restore import state_bytes
 from prepbench.quantize import weights_to_cast
 from prepbench.settings import CompileOptions, DeploymentSettings, ExplainedLayer
 from prepbench.targets import Target
-from prepbench.targets.decompose import decompose, grouped_products
+from prepbench.targets.decompose import decompose, grouped_products, recurrent_cells
 
 
 @dataclass(frozen=True)
@@ -129,12 +130,18 @@ class CompileTask:
         Their weights keep their type until they are quantized, and are cast one by one where the graph runs.
         """
         if self.layer_settings is None:
-            program = computed_in_float32(self.program, self.target.types_to_replace(self.program))
+            program = self._with_recurrent_layers(self.program)
+            program = computed_in_float32(program, self.target.types_to_replace(program))
         else:
             program = computed_in_float32(self.program, HALF_TYPES, self.weights_cast_later)
             # grouped products become one product with all matrices, whose rows have separate scales
-            program = decompose(program, grouped_products(program))
+            program = decompose(program, {**grouped_products(program), **recurrent_cells()})
+            program = self._with_recurrent_layers(program)
         return replace(self, program=program)
+
+    def _with_recurrent_layers(self, program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+        """Return a program whose recurrent modules are an operator per layer, if the target has one."""
+        return decompose(program, layers_of_torch()) if self.target.runs_recurrent_layers else program
 
     @property
     def weights_cast_later(self) -> Collection[str]:

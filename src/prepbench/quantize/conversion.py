@@ -20,6 +20,7 @@ from prepbench.quantize.observed import Observed, all_observers, observer_of
 from prepbench.quantize.plan import Plan
 from prepbench.quantize.rounding import NEEDS_MOMENTS
 from prepbench.quantize.rows import OPERATOR
+from prepbench.quantize.simulate import in_integers
 from prepbench.quantize.statistics import restore_buffers
 
 
@@ -30,7 +31,7 @@ def convert(observed: Observed) -> fx.GraphModule:
         if getattr(observer, "scheme", None) is not None and observer.scheme.in_blocks:
             observer.convert = functools.partial(_convert_blocks, observer, blocks)
     _use_rounded_weights(observed.graph)
-    use_integers(observed.graph, observed.plan.dynamic)
+    use_integers(observed.graph, in_integers(observed.graph, observed.plan))
     with quick_conversion(_is_float):
         converted = pt2e().convert_pt2e(observed.graph)
     assert isinstance(converted, fx.GraphModule)

@@ -101,7 +101,7 @@ def _decided(
     chosen, decisions = chosen_samples(samples), Decisions()
     candidates: dict[str, list[WeightScheme]] = {}
     for fqn in plan.nodes:
-        candidates[fqn], note = fitting_schemes(plan, fqn)
+        candidates[fqn], note = fitting_schemes(plan, fqn, choices=True)
         if note:
             decisions.notes[fqn] = note
     set_mode(graph, "pass")
@@ -206,6 +206,8 @@ _SAME = 1.02
 _FARTHEST = 30.0
 # the cost of a finer scheme with as many bits, as a share of a layer in float
 _FINER = 0.02
+# that of integers which a layer multiplies by in float: it saves memory alone
+_IN_FLOAT = 0.9
 
 
 class FloorSearch:
@@ -374,6 +376,8 @@ def _share(schemes: Sequence[WeightScheme], one: WeightScheme) -> float:
     none.
     """
     first = schemes[0]
+    if one.multiplies_in_float and not first.multiplies_in_float:
+        return _IN_FLOAT
     return 0.0 if one == first else max(_FINER, (one.bits - first.bits) / (FLOAT32.bits - first.bits))
 
 

@@ -256,7 +256,7 @@ class _Runner(fx.Interpreter):
 # The weight schemes that fit a layer's shape: the settings' candidates, or the next best.
 
 
-def fitting_schemes(plan: Plan, fqn: str) -> tuple[list[WeightScheme], str]:
+def fitting_schemes(plan: Plan, fqn: str, *, choices: bool = False) -> tuple[list[WeightScheme], str]:
     """Return the schemes that a layer's settings allow, the smallest in memory first, and a note on them or "".
 
     Where no block size of the settings divides the inputs, the next smaller one that does is taken, and a scale for
@@ -265,6 +265,7 @@ def fitting_schemes(plan: Plan, fqn: str) -> tuple[list[WeightScheme], str]:
     Args:
         plan: with the layer's nodes and settings.
         fqn: the layer.
+        choices: for a layer that finds ranges in each call, add that it multiplies in float.
     """
     layer = plan.nodes[fqn][0]
     weights = [node.meta["val"] for node in layer.weights]
@@ -278,6 +279,8 @@ def fitting_schemes(plan: Plan, fqn: str) -> tuple[list[WeightScheme], str]:
         ]
     fitting = [scheme for scheme in wanted if _fit(scheme, weights, layer.axis)]
     if fitting:
+        if choices and layer.node.name in plan.dynamic:
+            fitting += [replace(one, multiplies_in_float=True, reduce_range=False) for one in fitting]
         return list(dict.fromkeys(fitting)), ""
     size, smaller = wanted[0].block_size, _dividing(wanted[0], weights, layer.axis)
     scales = f"blocks of {smaller}" if smaller else "one scale for each channel"

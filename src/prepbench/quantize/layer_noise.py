@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback
 from prepbench.objects.compare import Powers, powers
 from prepbench.quantize.layer_nodes import LayerNode
-from prepbench.quantize.plan import Plan
+from prepbench.quantize.plan import Plan, is_dynamic
 from prepbench.quantize.simulate import Measuring, Trial, as_tuple, first_states, observed_inputs, rounded_weights
 from prepbench.quantize.statistics import Statistics, noise_key
 from prepbench.quantize.weights import WeightScheme
@@ -127,7 +127,7 @@ def measure_layers(
     nodes = {node.name: node for node in graph.graph.nodes}
     layers = {layer.node.name: (layer, schemes[fqn]) for fqn, found in plan.nodes.items() for layer in found}
     keys = {
-        (name, scheme): (*noise_key(graph, layer, nodes[name], scheme), name in plan.dynamic)
+        (name, scheme): (*noise_key(graph, layer, nodes[name], scheme), is_dynamic(plan, name, scheme))
         for name, (layer, wanted) in layers.items()
         for scheme in wanted
     }
@@ -142,7 +142,7 @@ def measure_layers(
     }
     result.measured = len({layer.fqn for layer, _ in missing.values()})
     if missing or statistics.outputs is None:
-        _run(graph, missing, result, samples, progress, plan.dynamic)
+        _run(graph, missing, result, samples, progress, plan)
         statistics.outputs = tuple(result.outputs)
         for name, (_, left) in missing.items():
             found = result.noise.get(name, {})
@@ -161,14 +161,14 @@ def _run(
     result: MeasuredLayers,
     samples: Sequence[Sample],
     progress: ProgressCallback,
-    dynamic: Collection[str],
+    plan: Plan,
 ) -> None:
     trials: dict[str, list[Trial]] = {}
     nodes = {node.name: node for node in graph.graph.nodes if node.name in candidates}
     for name, (layer, schemes) in candidates.items():
         inputs = observed_inputs(graph, layer, nodes[name])
         for scheme in schemes:
-            rounded = rounded_weights(graph, layer, nodes[name], scheme, is_dynamic=name in dynamic)
+            rounded = rounded_weights(graph, layer, nodes[name], scheme, is_dynamic=is_dynamic(plan, name, scheme))
             noise = result.noise.setdefault(name, {}).setdefault(scheme, LayerNoise())
             add = functools.partial(noise.add, channels=layer.channels)
             trials.setdefault(name, []).append((replace(rounded, operands=inputs), add))

@@ -23,9 +23,17 @@ from prepbench.quantize.layer_noise import bounded_decibels
 from prepbench.quantize.observed import Observed, observer_of
 from prepbench.quantize.plan import Plan
 from prepbench.quantize.report import NOT_CALLED, LayerReport
-from prepbench.settings import ExplainedLayer, activation_format, is_within, tensors_of_layer, weight_formats
+from prepbench.settings import (
+    ExplainedLayer,
+    activation_format,
+    is_within,
+    module_of_layer,
+    tensors_of_layer,
+    weight_formats,
+)
 from prepbench.settings.numbers import FLOAT32
 
+_TOO_INEXACT = "with activations in integers, too, its output or the model's would be below the floor"
 _IN_EACH_CALL = "ranges of activations are found in each call"
 
 
@@ -103,8 +111,9 @@ class LayerReporter:
         for leaf in around:
             if leaf.lines is None:
                 return f"inside the leaf module {leaf.fqn or 'model'} ({leaf.kind})"
-        operators = operators_of(self.graph.graph, layer.fqn)
-        if not operators and runs_in_steps(self.graph.graph, layer.fqn):
+        path = module_of_layer(self.model, layer.fqn)
+        operators = operators_of(self.graph.graph, path)
+        if not operators and runs_in_steps(self.graph.graph, path):
             return "computed in each step of a loop, which stays in float"
         if not operators and around:
             return f"not called on the tracing inputs, or only by {around[0].part}, a leaf ({around[0].kind})"
@@ -124,6 +133,12 @@ def _how_computed(nodes: Sequence[LayerNode]) -> str:
     return ", ".join(f"{count} matrices of {name}" for name, count in names.items() if count > 1)
 
 
+def _multiplying_in_float(row: LayerReport) -> LayerReport:
+    """Return the report of a layer whose activations stay in float, because rounding them costs too much."""
+    notes = [text for text in row.note.split(", ") if text != _IN_EACH_CALL]
+    return replace(row, activations_bits=FLOAT32.bits, reason=f"weights only: {_TOO_INEXACT}", note=", ".join(notes))
+
+
 def decided_report(row: LayerReport, observed: Observed, decisions: Decisions) -> LayerReport:
     """Return the report of a layer after measuring and deciding."""
     if row.fqn not in observed.plan.nodes:
@@ -139,6 +154,8 @@ def decided_report(row: LayerReport, observed: Observed, decisions: Decisions) -
     activation = observer_of(observed.graph, node.args[layer.input_index])
     weights = [observer_of(observed.graph, operand) for operand in layer.weight_operands(node.args)]
     scales = torch.cat([weight.calculate_qparams()[0].flatten() for weight in weights])
+    if scheme.multiplies_in_float:
+        row = _multiplying_in_float(row)
     notes = [text for text in (row.note, decisions.notes.get(row.fqn, "")) if text]
     return replace(
         row,

@@ -19,7 +19,7 @@ from prepbench.objects.compare import Powers, powers
 from prepbench.quantize.judged import dependencies
 from prepbench.quantize.layer_nodes import LayerNode
 from prepbench.quantize.observed import observed_value, observer_of, set_mode
-from prepbench.quantize.plan import Plan
+from prepbench.quantize.plan import Plan, is_dynamic
 from prepbench.quantize.simulate import as_tuple, changed_result, first_states, rounded_weights
 from prepbench.quantize.statistics import Statistics
 from prepbench.quantize.weights import WeightScheme
@@ -129,9 +129,7 @@ def estimate_output_noise(
     # Effects are cached for a graph and its samples; what they are measured in is part of the key.
     judged = (tuple(logits), corrected)
     if any((*key, judged) not in statistics.effects for key in places):
-        found = _Estimate(graph, places.values(), plan.dynamic, corrected).effects(
-            samples, OutputVectors(outputs, logits)
-        )
+        found = _Estimate(graph, places.values(), plan, corrected).effects(samples, OutputVectors(outputs, logits))
         statistics.effects.update({(*key, judged): found[place.key] for key, place in places.items()})
     effects = {key: statistics.effects[(*key, judged)] for key in places}
     result = OutputNoise(bool(logits))
@@ -182,7 +180,7 @@ def _places(
             corrected = has_bias and len(layers) == 1 and plan.settings[fqn].bias_correction
             place = _Place(node, frozenset([fqn]), layer, scheme, corrected)
             # The scheme's error also depends on the mode of a recurrent layer, and its effect on the bias correction.
-            result[node.name, scheme, node.name in plan.dynamic, plan.settings[fqn].bias_correction] = place
+            result[node.name, scheme, is_dynamic(plan, node.name, scheme), plan.settings[fqn].bias_correction] = place
     because: dict[str, set[str]] = {}
     edges: dict[tuple[str, str], set[str]] = {}
     for point in plan.points:
@@ -219,14 +217,12 @@ class _Sums:
 class _Estimate(fx.Interpreter):
     """Runs the graph, keeps the error of each place, and multiplies it with gradients in the backward pass."""
 
-    def __init__(
-        self, graph: fx.GraphModule, places: Iterable[_Place], dynamic: Collection[str], corrected: bool
-    ) -> None:
+    def __init__(self, graph: fx.GraphModule, places: Iterable[_Place], plan: Plan, corrected: bool) -> None:
         super().__init__(graph)
         self._by_node: dict[fx.Node, list[_Place]] = {}
         for place in places:
             self._by_node.setdefault(place.node, []).append(place)
-        self._dynamic = dynamic
+        self._plan = plan
         self._corrected = corrected
         self._sums = {place.key: _Sums() for each in self._by_node.values() for place in each}
         self._blocked: set[fx.Node] = set()
@@ -336,7 +332,9 @@ class _Estimate(fx.Interpreter):
             return
         for place in places:
             assert place.scheme is not None
-            changes = rounded_weights(self.module, layer, node, place.scheme, is_dynamic=node.name in self._dynamic)
+            changes = rounded_weights(
+                self.module, layer, node, place.scheme, is_dynamic=is_dynamic(self._plan, node.name, place.scheme)
+            )
             yield place, changed_result(node, self.env, changes)
 
     def _go_back(self, outputs: OutputVectors, found: Sequence[Any], number: int) -> None:

@@ -95,6 +95,11 @@ class Plan:
         return replace(self, nodes=left, settings=settings, points=[point for point in points if point.because])
 
 
+def is_dynamic(plan: Plan, node: str, scheme: WeightScheme) -> bool:
+    """Return whether a layer's node finds the range of its inputs in each call when its weights have this scheme."""
+    return node in plan.dynamic and not scheme.multiplies_in_float
+
+
 def make_plan(graph: fx.GraphModule, settings: Mapping[str, QuantizationSettings], placement: Placement) -> Plan:
     """Walk the graph once, in execution order.
 

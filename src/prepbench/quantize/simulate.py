@@ -159,7 +159,19 @@ def changes_of(graph: fx.GraphModule, plan: Plan) -> Changes:
         if source in plan.outputs or any(edge in plan.inputs or edge in plan.weights for edge in edges):
             named.add(id(observer))
     results = {node.name: observer for node, observer in observers.items() if id(observer) in named}
-    return Changes(results=results, operators=dict.fromkeys(plan.dynamic, OPERATOR))
+    return Changes(results=results, operators=dict.fromkeys(in_integers(graph, plan), OPERATOR))
+
+
+def in_integers(graph: fx.GraphModule, plan: Plan) -> list[str]:
+    """Return the nodes of an observed graph that find ranges in each call, with the current schemes of weights."""
+    nodes = {node.name: node for node in graph.graph.nodes}
+    found = []
+    for layer in (layer for layers in plan.nodes.values() for layer in layers if layer.node.name in plan.dynamic):
+        weight = layer.weight_operands(nodes[layer.node.name].args)[0]
+        scheme = getattr(observer_of(graph, weight), "scheme", None)
+        if scheme is None or not scheme.multiplies_in_float:
+            found.append(layer.node.name)
+    return found
 
 
 def rounded_weights(

@@ -29,6 +29,8 @@ class WeightScheme:
         least_error: take the range with the least squared error instead of the whole one.
         reduce_range: use 7 of 8 bits, so that sums of products fit into 16 bits (the name in torch and ONNX Runtime).
         algorithm: how integers are found, see :func:`prepbench.quantize.rounding.quantized_rows`.
+        multiplies_in_float: the layer computes with the dequantized weights, although its settings quantize its
+            activations. Only layers that find the ranges of these in each call have the choice.
     """
 
     format: NumberFormat = INT8
@@ -39,6 +41,7 @@ class WeightScheme:
     least_error: bool = False
     reduce_range: bool = False
     algorithm: str = "nearest"
+    multiplies_in_float: bool = False
 
     @classmethod
     def of(cls, settings: QuantizationSettings, *, reduce_range: bool = False) -> WeightScheme:

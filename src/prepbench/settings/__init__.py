@@ -15,6 +15,7 @@ from prepbench.settings.lora import LoraSettings as LoraSettings
 from prepbench.settings.pruning import LayerPruningSettings as LayerPruningSettings
 from prepbench.settings.pruning import PruningSettings as PruningSettings
 from prepbench.settings.quantizable import layers_to_quantize as layers_to_quantize
+from prepbench.settings.quantizable import module_of_layer as module_of_layer
 from prepbench.settings.quantizable import quantizable_layers as quantizable_layers
 from prepbench.settings.quantizable import tensors_of_layer as tensors_of_layer
 from prepbench.settings.quantization import CompileOptions as CompileOptions
@@ -47,6 +48,7 @@ __all__ = [
     "is_within",
     "layers_to_quantize",
     "prunable_layers",
+    "module_of_layer",
     "quantizable_layers",
     "tensors_of_layer",
     "weight_formats",

@@ -166,7 +166,7 @@ def explain_layers(
     layers = list(layers)
     explained = (_explained(fqn, names, rules, settings, applied, patterns) for fqn in layers)
     meant = [
-        replace(row, is_assumed=not _is_named_layer(names.modules[row.fqn]))
+        replace(row, is_assumed=row.fqn not in names.recurrent and not _is_named_layer(names.modules[row.fqn]))
         for row in explained
         if _is_meant(row, names, settings, applied)
     ]
@@ -269,7 +269,7 @@ def _explained(
     applied: Mapping[str, QuantizationSettings | None],
     patterns: Sequence[str],
 ) -> ExplainedLayer:
-    kind = type(names.modules[fqn]).__name__
+    kind = names.type_of(fqn)
     matching = names.matching(fqn, rules, patterns)
     if not matching:
         return ExplainedLayer(fqn, kind, "global", settings)
@@ -351,7 +351,7 @@ def prunable_layers(model: nn.Module, settings: PruningSettings, rules: PruningR
         check_rule(key, rule, names, LayerPruningSettings)
     applied = {key: _pruning_applied(key, rule, settings) for key, rule in table.items()}
     patterns, rows = names.patterns(table), []
-    for fqn in quantizable_layers(model):
+    for fqn in quantizable_layers(model, whole=True):
         key, *overruled = [*names.matching(fqn, table, patterns), "global"]
         kind = type(names.modules[fqn]).__name__
         chosen = settings if key == "global" else applied[key]

@@ -15,18 +15,43 @@ _TABLES = (nn.Embedding, nn.EmbeddingBag)
 _FUNCTIONS = ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "linear")
 
 
-def quantizable_layers(model: nn.Module, *, tables: bool = False) -> list[str]:
+def quantizable_layers(model: nn.Module, *, tables: bool = False, whole: bool = False) -> list[str]:
     """Return the FQNs of the quantizable layers, in the order of ``named_modules()``; a shared layer once.
+
+    The layers of an LSTM, GRU or RNN that has several go by the name of their first weight.
 
     Args:
         model: the model.
         tables: include embeddings, which weight-only settings can quantize.
+        whole: give recurrent modules of several layers as one.
 
     Example:
         >>> quantizable_layers(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
         ['0']
     """
-    return [fqn for fqn, module in model.named_modules() if is_quantizable(module) or (tables and is_table(module))]
+    found: list[str] = []
+    for fqn, module in model.named_modules():
+        if is_quantizable(module) or (tables and is_table(module)):
+            parts = [] if whole else recurrent_parts(module)
+            found += [_joined(fqn, name) for name in parts] or [fqn]
+    return found
+
+
+def recurrent_parts(module: object) -> list[str]:
+    """Return the names of the first weight of each layer of an LSTM, GRU or RNN with several layers; else none.
+
+    Example:
+        >>> recurrent_parts(nn.LSTM(2, 3, num_layers=2))
+        ['weight_ih_l0', 'weight_ih_l1']
+    """
+    if not isinstance(module, nn.RNNBase) or module.num_layers < 2 or parametrize.is_parametrized(module):
+        return []
+    names = [f"weight_ih_l{layer}" for layer in range(module.num_layers)]
+    return names if all(name in module._parameters for name in names) else []
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
 
 
 def is_quantizable(module: nn.Module) -> bool:
@@ -61,7 +86,8 @@ def _has_matrix(module: nn.Module) -> bool:
 def other_weights(model: nn.Module) -> dict[str, nn.Module | torch.Tensor]:
     """Return further possible layers beside :func:`quantizable_layers`, by FQN, in the order of ``named_modules()``.
 
-    These are tensors of two dims or more, under any name, in lists and dicts of parameters, and in buffers. The only
+    These are the layers of recurrent modules with several, and tensors of two dims or more, under any name, in lists
+    and dicts of parameters, and in buffers. The only
     such tensor of a module without submodules is named like that module, others by their own FQN. Only the graph
     shows whether anything multiplies by them.
 
@@ -85,13 +111,14 @@ def other_weights(model: nn.Module) -> dict[str, nn.Module | torch.Tensor]:
     for fqn, module in model.named_modules():
         if fqn in around:
             continue
+        found.update({_joined(fqn, name): getattr(module, name) for name in recurrent_parts(module)})
         tensors = {name: value for name, value in _matrices(module) if id(value) not in seen}
         seen.update(map(id, tensors.values()))
         is_container = isinstance(module, nn.ParameterList | nn.ParameterDict)
         if len(tensors) == 1 and fqn and not is_container and next(module.children(), None) is None:
             found[fqn] = module
         else:
-            found.update({f"{fqn}.{name}" if fqn else name: value for name, value in tensors.items()})
+            found.update({_joined(fqn, name): value for name, value in tensors.items()})
     return found
 
 
@@ -114,10 +141,23 @@ def tensors_of_layer(model: nn.Module, fqn: str) -> list[torch.Tensor]:
     """Return the tensors of a layer: a module's own ones, and the parts of those that are parametrized."""
     layer = layer_named(model, fqn)
     if isinstance(layer, torch.Tensor):
-        return [layer]
+        owner, _, name = fqn.rpartition(".")
+        module = model.get_submodule(owner)
+        if name not in recurrent_parts(module):
+            return [layer]
+        number = name.removeprefix("weight_ih")
+        return [value for key, value in module.named_parameters() if key.removesuffix("_reverse").endswith(number)]
     inner = getattr(layer, "parametrizations", None)
     parts = inner.parameters() if isinstance(inner, nn.Module) else ()
     return [*layer.parameters(recurse=isinstance(layer, Operator)), *parts]
+
+
+def module_of_layer(model: nn.Module, fqn: str) -> str:
+    """Return the FQN of the module that computes a layer: its own, or that of the recurrent module it is a part of."""
+    owner, _, name = fqn.rpartition(".")
+    layer = layer_named(model, fqn)
+    is_part = isinstance(layer, torch.Tensor) and name in recurrent_parts(model.get_submodule(owner))
+    return owner if is_part else fqn
 
 
 def layers_to_quantize(model: nn.Module) -> list[str]:
@@ -125,7 +165,7 @@ def layers_to_quantize(model: nn.Module) -> list[str]:
     others = other_weights(model)
     found: list[str] = []
     for fqn, module in model.named_modules():
-        if fqn in others or is_quantizable(module) or is_table(module):
+        if (fqn in others or is_quantizable(module) or is_table(module)) and not recurrent_parts(module):
             found.append(fqn)
         found += [name for name, value in others.items() if value is not module and name.rpartition(".")[0] == fqn]
     return list(dict.fromkeys(found))

@@ -13,7 +13,7 @@ from torch import nn
 
 from prepbench.checks import check_table
 from prepbench.errors import SettingsError
-from prepbench.settings.quantizable import is_quantizable, other_weights
+from prepbench.settings.quantizable import is_quantizable, other_weights, recurrent_parts
 from prepbench.settings.quantization import LayerQuantizationSettings
 
 LayerRules = Mapping[str, LayerQuantizationSettings]
@@ -60,12 +60,22 @@ class LayerNames:
         self.modules: dict[str, Any] = dict(model.named_modules(remove_duplicate=False))
         # tensors that are layers by themselves have names and rules like modules
         self.modules.update(other_weights(model))
+        # the class of the module that a layer of several belongs to
+        self.recurrent = {
+            f"{fqn}.{name}" if fqn else name: type(module).__name__
+            for fqn, module in model.named_modules()
+            for name in recurrent_parts(module)
+        }
         self._aliases: dict[int, list[str]] = {}
         for name, module in self.modules.items():
             self._aliases.setdefault(id(module), []).append(name)
         self.types = frozenset(type(module).__name__ for module in self.modules.values())
         self._around: dict[str, tuple[dict[str, int], dict[str, int]]] = {}
         self._matched: dict[str, frozenset[str]] = {}
+
+    def type_of(self, fqn: str) -> str:
+        """Return the class name of a layer; for one layer of a recurrent module that of the module."""
+        return self.recurrent.get(fqn) or type(self.modules[fqn]).__name__
 
     def aliases(self, fqn: str) -> list[str]:
         """Return all names of a module."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Hashable, Mapping
@@ -261,6 +262,38 @@ def _is_at_least(value: Any, bound: Any) -> bool:
 
 # torch's own, and the one that transformers runs where torch's does not take the dtype
 _NAMES = ("aten._grouped_mm.default", "transformers.grouped_mm_fallback.default")
+
+
+def recurrent_cells() -> dict[Any, Callable[..., Any]]:
+    """Return decompositions of LSTM, GRU and RNN cells into their two linear layers and what follows them."""
+    return {
+        aten.lstm_cell.default: _lstm_cell,
+        aten.gru_cell.default: _gru_cell,
+        aten.rnn_tanh_cell.default: functools.partial(_rnn_cell, torch.tanh),
+        aten.rnn_relu_cell.default: functools.partial(_rnn_cell, torch.relu),
+    }
+
+
+def _lstm_cell(x: Any, state: Any, at_input: Any, at_state: Any, b_input: Any = None, b_state: Any = None) -> Any:
+    h, c = state
+    gates = aten.linear.default(x, at_input, b_input) + aten.linear.default(h, at_state, b_state)
+    i, f, g, o = gates.chunk(4, -1)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return o.sigmoid() * c.tanh(), c
+
+
+def _gru_cell(x: Any, h: Any, at_input: Any, at_state: Any, b_input: Any = None, b_state: Any = None) -> Any:
+    of_input = aten.linear.default(x, at_input, b_input).chunk(3, -1)
+    of_state = aten.linear.default(h, at_state, b_state).chunk(3, -1)
+    r, z = ((of_input[gate] + of_state[gate]).sigmoid() for gate in range(2))
+    n = (of_input[2] + r * of_state[2]).tanh()
+    return n + z * (h - n)
+
+
+def _rnn_cell(
+    activation: Any, x: Any, h: Any, at_input: Any, at_state: Any, b_input: Any = None, b_state: Any = None
+) -> Any:
+    return activation(aten.linear.default(x, at_input, b_input) + aten.linear.default(h, at_state, b_state))
 
 
 def grouped_products(program: torch.export.ExportedProgram) -> Mapping[OpOverload, Callable[..., Any]]:

@@ -3,7 +3,8 @@
 While torch exports a recurrent layer it goes through its steps one by one, which fixes their number. Where that is
 dynamic, ``torch.lstm`` and its like become the operators below, which have a counterpart in ONNX. So do layers with
 projections, which torch writes to ONNX wrongly, and layers with dropout in between that is active: that becomes an
-operation of its own. Packed sequences are padded around each layer, which gets their lengths.
+operation of its own. Packed sequences are padded around each layer, which gets their lengths. Where the number of steps
+is fixed, targets that have an operator for a layer ask for these, too (:func:`layers_of_torch`).
 """
 
 from __future__ import annotations
@@ -132,6 +133,36 @@ WITH_GRADIENTS: dict[Any, Callable[..., Any]] = {
 RECURRENT: dict[Any, int] = {torch.ops.prepbench.lstm_layer.default: 3, torch.ops.prepbench.recurrent_layer.default: 2}
 
 
+# torch's operators over a fixed number of steps, and whose names for our kinds
+_OF_TORCH = {getattr(torch.ops.aten, kind).input: kind for kind in _KINDS}
+
+
+def layers_of_torch() -> dict[Any, Callable[..., Any]]:
+    """Return for each recurrent operator of torch a function that runs one of the operators of this file per layer.
+
+    So targets with an operator for a layer keep it, and each layer has weights of its own.
+    """
+    return {target: functools.partial(_split, kind) for target, kind in _OF_TORCH.items()}
+
+
+def _split(
+    kind: str,
+    x: torch.Tensor,
+    state: Any,
+    weights: Sequence[torch.Tensor],
+    has_biases: bool,
+    layers: int,
+    dropout: float,
+    training: bool,
+    both_directions: bool,
+    batch_first: bool,
+) -> Any:
+    """Run an operator of torch layer by layer; ``NotImplemented`` where dropout between layers is active."""
+    if (training and dropout > 0 and layers > 1) or x.ndim != 3:
+        return NotImplemented
+    return _in_order(kind, x, state, weights, layers, batch_first, lambda x: x)
+
+
 def has_recurrent_layers(program: torch.export.ExportedProgram) -> bool:
     """Return whether a program has one of the operators of this file."""
     return any(_is_recurrent(node) for node in program.graph.nodes)
@@ -219,8 +250,21 @@ def _in_layers(
     projects = len(weights) == layers * (2 if both_directions else 1) * (5 if has_biases else 3)
     if not (drops or projects or isinstance(x.shape[1 if batch_first else 0], torch.SymInt)):
         return NotImplemented
+    return _in_order(kind, x, state, weights, layers, batch_first, lambda x: _dropped(x, dropout) if drops else x)
+
+
+def _in_order(
+    kind: str,
+    x: torch.Tensor,
+    state: Any,
+    weights: Sequence[torch.Tensor],
+    layers: int,
+    batch_first: bool,
+    between: Callable[[torch.Tensor], torch.Tensor],
+) -> Any:
+    """Run layers on sequences with the batch or the time first, and return the states of all steps in that order."""
     x = x.transpose(0, 1) if batch_first else x
-    y, *last = _layers(kind, x, state, weights, layers, None, lambda x: _dropped(x, dropout) if drops else x)
+    y, *last = _layers(kind, x, state, weights, layers, None, between)
     return y.transpose(0, 1) if batch_first else y, *last
 
 

@@ -33,6 +33,7 @@ class OnnxTarget(Target):
     changes: ClassVar[tuple[Change, ...]] = (quantize_biases,)
     # convolutions of ONNX do not take it, and ONNX Runtime has no matrix products of it
     types_without_kernels = frozenset({torch.bfloat16})
+    runs_recurrent_layers = True
 
     def types_to_replace(self, program: torch.export.ExportedProgram) -> frozenset[torch.dtype]:
         return _types_to_replace(program)
