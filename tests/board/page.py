@@ -1,0 +1,109 @@
+"""What the board keeps in docs/board.json, and the page docs/board.md that shows it."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from prepbench.command_line.info import machine
+from prepbench.packages import installed
+from tests.board.candidates import FLOAT, PEERS
+from tests.board.entry import Entry
+from tests.board.networks import NETWORKS
+
+DOCS = Path(__file__).parents[2] / "docs"
+FILE, PAGE = DOCS / "board.json", DOCS / "board.md"
+PLACE = re.compile(r"(<!-- board -->\n).*?(<!-- end of board -->)", re.DOTALL)
+PACKAGES = ("torch", "onnxruntime")
+
+
+def kept() -> dict[str, Any]:
+    """The entries that were measured, by name."""
+    found: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
+    return found
+
+
+def keep(name: str, found: Mapping[str, Any]) -> None:
+    """Keep what was measured of an entry, with the day, the machine and the versions."""
+    facts = machine()
+    entry = NETWORKS[name]
+    everything = kept() | {
+        name: {
+            "date": time.strftime("%Y-%m-%d"),
+            "machine": f"{facts['processor']}, {facts['cores']} cores",
+            "versions": {package: installed(package) for package in PACKAGES if installed(package)},
+            "metric": entry.metric,
+            "found": dict(found),
+        }
+    }
+    ordered = {one: everything[one] for one in NETWORKS if one in everything}
+    FILE.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
+
+
+def write_page() -> None:
+    """Put the table into the page."""
+    text = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(PLACE.sub(lambda place: f"{place[1]}{table(kept())}{place[2]}", text), encoding="utf-8")
+
+
+def table(everything: Mapping[str, Any]) -> str:
+    """The Markdown of all entries: a heading, what it is, and a row for each candidate."""
+    return "".join(_section(name, everything[name]) for name in NETWORKS if name in everything)
+
+
+def _section(name: str, one: Mapping[str, Any]) -> str:
+    entry = NETWORKS[name]
+    head = f"\n### {name}\n\n{_about(entry)} Measured on {one['date']}, {one['machine']}.\n\n"
+    if "missing" in one["found"]:
+        return f"{head}Not measured: {one['found']['missing']}\n"
+    arrow = "more is better" if entry.higher_is_better else "less is better"
+    rows = "\n".join(" | ".join(["", *cells, ""]).strip() for cells in _rows(one["found"]))
+    columns = (f"{entry.metric} ({arrow})", "minus float", "ms", "MB", "minutes to make", "remarks")
+    return f"{head}| candidate | {' | '.join(columns)} |\n|---|---|---|---|---|---|---|\n{rows}\n"
+
+
+def _about(entry: Entry) -> str:
+    texts = (f"{entry.kind}; {entry.weights} ({entry.licence}); {entry.data}.", entry.remark)
+    return " ".join(text for text in texts if text)
+
+
+def _rows(found: Mapping[str, Any]) -> Iterator[list[str]]:
+    for name, cell in found.items():
+        if "failed" in cell:
+            yield [name, "failed", "", "", "", "", _plain(cell["failed"])]
+            continue
+        low, high = cell.get("difference", (None, None))
+        yield [
+            name,
+            f"{cell['metric']:.4f}",
+            "" if low is None else f"{low:+.4f} to {high:+.4f}",
+            "busy" if cell["ms"] is None else f"{cell['ms']:.2f}",
+            f"{cell['megabytes']:.2f}",
+            f"{cell['seconds'] / 60:.1f}",
+            _plain(cell["remark"]),
+        ]
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[|<>\n]", " ", text)[:120]
+
+
+def losses(everything: Mapping[str, Any]) -> list[str]:
+    """The entries in which the best of the runtime's own tools beats prepbench's int8 outside the interval."""
+    result = []
+    for name, one in everything.items():
+        found, sign = one["found"], 1 if NETWORKS[name].higher_is_better else -1
+        ours = found.get("prepbench int8", {})
+        peers = [found[peer]["metric"] * sign for peer in PEERS if "metric" in found.get(peer, {})]
+        if "failed" in ours or (peers and "metric" in ours and FLOAT in found and _is_behind(ours, max(peers), sign)):
+            result.append(name)
+    return result
+
+
+def _is_behind(ours: Mapping[str, Any], best: float, sign: int) -> bool:
+    low, high = ours["difference"]
+    return best - ours["metric"] * sign > (high - low) / 2
