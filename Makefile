@@ -93,7 +93,7 @@ test-frontend: extension/node_modules/.installed
 	$(IN_EXTENSION) npm run --silent test
 
 test-notebooks: $(INSTALLED)
-	PREPBENCH_PROGRESS=0 $(ONCE_MORE) notebooks -- --nbval --nbval-current-env --nbval-sanitize-with tests/sanitize.cfg --nbval-cell-timeout 600
+	$(ONCE_MORE) notebooks -- --nbval --nbval-current-env --nbval-sanitize-with tests/sanitize.cfg --nbval-cell-timeout 600
 
 test-browser: system $(INSTALLED) extension/node_modules/.installed
 	$(ONCE_MORE) tests/system/browser -- -m browser
@@ -116,7 +116,7 @@ notebooks: $(INSTALLED)
 	$(BIN)/jupyter nbconvert --to notebook --inplace --ClearMetadataPreprocessor.enabled=True \
 	  --ClearMetadataPreprocessor.clear_cell_metadata=False \
 	  --ClearMetadataPreprocessor.preserve_nb_metadata_mask="{'kernelspec','language_info'}" notebooks/*.ipynb
-	PREPBENCH_PROGRESS=0 $(BIN)/jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb
+	$(BIN)/jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb
 
 # README's pictures of the bench, from a run of its notebook in JupyterLab
 pictures: system $(INSTALLED)

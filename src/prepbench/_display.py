@@ -82,7 +82,7 @@ class _Static(AbstractContextManager[None]):
 def is_static() -> bool:
     """Whether what is shown now is no live view."""
     chosen = _choice()
-    return _is_asked_by_program() if chosen is None else chosen
+    return is_asked_by_program() if chosen is None else chosen
 
 
 def as_chosen(bundle: dict[str, Any]) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def _choice() -> bool | None:
     return _chosen if _chosen is not None or not wanted else wanted.lower() not in ("0", "false", "no", "off")
 
 
-def _is_asked_by_program() -> bool:
+def is_asked_by_program() -> bool:
     """Whether a program asked for the running cell; its pages come later and from a file, without the kernel."""
     if os.environ.get("SERVER_SOFTWARE", "").startswith("voila"):  # a program that leaves the kernel to its pages
         return False

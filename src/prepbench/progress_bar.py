@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, ParamSpec, TypeVar
 
+from prepbench._display import is_asked_by_program
 from prepbench._torch_compat.symbolic_fx import thread_local_fx_traces
 from prepbench.checks import check_switch
 from prepbench.internal_errors import internal_errors_told
 from prepbench.jobs import Progress, ProgressCallback, report_nothing
+from prepbench.user_output import folded_output, shown_at_once
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,7 +36,8 @@ def show_progress(on: bool) -> None:
     """Choose whether long calls show a progress bar; they do by default.
 
     A bar appears after two seconds, in a terminal or a notebook, and is gone when the call is done. A call that is
-    given ``progress=`` shows none, nor does any where standard error is not a terminal, or where the environment
+    given ``progress=`` shows none, nor does any where standard error is not a terminal, where a program such as
+    nbconvert runs the notebook, or where the environment
     variable ``PREPBENCH_PROGRESS`` is ``0``.
 
     Args:
@@ -76,7 +79,9 @@ def shows_progress(title: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
                         report = stack.enter_context(_bar(title))
                         if "progress" in _parameters(function):
                             kwargs["progress"] = report
-                    with internal_errors_told():
+                    elif given is not report_nothing and callable(given):
+                        kwargs["progress"] = _told_at_once(given)
+                    with folded_output(), internal_errors_told():
                         return function(*args, **kwargs)
             finally:
                 _inside.reset(token)
@@ -84,6 +89,17 @@ def shows_progress(title: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
         return call
 
     return decorate
+
+
+def _told_at_once(progress: Any) -> ProgressCallback:
+    """Return a callback whose prints are seen while the call goes on, unlike those of the model."""
+
+    @functools.wraps(progress)
+    def tell(step: Progress) -> None:
+        with shown_at_once():
+            progress(step)
+
+    return tell
 
 
 @functools.cache
@@ -95,7 +111,9 @@ def _parameters(function: Callable[..., Any]) -> frozenset[str]:
 def _can_show() -> bool:
     if not _wanted or os.environ.get(_VARIABLE) == "0":
         return False
-    return _in_kernel() or bool(getattr(sys.stderr, "isatty", bool)())
+    if _in_kernel():
+        return not is_asked_by_program()  # nobody looks, and a slow machine would leave other outputs than a fast one
+    return bool(getattr(sys.stderr, "isatty", bool)())
 
 
 def _in_kernel() -> bool:
@@ -153,7 +171,9 @@ def _terminal_bar() -> Any:
 
 @functools.cache
 def _notebook_bar() -> Any:
-    """Return the same bar as text in an output of its own: unlike a widget, it leaves nothing in a saved notebook."""
+    """Return the same bar as text in an output of its own, of which an empty output remains: it has no text that a
+    reader or a comparison of outputs would find.
+    """
     from IPython import display as ipython
 
     show: Any = ipython.display
@@ -162,14 +182,13 @@ def _notebook_bar() -> Any:
         _handle: Any = None
 
         def display(self, msg: str | None = None, pos: int | None = None) -> None:
-            self._show(str(self) if msg is None else msg)
+            self._show({"text/plain": str(self) if msg is None else msg})
 
         def close(self) -> None:
             self.disable = True
-            self._show("")
+            self._show({})
 
-        def _show(self, text: str) -> None:
-            bundle = {"text/plain": text}
+        def _show(self, bundle: dict[str, str]) -> None:
             if self._handle is None:
                 self._handle = show(bundle, raw=True, display_id=True)
             else:

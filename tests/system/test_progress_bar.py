@@ -177,14 +177,17 @@ def test_a_script_in_a_terminal(tmp_path: Path) -> None:
     assert not text.split("\r")[-1].strip()
 
 
-def test_in_a_notebook_the_bar_is_an_output_that_ends_empty() -> None:
+@pytest.mark.parametrize("looks", [True, False], ids=["a page", "a program"])
+def test_in_a_notebook_a_bar_leaves_no_text_and_nobody_else_gets_one(looks: bool) -> None:
     import nbformat
     from nbclient import NotebookClient
 
     source = (
         "import time\nfrom prepbench import progress_bar\nfrom prepbench.jobs import Progress, report_nothing\n"
         "progress_bar.DELAY, progress_bar._EVERY = 0.1, 0.05\n"
-        "@progress_bar.shows_progress('work')\n"
+        + "progress_bar.is_asked_by_program = lambda: False\n"
+        * looks
+        + "@progress_bar.shows_progress('work')\n"
         "def work(*, progress=report_nothing):\n    progress(Progress('first', 1, 3))\n"
         "    time.sleep(1)\n    return 7\n"
         "work()"
@@ -199,6 +202,6 @@ def test_in_a_notebook_the_bar_is_an_output_that_ends_empty() -> None:
             return super().process_message(msg, cell, cell_index)
 
     Client(notebook, kernel_name="python3").execute()
-    assert any("work · first |" in text and "1/3" in text for text in seen)
-    outputs = notebook.cells[0].outputs
-    assert [output.data["text/plain"] for output in outputs] == ["", "7"]
+    assert any("work · first |" in text and "1/3" in text for text in seen) == looks
+    outputs = [dict(output.data) for output in notebook.cells[0].outputs]
+    assert outputs == [{}, {"text/plain": "7"}][not looks :]
