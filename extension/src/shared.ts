@@ -5,7 +5,8 @@ import type { Offer } from "./render/offers";
 
 export interface Shared {
   assets?: Assets;
-  adopt?: (view: DiagramView) => () => void;
+  /** Takes in a diagram, with what tells it that its kernel has ended; returns the function that lets it go. */
+  adopt?: (view: DiagramView, lose: () => void) => () => void;
   /** Opens a line of the user's code; `from` is the element that asks. */
   openSource?: (file: string, line: number, code: string, from: HTMLElement) => void;
   /** Puts code into a cell below the one that `from` is in. */

@@ -5,7 +5,9 @@ import { unzipped, workerOf } from "./blobs";
 import type { Overlay } from "./generated/document";
 import type { DiagramActions } from "./generated/widgets";
 import { saveChanges } from "./kept";
+import { lose, lostNote } from "./lost";
 import { type Assets, createDiagram, type View } from "./render";
+import { make } from "./render/dom";
 import { sharedNow } from "./shared";
 
 interface State {
@@ -15,6 +17,7 @@ interface State {
   overlay: string;
   overlay_data: DataView;
   height: string;
+  newer: string;
 }
 
 interface Model {
@@ -27,20 +30,25 @@ interface Model {
 }
 
 /** Asks Python for something that comes as bytes. */
-function ask<K extends keyof DiagramActions>(model: Model, action: K, content: DiagramActions[K]): Promise<Uint8Array> {
+function ask<K extends keyof DiagramActions>(
+  model: Model,
+  action: K,
+  content: DiagramActions[K],
+  patience = 30_000,
+): Promise<Uint8Array> {
   return new Promise((resolve, reject) => {
     const answered = (message: { action?: string; error?: string }, buffers: DataView[]): void => {
       if (message.action !== action) return;
       clearTimeout(timer);
       model.off("msg:custom", answered as never);
       const data = buffers[0];
-      if (data) resolve(new Uint8Array(data.buffer, data.byteOffset, data.byteLength));
-      else reject(new Error(message.error ?? "Python sent no answer."));
+      if (message.error) reject(new Error(message.error));
+      else resolve(data ? new Uint8Array(data.buffer, data.byteOffset, data.byteLength) : new Uint8Array());
     };
     const timer = setTimeout(() => {
       model.off("msg:custom", answered as never);
       reject(new Error("The kernel did not send the layout engine. Is it busy or gone? Run the cell again."));
-    }, 30_000);
+    }, patience);
     model.on("msg:custom", answered as never);
     try {
       model.send({ action, ...content });
@@ -50,6 +58,33 @@ function ask<K extends keyof DiagramActions>(model: Model, action: K, content: D
       reject(new Error("The kernel of this diagram is gone. Run the cell again."));
     }
   });
+}
+
+const LOST =
+  "The kernel of this diagram was restarted or has ended, so Python no longer hears of what is selected here. The diagram " +
+  "itself still works. Run the cell again to use it from Python.";
+
+/** A line that says that the code is newer, with the button that captures again; empty while it is not. */
+function newerNote(model: Model, ends: (() => void)[]): HTMLElement {
+  const note = make("p", { class: "pbd-newer", role: "status" });
+  const again = async (): Promise<void> => {
+    note.replaceChildren("Capturing again …");
+    try {
+      await ask(model, "again", {}, 600_000);
+    } catch (error) {
+      show(error instanceof Error ? error.message : String(error));
+    }
+  };
+  const show = (error = ""): void => {
+    const text = model.get("newer");
+    const button = make("button", { type: "button", click: () => void again() }, "Capture again");
+    note.replaceChildren(...(text ? [error || text, " ", button] : []));
+  };
+  const changed = (): void => show();
+  model.on("change:newer", changed);
+  ends.push(() => model.off("change:newer", changed));
+  show();
+  return note;
 }
 
 function assetsOf(model: Model): Assets {
@@ -81,14 +116,15 @@ function same(a: unknown, b: unknown): boolean {
 
 function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   const diagram = createDiagram(assetsOf(model));
-  const leave = sharedNow().adopt?.(diagram);
+  const ends: (() => void)[] = [];
+  const leave = sharedNow().adopt?.(diagram, () => lose(model));
   el.classList.add("pbd-host");
   diagram.element.style.height = model.get("height");
-  el.append(diagram.element);
+  el.append(lostNote(model, LOST, "pbd-lost", ends), newerNote(model, ends), diagram.element);
   const keep = <K extends "selected" | "view" | "overlay">(name: K, value: State[K]): void => {
     if (same(model.get(name), value)) return;
     model.set(name, value);
-    saveChanges(model);
+    if (!saveChanges(model)) lose(model);
   };
   const colour = async (): Promise<void> => {
     const data = model.get("overlay_data");
@@ -103,6 +139,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
     ["change:view", () => same(model.get("view"), diagram.view) || void diagram.show(model.get("view"))],
     ["change:overlay", () => model.get("overlay") === diagram.overlay || void diagram.colourBy(model.get("overlay"))],
     ["change:overlay_data", () => void colour()],
+    ["change:data", () => void load()],
     [
       "change:height",
       () => {
@@ -115,18 +152,22 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
     keep("overlay", diagram.overlay);
   };
   for (const [event, callback] of listeners) model.on(event, callback as never);
-  const data = model.get("data");
-  void diagram.load(new Uint8Array(data.buffer, data.byteOffset, data.byteLength)).then(async () => {
+  const load = async (): Promise<void> => {
+    const data = model.get("data");
+    await diagram.load(new Uint8Array(data.buffer, data.byteOffset, data.byteLength));
     const view = model.get("view");
     if (model.get("overlay_data").byteLength) await colour();
     if (Object.keys(view).length && !same(view, diagram.view)) await diagram.show(view);
     if (model.get("selected").length) await diagram.select(model.get("selected"));
+  };
+  void load().then(() => {
     diagram.onSelect((fqns) => keep("selected", [...fqns])); // only now: what Python has set comes first
     diagram.onView(tell);
     tell();
   });
   return () => {
     for (const [event, callback] of listeners) model.off(event, callback as never);
+    for (const end of ends) end();
     diagram.dispose();
     leave?.();
   };

@@ -1,9 +1,10 @@
 /** Makes a bench known to the page around it, such as JupyterLab, which shows its runs and keeps it in its output. */
 
 import { unzipped } from "../blobs";
+import { lose } from "../lost";
 import { type LivingBench, sharedNow } from "../shared";
 import { type Cleanups, listen, type Trait } from "./live";
-import { act, type BenchModel, RUN_TRAITS, runsNow, UNSENT } from "./model";
+import { act, type BenchModel, RUN_TRAITS, runsNow } from "./model";
 import { offersOf } from "./offers";
 
 const PATIENCE_MS = 120_000; // a kernel answers once its cell has ended
@@ -34,7 +35,7 @@ export function adopt(model: BenchModel, element: HTMLElement, ends: Cleanups): 
     show: (id) => act(model, "show_run", { id }),
     restore: (id) => act(model, "restore_run", { id }),
     offers: (fqn) => offersOf(model, fqn),
-    lose: () => dispatchEvent(new CustomEvent(UNSENT, { detail: model })),
+    lose: () => lose(model),
     still: () => still(model),
     onChange: (changed) => {
       const leave: Cleanups = [];

@@ -24,6 +24,7 @@ type Plain =
   | "cancel"
   | "cancel_all"
   | "capture"
+  | "again"
   | "apply_fixes"
   | "measure_layers"
   | "stop_training"

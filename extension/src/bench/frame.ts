@@ -1,5 +1,6 @@
 /** The frame: header, rail, the step that is shown, and a line that says what goes on. */
 
+import { lostNote } from "../lost";
 import { make } from "../render/dom";
 import { axesStep } from "./axes";
 import { captureStep } from "./capture";
@@ -7,9 +8,9 @@ import { codeView } from "./code";
 import { headerView } from "./header";
 import { Inspector } from "./inspector";
 import { type Cleanups, live, REBUILD } from "./live";
-import { lostNote } from "./lost";
 import { cardLine, GO, type Goal } from "./message";
 import { act, type BenchModel } from "./model";
+import { newerNote } from "./newer";
 import { offerFixes } from "./offers";
 import { type About, noticeView } from "./outcome";
 import { Place } from "./place";
@@ -19,6 +20,10 @@ import { RecoverStep } from "./recover";
 import { ResultsStep } from "./results";
 import { runStep } from "./run";
 import { tellSight } from "./sight";
+
+const LOST =
+  "The kernel of this bench was restarted or has ended, so its controls do nothing. What is shown stays: move in the " +
+  "diagram, filter and sort the table, copy the code. Run the notebook's cells again for a bench that works.";
 
 let frames = 0;
 
@@ -56,7 +61,9 @@ export class Frame {
     this.foot.classList.add("pbb-foot");
     this.panel.append(noticeView(model, ends));
     this.inspector = new Inspector(model, ends);
-    this.element.append(make("div", { class: "pbb-head" }, head, lostNote(model, ends)));
+    this.element.append(
+      make("div", { class: "pbb-head" }, head, lostNote(model, LOST, "pbb-lost", ends), newerNote(model, ends)),
+    );
     this.place = new Place(
       this.element,
       (id) => act(model, "restore_run", { id }),

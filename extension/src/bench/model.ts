@@ -1,6 +1,7 @@
 /** The traits that Python sets and the actions that it takes; both are declared in Python. */
 
 import type { BenchActions, BenchSummary, RunStatus, RunSummary } from "../generated/widgets";
+import { lose } from "../lost";
 
 export type BenchTraits = BenchSummary & RunStatus;
 
@@ -25,14 +26,11 @@ export interface BenchModel {
   send(content: Record<string, unknown>): void;
 }
 
-/** The event that tells of a message that could not be sent, because the kernel is gone; its detail is the model. */
-export const UNSENT = "prepbench:unsent";
-
 /** Asks Python to do something. */
 export function act<K extends keyof BenchActions>(model: BenchModel, action: K, payload: BenchActions[K]): void {
   try {
     model.send({ action, ...payload });
   } catch {
-    dispatchEvent(new CustomEvent(UNSENT, { detail: model }));
+    lose(model);
   }
 }

@@ -21,6 +21,7 @@ export interface BenchSummary {
   selected: string;
   failures: FailureSummary[];
   fixes_known: boolean;
+  newer_code: string;
   assumptions: string[];
   leaf_wrap: boolean;
   leaf_label: string;
@@ -599,6 +600,7 @@ export interface BenchActions {
   repair: Repair;
   compile: Record<string, never>;
   capture: Record<string, never>;
+  again: Record<string, never>;
   measure_layers: Record<string, never>;
   search: Search;
   use_candidate: OfCandidate;
@@ -627,6 +629,7 @@ export interface BenchActions {
 }
 
 export interface DiagramActions {
+  again: Record<string, never>;
   layout: Record<string, never>;
   page: MakePage;
 }

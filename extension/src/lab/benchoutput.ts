@@ -2,11 +2,19 @@ import type { IRenderMime } from "@jupyterlab/rendermime-interfaces";
 
 import type { Benches } from "./benches";
 import { BenchView } from "./benchview";
-import { BEFORE_WIDGETS, LiveOutput } from "./liveoutput";
+import { BEFORE_WIDGETS, LiveOutput, type Why } from "./liveoutput";
 import type { Diagrams } from "./registry";
 import { BENCH_MIME_TYPE, checkBench } from "./saved";
 
-const NOTE = "This is the bench as it was saved. Its controls need a kernel: run the cell again to use them.";
+const SAVED = "This is the bench as it was saved.";
+const GONE = `${SAVED} Its controls need a kernel: run the cell again to use them.`;
+const NOTES: Record<Why, string> = {
+  "": GONE,
+  gone: GONE,
+  untrusted: `${SAVED} This notebook is not trusted: run the cell again to use the bench's controls.`,
+  forbidden: `${SAVED} This page forbids scripts from blob: addresses, which the controls need.`,
+  failed: `${SAVED} The live view could not start. The browser's console says why.`,
+};
 
 /** A bench in an output. */
 export class BenchOutput extends LiveOutput {
@@ -25,9 +33,11 @@ export class BenchOutput extends LiveOutput {
     if (!isKept) model?.setData({ data: { ...model.data, ...still } as IRenderMime.IMimeModel["data"] });
   }
 
-  protected override showSaved(data: unknown): HTMLElement {
-    if (this.view) return this.view.element;
-    this.view = new BenchView(this, this.diagrams, NOTE, null);
+  protected override showSaved(data: unknown, why: Why): HTMLElement {
+    if (this.view && this.note === NOTES[why]) return this.view.element;
+    this.view?.element.remove();
+    this.note = NOTES[why];
+    this.view = new BenchView(this, this.diagrams, this.note, null);
     try {
       void this.view.show(checkBench(data));
     } catch (error) {
@@ -36,6 +46,7 @@ export class BenchOutput extends LiveOutput {
     return this.view.element;
   }
 
+  private note = "";
   private view: BenchView | null = null;
 }
 

@@ -47,7 +47,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
     const benches = new Benches(app.shell);
     const beside = labShell && new Beside(app, labShell, benches, restorer);
     const keeper = new Keeper(benches);
-    watchKernels(benches);
+    watchKernels(app.shell, benches, diagrams);
     shareWithWidgets(app, diagrams, openSource);
     shareWithBenches(benches, beside);
     rendermime.addFactory(rendererFactory(diagrams));
@@ -74,7 +74,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
 function shareWithWidgets(app: JupyterFrontEnd, diagrams: Diagrams, openSource: OpenSource): void {
   const shared: Shared = {
     assets,
-    adopt: (view) => diagrams.adopt(view),
+    adopt: (view, lose) => diagrams.adopt(view, lose),
     openSource: (file, line, code, from) => openSource(file, line, from, code),
     insertBelow: cellInserter(app),
   };

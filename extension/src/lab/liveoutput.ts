@@ -7,8 +7,18 @@ import type { Diagrams } from "./registry";
 
 const WIDGET_VIEW = "application/vnd.jupyter.widget-view+json";
 const LOST = "Error displaying widget"; // what the widget's renderer says when its kernel is gone
+const FAILED = ".jupyter-widgets-error-widget"; // in its place when the widget's script cannot run
 const PATIENCE_MS = 3000;
 const LOOK_EVERY_MS = 300;
+
+/** Why an output shows what was saved: nothing of it was ever live, or what keeps the live view away. */
+export type Why = "" | "gone" | "untrusted" | "forbidden" | "failed";
+
+/** Whether this page's policy forbids scripts from texts, which all live widgets need (see anywidget). */
+let isForbidden = false;
+document.addEventListener("securitypolicyviolation", ({ blockedURI }) => {
+  isForbidden ||= blockedURI.startsWith("blob");
+});
 
 /** Before the renderer of widgets, which registers with -10. */
 export const BEFORE_WIDGETS = -20;
@@ -62,8 +72,8 @@ export abstract class LiveOutput extends Panel implements IRenderMime.IRenderer 
 
   protected model: Model | null = null;
 
-  /** Shows the document: `wasLive` where it had a kernel. Called again when the output changes. */
-  protected abstract showSaved(data: unknown, wasLive: boolean): HTMLElement;
+  /** Shows the document, and says why it is not live. Called again when the output changes. */
+  protected abstract showSaved(data: unknown, why: Why): HTMLElement;
 
   protected override onAfterAttach(message: Message): void {
     super.onAfterAttach(message);
@@ -85,7 +95,7 @@ export abstract class LiveOutput extends Panel implements IRenderMime.IRenderer 
     this.live = live;
     this.insertWidget(0, live);
     this.watch = new MutationObserver(() => this.choose());
-    this.watch.observe(live.node, { childList: true });
+    this.watch.observe(live.node, { childList: true, subtree: true });
     this.isLate = false;
     this.wait(renderers, renderers.getFactory(WIDGET_VIEW), Date.now() + PATIENCE_MS);
     const view = { version_major: 2, version_minor: 0, model_id: id };
@@ -120,7 +130,8 @@ export abstract class LiveOutput extends Panel implements IRenderMime.IRenderer 
   private choose(): void {
     const node = this.live?.node;
     if (!node) return;
-    const isLost = !node.childElementCount && (this.isLate || (node.textContent?.startsWith(LOST) ?? false));
+    const isEmpty = !node.childElementCount && (this.isLate || (node.textContent?.startsWith(LOST) ?? false));
+    const isLost = isEmpty || this.isFailed;
     this.live?.setHidden(isLost);
     if (isLost) this.giveBack();
     else if (this.still) this.still.hidden = true;
@@ -130,11 +141,22 @@ export abstract class LiveOutput extends Panel implements IRenderMime.IRenderer 
   }
 
   private get isLive(): boolean {
-    return (this.live?.node.childElementCount ?? 0) > 0;
+    return (this.live?.node.childElementCount ?? 0) > 0 && !this.isFailed;
+  }
+
+  private get isFailed(): boolean {
+    return this.live?.node.querySelector(FAILED) !== null;
+  }
+
+  private get why(): Why {
+    if (!this.shownId) return "";
+    if (!this.model?.trusted) return "untrusted";
+    if (isForbidden) return "forbidden";
+    return this.live && this.isFailed ? "failed" : "gone";
   }
 
   private giveBack(): void {
-    const shown = this.showSaved(this.model?.data[this.mimeType], this.shownId !== "");
+    const shown = this.showSaved(this.model?.data[this.mimeType], this.why);
     if (shown !== this.still) this.node.append(shown);
     this.still = shown;
     shown.hidden = false;

@@ -1,13 +1,22 @@
 import type { IRenderMime } from "@jupyterlab/rendermime-interfaces";
 
 import type { DiagramView, Source } from "../render";
-import { BEFORE_WIDGETS, LiveOutput } from "./liveoutput";
+import { BEFORE_WIDGETS, LiveOutput, type Why } from "./liveoutput";
 import type { Diagrams } from "./registry";
 import { element } from "./widgets";
 
 export const MIME_TYPE = "application/vnd.prepbench.graph+json";
 
-const NOTE = "No kernel: this is the diagram as it was saved. Run the cell again to use it from Python.";
+const NOTES: Record<Why, string> = {
+  "": "",
+  gone: "No kernel has this diagram: it is shown as it was saved. Run the cell again to use it from Python.",
+  untrusted:
+    "This notebook is not trusted: the diagram is shown as it was saved. Run the cell again to use it from Python.",
+  forbidden:
+    "This page forbids scripts from blob: addresses, which live widgets need: the diagram is shown as it was saved, and " +
+    "Python does not hear of what is selected.",
+  failed: "The live view could not start: the diagram is shown as it was saved. The browser's console says why.",
+};
 
 /** A diagram in an output. */
 export class DiagramOutput extends LiveOutput {
@@ -15,15 +24,15 @@ export class DiagramOutput extends LiveOutput {
     super(diagrams, MIME_TYPE);
   }
 
-  protected override showSaved(data: unknown, wasLive: boolean): HTMLElement {
+  protected override showSaved(data: unknown, why: Why): HTMLElement {
     if (this.view === null) {
       this.view = this.diagrams.create(this);
       const frame = element("div", "pbl-output");
       frame.append(this.view.element);
       this.saved.append(this.note, frame);
     }
-    this.note.textContent = wasLive ? NOTE : "";
-    this.note.hidden = !wasLive;
+    this.note.textContent = NOTES[why];
+    this.note.hidden = !why;
     void shown(this.view, sourceOf(data));
     return this.saved;
   }

@@ -10,6 +10,8 @@ import { holds } from "./widgets";
 export interface Living {
   readonly view: DiagramView;
   readonly host: Widget;
+  /** Tells it that its kernel has ended; nothing where it has none. */
+  readonly lose: () => void;
 }
 
 /** Opens a source line; `host` is the diagram's widget, or an element of another front end. */
@@ -38,14 +40,14 @@ export class Diagrams {
   }
 
   /** Takes in a diagram that somebody else made and disposes of; returns the function that lets it go. */
-  adopt(view: DiagramView): () => void {
+  adopt(view: DiagramView, lose: () => void): () => void {
     const host = new Widget({ node: view.element });
-    this.join(view, host);
+    this.join(view, host, lose);
     return () => host.dispose();
   }
 
-  private join(view: DiagramView, host: Widget): void {
-    const living: Living = { view, host };
+  private join(view: DiagramView, host: Widget, lose = (): void => undefined): void {
+    const living: Living = { view, host, lose };
     const openSource = (file: string, line: number, code: string): void => this.openSource(file, line, host, code);
     view.setOptions({ ...this.look, openSource });
     this.living.add(living);

@@ -43,7 +43,7 @@ class Bench:
     :meth:`code` writes the Python lines that do the same without a bench.
 
     Args:
-        model: the model to prepare. It is never changed.
+        model: the model to prepare. It is never changed, except that :meth:`again` gives it newer code.
         tracing_inputs: samples that differ in the dims to make dynamic; the calibration inputs if left out.
         calibration_inputs: representative samples, for int8 activations; needed only to quantize.
         data: ``(input, target)`` pairs to compare on; without it the candidates are compared on the calibration
@@ -156,6 +156,8 @@ class Bench:
     on_change = method_of("changes", Changes.on_change)
     collection = value_of("fixing", Fixing.collection)
     capture = method_of("fixing", Fixing.capture)
+    newer_code = value_of("fixing", Fixing.newer_code)
+    again = method_of("fixing", Fixing.again)
     find_fixes = method_of("fixing", Fixing.find_fixes)
     apply_fix = method_of("fixing", Fixing.apply_fix)
     apply_fixes = method_of("fixing", Fixing.apply_fixes)

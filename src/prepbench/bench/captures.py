@@ -25,6 +25,7 @@ from prepbench.fixes.cell import cell_of
 from prepbench.fixes.source_text import SourceText
 from prepbench.inputs import Sample
 from prepbench.jobs import Cancelled, Progress, ProgressCallback, report_nothing
+from prepbench.objects.code import ModelCode, with_newest_code
 from prepbench.running.source_lines import file_of
 
 _HEADER = re.compile(r"@@ -(\d+)")
@@ -66,6 +67,12 @@ class Captures:
         self._searching = threading.RLock()
         self._first: dict[tuple[tuple[str, ...], Several], GraphCollection] = {}
         self._verified: tuple[DynamicAxes, AxesReport] | None = None
+        self._code = ModelCode.of(model)
+
+    @property
+    def newer_code(self) -> tuple[str, ...]:
+        """The classes of the model whose code has changed since the capture."""
+        return self._code.changed()
 
     def collection(self, fixes: tuple[str, ...] = ()) -> GraphCollection:
         """Return the graphs of the model with these fixes."""
@@ -194,6 +201,7 @@ class Captures:
         self._models = {(): self._model}
         self._fixed = self._fixed if state.fixes else None
         self._hopeless = False
+        self._code = ModelCode.of(self._model)
         progress(Progress("capture", 0, 3))
         self.collection(state.fixes)
         progress(Progress("capture", 1, 3))
@@ -272,6 +280,25 @@ class Fixing:
         check_progress(progress)
         self.captures.capture(self.choices.state, progress)
         self.changed()
+
+    @property
+    def newer_code(self) -> tuple[str, ...]:
+        """The names of the model's classes whose code has changed since the capture; empty while it is the same."""
+        return self.captures.newer_code
+
+    def again(self, progress: ProgressCallback = report_nothing) -> None:
+        """Give the model's modules the newest definitions of their classes, keep their weights, and capture again.
+
+        Args:
+            progress: receives each step; it may raise :class:`prepbench.Cancelled`.
+
+        Raises:
+            InputError: a module cannot take on its newest class.
+            CaptureError: the model cannot be captured with these choices; every failing module is listed.
+        """
+        check_progress(progress)
+        with_newest_code(self.choices.model)
+        self.capture(progress)
 
     def find_fixes(self, progress: ProgressCallback = report_nothing) -> None:
         """Search for source changes that let the failing modules be captured, and prove them, as

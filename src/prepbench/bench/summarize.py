@@ -47,6 +47,7 @@ from prepbench.document.model import Failure
 from prepbench.errors import PrepbenchError, SettingsError
 from prepbench.fixes import Draft, Fix
 from prepbench.measure.generation import Generation
+from prepbench.objects.code import change_text
 from prepbench.settings import DeploymentSettings, ExplainedLayer
 from prepbench.targets import target_for
 from prepbench.targets.base import check_settings
@@ -85,6 +86,7 @@ def summarize(bench: Parts, code: str) -> BenchSummary:
         selected=choices.selected,
         failures=failures,
         fixes_known=bench.fixing.is_searched,
+        newer_code=change_text(captures.newer_code),
         assumptions=_assumptions(captures, state.fixes),
         leaf_wrap=state.leaf_wrap,
         leaf_label=LEAF_LABEL,

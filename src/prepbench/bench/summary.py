@@ -470,6 +470,7 @@ class BenchSummary:
         selected: the FQN of the selected layer or module; "" for none.
         failures: the modules that cannot be captured.
         fixes_known: whether changes that work were looked for.
+        newer_code: the changes of the model's code since the capture, in a sentence; "" without any.
         assumptions: the assumptions of the graph.
         leaf_wrap: whether lines that cannot be captured become leaves.
         leaf_label: the words beside the checkbox for that.
@@ -516,6 +517,7 @@ class BenchSummary:
     selected: str
     failures: tuple[FailureSummary, ...]
     fixes_known: bool
+    newer_code: str
     assumptions: tuple[str, ...]
     leaf_wrap: bool
     leaf_label: str

@@ -98,7 +98,7 @@ def function_digest(function: Callable[..., Any] | None) -> str:
     named = {**(getattr(function, "keywords", None) or {}), **(getattr(inner, "__kwdefaults__", None) or {})}
     values = [*cell_contents(inner).values(), *(getattr(inner, "__defaults__", None) or ()), *sorted(named.items())]
     told = repr([value for value in values if _is_plain(value)])
-    text = [name.encode(), b"" if code is None else _code(code), repr(getattr(function, "args", ())).encode()]
+    text = [name.encode(), b"" if code is None else code_bytes(code), repr(getattr(function, "args", ())).encode()]
     return hashlib.sha256(b"".join([*text, _encoded(told)])).hexdigest()[:_DIGITS]
 
 
@@ -108,9 +108,10 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, bool | int | float | str | bytes)
 
 
-def _code(code: Any) -> bytes:
+def code_bytes(code: Any) -> bytes:
+    """Return what code does, as bytes: neither lines nor names of files are in them."""
     plain = [repr(value) for value in code.co_consts if not hasattr(value, "co_code")]
-    inner = [_code(value) for value in code.co_consts if hasattr(value, "co_code")]
+    inner = [code_bytes(value) for value in code.co_consts if hasattr(value, "co_code")]
     return b"".join((code.co_code, _encoded(repr((plain, code.co_names))), *inner))
 
 

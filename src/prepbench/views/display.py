@@ -380,7 +380,7 @@ def diagram(*things: Any, compare: bool = False, titles: tuple[str, ...] = ()) -
     """
     from prepbench._display import view
 
-    return view("widgets.diagram", "diagram", combined(*things, compare=compare, titles=titles))
+    return view("widgets.diagram", "diagram", combined(*things, compare=compare, titles=titles), things)
 
 
 def _document(thing: Any) -> GraphCollectionDocument:

@@ -6,10 +6,9 @@ It computes nothing: the controls show the bench's summary, and every click call
 from __future__ import annotations
 
 import json
-import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import is_dataclass, replace
 from typing import Any, Literal, get_args, get_origin
 
@@ -30,12 +29,15 @@ from prepbench.bench.status import RunStatus
 from prepbench.document.codec import field_types
 from prepbench.errors import PrepbenchError
 from prepbench.jobs import Job
+from prepbench.objects.code import change_text
 from prepbench.search.objective import Budget
 from prepbench.views.charts import runs_bundle
 from prepbench.views.page import STATIC, packed
 from prepbench.widgets.actions import perform
 from prepbench.widgets.bench_actions import BENCH_ACTIONS
+from prepbench.widgets.cells import call_after_cells
 from prepbench.widgets.diagram import DiagramWidget, diagram
+from prepbench.widgets.displays import add_display, close_all
 
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -51,6 +53,7 @@ class BenchControls(anywidget.AnyWidget):
         self._lock = threading.RLock()  # the page hears of changes from several threads
         self._search: Job[None] | None = None
         self._views = 0  # visible ones
+        self.is_followed = True  # until its last view goes
         self._watch: JournalWatch | None = None
         self._still: tuple[BenchSummary, dict[str, Any]] | None = None
         self._shown = {**vars(bench.summary()), **vars(bench.status)}
@@ -68,14 +71,20 @@ class BenchControls(anywidget.AnyWidget):
 
     def refresh(self) -> None:
         """Show the current state of the bench."""
+        if not self.is_followed:
+            return
         self._show(self.bench.summary())
         self._look_at_journal()
 
     def mark_outdated_results(self) -> None:
-        """Mark outdated results after a cell has written to the model."""
+        """Mark outdated results after a cell has written to the model or changed its code."""
+        if not self.is_followed:
+            return
         now = self.bench.run_history.value_mark
         if now != self._values:
             self._values = now
+            self.bench.refresh()
+        elif change_text(self.bench.newer_code) != self._shown["newer_code"]:
             self.bench.refresh()
 
     def compile(self) -> None:
@@ -86,6 +95,10 @@ class BenchControls(anywidget.AnyWidget):
     def capture(self) -> None:
         """Capture again in the background."""
         self.bench.jobs.in_background(self.bench.capture)
+
+    def again(self) -> None:
+        """Capture with the newest code in the background."""
+        self.bench.jobs.in_background(self.bench.again)
 
     def measure_layers(self) -> None:
         """Measure single layers in the background; a second click has no effect."""
@@ -206,27 +219,63 @@ def _update(reference: weakref.ref[Bench]) -> bool:
 
 def bench_widget(bench: Bench) -> ipywidgets.VBox:
     """Return the workbench of ``bench``: the steps with the code, the diagram, the chart of all runs."""
-    controls = BenchControls(bench)
-    picture = BenchPicture(bench)
-    chart = ipywidgets.Output()
-    drawn: list[tuple[Any, ...]] = []
+    return BenchDisplay(bench).box
 
-    def show_chart() -> None:
+
+class BenchDisplay:
+    """The workbench in one place. It follows the bench while a page shows it, and is brought up to date once one does.
+
+    Attributes:
+        box: the controls, the diagram and the chart of all runs.
+        controls: the controls alone.
+    """
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self.controls = BenchControls(bench)
+        self._picture = BenchPicture(bench)
+        self._chart = ipywidgets.Output().add_class("pbb-chart")
+        self._drawn: tuple[Any, ...] | None = None
+        self.box = ipywidgets.VBox([self.controls, self._picture.place, self._chart]).add_class("pbb-box")
+        self.box._view_count = 0
+        self.box.observe(self._seen, "_view_count")
+        self._end = bench.on_change(self._changed)
+        self._refresh()
+
+    def close(self) -> None:
+        """Close all widgets, and stop following the bench."""
+        self._end()
+        close_all(self.controls, self._picture.widget, self._picture.place, self._chart, self.box)
+
+    def rest(self) -> None:
+        """Follow the bench no more until a page shows this."""
+        self.controls.is_followed = False
+
+    def _seen(self, change: Any) -> None:
+        self.controls.is_followed = bool(change["new"])
+        if self.controls.is_followed:
+            self.controls.mark_outdated_results()
+            self.controls.refresh()
+            self._refresh()
+
+    def _changed(self) -> None:
+        if self.controls.is_followed:
+            self._refresh()
+
+    def _refresh(self) -> None:
+        self._show_chart()
+        self._picture.refresh()
+
+    def _show_chart(self) -> None:
+        bench, chart = self._bench, self._chart
         results = bench.all_results()
-        if results is not None and drawn != [results.rows]:
-            drawn[:] = [results.rows]
+        if results is not None and self._drawn != results.rows:
+            self._drawn = results.rows
             # assigned, not captured: the change may come from the compile thread
             far = {run.name for run in bench.run_history.listed_runs if is_far(run)}
             data = runs_bundle(results, {run.name: run.id for run in bench.runs}, far)
             chart.outputs = ({"output_type": "display_data", "data": data, "metadata": {}},)
         (chart.add_class if bench.summary().stale else chart.remove_class)("pbb-stale")
-
-    box = ipywidgets.VBox([controls, picture.place, chart]).add_class("pbb-box")
-    for refresh in (show_chart, picture.refresh):
-        bench.on_change(refresh)
-        refresh()
-    chart.add_class("pbb-chart")
-    return box
 
 
 class BenchPicture:
@@ -249,7 +298,7 @@ class BenchPicture:
             self.widget = self._made()
             self.widget.view = before.view
             self.place.children = (self.widget,)
-            before.close()
+            close_all(before)
         precisions = dict(self._bench.precisions)
         if precisions and self._coloured != precisions:  # else a user's choice of another overlay would be lost
             self._coloured = precisions
@@ -289,42 +338,17 @@ def bench_bundle(bench: Bench) -> dict[str, Any]:
     bench.refresh()  # the notebook may have named it since
     if is_static():
         return _still(bench)
-    widget = bench_widget(bench)
-    controls: BenchControls = widget.children[0]
-    controls.look_for_fixes()
+    display = BenchDisplay(bench)
+    add_display(display.box, display.close, display.rest)
+    display.controls.look_for_fixes()
     return {
-        _WIDGET_VIEW: {"version_major": 2, "version_minor": 0, "model_id": widget.model_id},
-        **controls.still(),
+        _WIDGET_VIEW: {"version_major": 2, "version_minor": 0, "model_id": display.box.model_id},
+        **display.controls.still(),
     }
 
 
 def _still(bench: Bench) -> dict[str, Any]:
     return {**still(bench), "text/plain": repr(bench)}
-
-
-# Callbacks after each cell of a notebook.
-
-
-def call_after_cells(call: Callable[[], object]) -> Callable[[], None]:
-    """Call a function after each further cell; does nothing outside of IPython.
-
-    Returns:
-        What ends it; it may be called more than once.
-    """
-    shell: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    if shell is None:
-        return lambda: None
-
-    def ran(result: object = None) -> None:
-        call()
-
-    shell.events.register("post_run_cell", ran)
-
-    def end() -> None:
-        if ran in shell.events.callbacks["post_run_cell"]:
-            shell.events.unregister("post_run_cell", ran)
-
-    return end
 
 
 # Traits that mirror dataclasses: one synced trait per field, so that the page gets only the fields that changed.

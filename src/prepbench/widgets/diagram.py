@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,13 @@ from prepbench._display import as_chosen, is_static
 from prepbench.document.codec import from_json, to_json
 from prepbench.document.model import DiagramDocument, GraphCollectionDocument, Overlay
 from prepbench.errors import InputError, PrepbenchError
-from prepbench.views.display import LEVELS, diagram_bundle
+from prepbench.objects.code import change_text
+from prepbench.views.display import LEVELS, combined, diagram_bundle
 from prepbench.views.overlays import make_overlay
-from prepbench.views.page import STATIC, packed, page, script, write_page
+from prepbench.views.page import STATIC, packed, page, script, to_text, write_page
 from prepbench.widgets.actions import Action, Nothing, perform
+from prepbench.widgets.cells import call_after_cells
+from prepbench.widgets.displays import add_display, close_all
 
 
 class _Overlay(str):
@@ -67,7 +71,13 @@ class DiagramWidget(anywidget.AnyWidget):
     overlay_data = traitlets.Bytes().tag(sync=True)  # packed: an overlay names every layer, and a click may change it
     height = traitlets.Unicode("620px").tag(sync=True)
 
-    def __init__(self, document: GraphCollectionDocument | DiagramDocument, **traits: Any) -> None:
+    newer = traitlets.Unicode("").tag(sync=True)  # the changes of the code since, in a sentence
+
+    def __init__(
+        self, document: GraphCollectionDocument | DiagramDocument, sources: Sequence[Any] = (), **traits: Any
+    ) -> None:
+        self._sources = tuple(sources)
+        self._end: Callable[[], None] = _nothing
         whole = document if isinstance(document, DiagramDocument) else DiagramDocument((document,))
         self._document = replace(whole, overlays=(), overlay="")
         self._made: dict[str, Overlay] = {}
@@ -143,23 +153,65 @@ class DiagramWidget(anywidget.AnyWidget):
         """Send the document, which the page returns as JSON, as one HTML file."""
         self.send({"action": "page"}, [page(from_json(document)).encode()])
 
+    def again(self) -> None:
+        """Give the shown models the newest definitions of their classes, capture them again, and show that.
+
+        Raises:
+            InputError: a module cannot take on its newest class.
+            CaptureError: a model cannot be captured any more; what was shown stays.
+        """
+        self._sources = tuple(each.again() if _newer((each,)) else each for each in self._sources)
+        shown = self._document
+        made = combined(*self._sources, titles=shown.titles, compare=shown.arrangement == "compare")
+        self._document = made
+        with self.hold_sync():
+            self.data = packed(to_json(made))
+            self.newer = ""
+
+    def look_at_code(self) -> None:
+        """Say whether the code of the shown models has changed."""
+        self.newer = change_text(_newer(self._sources))
+
+    def _follow_code(self) -> None:
+        if any(hasattr(each, "newer_code") for each in self._sources):
+            reference = weakref.ref(self)  # the notebook keeps what it calls
+            self._end = call_after_cells(lambda: _look_at_code(reference))
+
+    def close(self) -> None:
+        """Stop following the code, and close the widget; who shows it again opens it again."""
+        self._end()
+        super().close()
+        vars(self).pop("_repr_mimebundle_", None)  # which ipywidgets sets to None
+
     def open(self) -> None:
         """Tell the page of the widget. Where pictures are shown there is no page, and a notebook would keep the state
         of a widget that it does not show.
         """
         if not is_static():
             super().open()
+            self._follow_code()
 
     @property
     def model_id(self) -> str:
         """Return the widget's id, for a box that it is put into: then there is a page, whatever is shown."""
         if self.comm is None:
+            if self.layout.comm is None:
+                self.layout.open()
             super().open()
+            self._follow_code()
         return str(super().model_id)
+
+    def send_again(self) -> None:
+        """Do :meth:`again`, for the page."""
+        self.again()
+        self.send({"action": "again"})
 
     def __repr__(self) -> str:
         graphs = (f"{each.model_type} ({LEVELS[each.level]} graph)" for each in self._document.documents)
         return f"Diagram of {', '.join(graphs)}"
+
+    def _text(self) -> str:
+        return "\n\n".join([repr(self), *map(to_text, self._document.documents)])
 
     def _on_request(self, widget: Any, content: dict[str, Any], buffers: Any) -> None:
         try:
@@ -169,8 +221,10 @@ class DiagramWidget(anywidget.AnyWidget):
 
     def _repr_mimebundle_(self, **keywords: Any) -> Any:
         """Return a text, a picture and the document; with them the live view, where somebody can use it."""
-        still = as_chosen(diagram_bundle(self.document))
+        still = as_chosen({**diagram_bundle(self.document), "text/plain": self._text()})
         bundle = None if is_static() else super()._repr_mimebundle_(**keywords)
+        if bundle is not None:
+            add_display(self, lambda: close_all(self))
         return ({**bundle[0], **still}, *bundle[1:]) if isinstance(bundle, tuple) else still
 
 
@@ -181,12 +235,27 @@ class MakePage:
     document: str
 
 
+def _nothing() -> None:
+    """Nothing has to be ended."""
+
+
+def _newer(sources: Iterable[Any]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for each in sources for name in getattr(each, "newer_code", ())))
+
+
+def _look_at_code(reference: weakref.ref[DiagramWidget]) -> None:
+    widget = reference()
+    if widget is not None:
+        widget.look_at_code()
+
+
 DIAGRAM_ACTIONS: Mapping[str, Action[DiagramWidget]] = {
+    "again": Action(Nothing, lambda widget: widget.send_again),
     "layout": Action(Nothing, lambda widget: widget.send_layout),
     "page": Action(MakePage, lambda widget: widget.send_page),
 }
 
 
-def diagram(document: GraphCollectionDocument | DiagramDocument) -> DiagramWidget:
-    """Return the live diagram of one or several documents."""
-    return DiagramWidget(document)
+def diagram(document: GraphCollectionDocument | DiagramDocument, sources: Sequence[Any] = ()) -> DiagramWidget:
+    """Return the live diagram of one or several documents; ``sources`` is what they were made of."""
+    return DiagramWidget(document, sources)

@@ -126,6 +126,7 @@ def traits(blocks: int = 24) -> dict[str, Any]:
         "selected": "",
         "fixes_known": True,
         "failures": [failure("layers.3.gate"), failure("router", diff=DIFF, can_fix=True, count=3)],
+        "newer_code": "",
         "assumptions": ["seq ≤ 512: positions.weight has 512 rows", "B is the same in ids and mask"],
         "leaf_wrap": False,
         "leaf_label": "Keep what fails in PyTorch",

@@ -76,7 +76,7 @@ OUTPUTS = ".jp-OutputArea-output.jp-OutputArea-executeResult, .output_execute_re
 
 def run(folder: Path, *command: str, **environment: str) -> None:
     """Run a tool of this environment."""
-    variables = {**os.environ, "PREPBENCH_PROGRESS": "0", **environment}
+    variables = {**os.environ, **environment}
     done = subprocess.run(
         [sys.executable, "-m", *command], cwd=folder, env=variables, capture_output=True, text=True, check=False
     )
@@ -206,7 +206,7 @@ def test_a_notebook_saved_in_jupyterlab_shows_the_same_without_its_kernel(
     page.evaluate("() => window.jupyterapp.serviceManager.sessions.shutdownAll()")
     page.reload()
     page.wait_for_function(READY, timeout=90_000)
-    notes = page.get_by_text("No kernel: this is the diagram as it was saved.")
+    notes = page.get_by_text("No kernel has this diagram: it is shown as it was saved.")
     expect(notes).to_have_count(2, timeout=30_000)
     expect(page.get_by_text("Its controls need a kernel")).to_be_visible()
     expect(page.locator(".pbl-bench-output .pbd svg g.node").first).to_be_visible(timeout=60_000)

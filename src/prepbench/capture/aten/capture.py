@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from prepbench.capture.aten.attempts import Attempts
-from prepbench.capture.aten.captured import Captured
+from prepbench.capture.aten.captured import Captured, Origin
 from prepbench.capture.aten.export_program import transforming_modules
 from prepbench.capture.aten.holds_where import HoldsWhere, holds_where, with_small_sizes_refused
 from prepbench.capture.aten.leaf_operators import chosen_leaves
@@ -22,6 +22,7 @@ from prepbench.checks import check_count, check_switches
 from prepbench.document.model import Failure, alike_failures
 from prepbench.errors import CaptureError, InputError, page_of
 from prepbench.inputs import Sample, named_leaves
+from prepbench.objects.code import ModelCode, with_newest_code
 from prepbench.objects.compare import Outcome
 from prepbench.objects.flatten import register_nodes
 from prepbench.progress_bar import shows_progress
@@ -101,9 +102,17 @@ def capture(
     function = model if isinstance(module_or_func, torch.jit.ScriptModule) else module_or_func
     samples = alike_samples(function, inputs)
     axes = axes_of(samples, function) if dynamic_axes is None else dynamic_axes
-    return captured_on(
-        module_or_func, samples, axes, leaf_modules=leaf_modules, fullgraph=fullgraph, strict=strict, variants=variants
+    chosen = list(leaf_modules) if isinstance(leaf_modules, Iterator) else leaf_modules
+    code = ModelCode.of(module_or_func)
+    captured = captured_on(
+        module_or_func, samples, axes, leaf_modules=chosen, fullgraph=fullgraph, strict=strict, variants=variants
     )
+
+    def again() -> Captured:
+        given = {"leaf_modules": chosen, "fullgraph": fullgraph, "strict": strict, "variants": variants}
+        return capture(with_newest_code(module_or_func), samples, dynamic_axes=axes, **given)
+
+    return replace(captured, origin=Origin(code, again))
 
 
 def captured_on(

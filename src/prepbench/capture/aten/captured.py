@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -25,7 +26,22 @@ from prepbench.capture.modules.collection import GraphCollection, recursive_trac
 from prepbench.capture.sizes.conditions import SizeCondition
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, check_axes
 from prepbench.document.model import Failure, Finding, GraphCollectionDocument, alike_failures
+from prepbench.errors import CaptureError
 from prepbench.inputs import Sample, named_leaves
+from prepbench.objects.code import ModelCode
+
+
+@dataclass(frozen=True)
+class Origin:
+    """How a capture was made.
+
+    Attributes:
+        code: the code of the model then.
+        again: captures again with the newest code, in the same way.
+    """
+
+    code: ModelCode
+    again: Callable[[], Captured]
 
 
 @dataclass(frozen=True, repr=False)
@@ -41,6 +57,7 @@ class Captured(HasDiagram):
         leaves: the modules, and the lines of modules, that are one operator in the graph, and why.
         seconds: the duration of the capture.
         holds_where: the conditions of the graph on sizes, and the trial calls.
+        origin: how it was made.
         variants: a capture each for the ways that the sizes of samples lead; the program is that of the first. Empty
             where one graph is enough.
 
@@ -60,6 +77,26 @@ class Captured(HasDiagram):
     seconds: float = field(default=0.0, compare=False)
     holds_where: HoldsWhere = NOTHING
     variants: tuple[Captured, ...] = ()
+    origin: Origin | None = field(default=None, compare=False)
+
+    @property
+    def newer_code(self) -> tuple[str, ...]:
+        """The names of the model's classes and functions whose code has changed since; empty while it is the same."""
+        return self.origin.code.changed() if self.origin is not None else ()
+
+    def again(self) -> Captured:
+        """Give the model's modules the newest definitions of their classes, and capture again in the same way.
+
+        Returns:
+            The new graph.
+
+        Raises:
+            InputError: a module cannot take on its newest class.
+            CaptureError: the model is not one graph any more, or it was not this process that captured.
+        """
+        if self.origin is None:
+            raise CaptureError("This capture does not know how it was made. Capture the model with pb.capture(model).")
+        return self.origin.again()
 
     @property
     def conditions(self) -> tuple[SizeCondition, ...]:
@@ -139,8 +176,7 @@ class Captured(HasDiagram):
         calls = sum(node.op == "call_function" for node in self.program.graph.nodes)
         dynamic = dynamic_text(self.axes.dynamic)
         lines = [
-            f"Captured {type(self.model).__name__}: {calls} operations, {len(self.samples)} samples, "
-            f"{self.seconds:.1f} s",
+            f"Captured {type(self.model).__name__}: {calls} operations, {len(self.samples)} samples",
             f"  dynamic: {dynamic or 'nothing (all samples have the same sizes)'}",
         ]
         if any(leaf.fqn == "" and leaf.lines is None for leaf in self.leaves):

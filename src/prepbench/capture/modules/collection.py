@@ -30,9 +30,10 @@ from prepbench.capture.sizes.axis import SizeTexts
 from prepbench.checks import check_text, described
 from prepbench.document.hierarchy import grouped
 from prepbench.document.model import Failure, Finding, Graph, GraphCollectionDocument, Module, Node, Status
-from prepbench.errors import CaptureError, UnknownNameError
+from prepbench.errors import CaptureError, InputError, UnknownNameError
 from prepbench.inputs import Sample
 from prepbench.objects import flatten as structures
+from prepbench.objects.code import ModelCode, with_newest_code
 from prepbench.progress_bar import shows_progress
 from prepbench.running.check_inputs import check_traced, checked_samples, known_names
 
@@ -62,6 +63,8 @@ class GraphCollection(HasDiagram):
         self._document: GraphCollectionDocument | None = None
         self._samples: list[Sample] | None = None
         self._findings: tuple[Finding, ...] | None = None
+        self._concrete_args: dict[str, Any] | None = None
+        self._code = ModelCode(())
 
     # -- tracing
 
@@ -82,7 +85,7 @@ class GraphCollection(HasDiagram):
         check_traced("model", model)
         concrete_args = known_names(model, concrete_args)
         GraphCollection.__init__(self)
-        self.model = model
+        self.model, self._concrete_args, self._code = model, concrete_args, ModelCode.of(model)
         samples = None if inputs is None else checked_samples(model, inputs)
         self._samples = samples
         runs = None if samples is None else SampleRuns(model, samples)
@@ -119,6 +122,36 @@ class GraphCollection(HasDiagram):
         for name, module in target.named_modules(prefix=prefix):
             if self._tracer.is_failed(module):
                 yield from _callable_children(name, module)
+
+    @property
+    def newer_code(self) -> tuple[str, ...]:
+        """The names of the model's classes and functions whose code has changed since; empty while it is the same.
+
+        A redefined class, ``%autoreload``, ``importlib.reload`` and a changed helper that a method calls all count;
+        comments, docstrings and moved lines do not.
+        """
+        return self._code.changed()
+
+    def again(self) -> GraphCollection:
+        """Give the model's modules the newest definitions of their classes, and trace again.
+
+        Weights and all other attributes stay as they are; what a new ``__init__`` would add is not there.
+
+        Returns:
+            The new graphs.
+
+        Raises:
+            InputError: nothing was traced yet, or a module cannot take on its newest class.
+            CaptureError: the model now raises on a sample.
+
+        Example:
+            >>> collection = recursive_trace(torch.nn.Sequential(torch.nn.Linear(4, 2)))
+            >>> collection.newer_code, len(collection.again())
+            ((), 1)
+        """
+        if self.model is None:
+            raise InputError("Nothing was traced yet, so nothing can be traced again. Call recursive_trace(model).")
+        return recursive_trace(with_newest_code(self.model), self._concrete_args or None, inputs=self._samples)
 
     # -- results
 

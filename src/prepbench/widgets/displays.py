@@ -1,0 +1,47 @@
+"""What cells have shown: which widgets are kept, and which are closed because no page shows them any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import ipywidgets
+
+KEPT = 64
+"""Widgets that no page shows and that are kept: a closed tab may be opened again, and a cell may still be running."""
+
+_shown: dict[ipywidgets.Widget, tuple[Callable[[], None], Callable[[], None]]] = {}  # oldest first
+
+
+def _nothing() -> None:
+    """Nothing has to be done."""
+
+
+def add_display(widget: ipywidgets.Widget, close: Callable[[], None], rest: Callable[[], None] = _nothing) -> None:
+    """Take in a widget that a cell shows, and close the oldest of those that no page shows.
+
+    Args:
+        widget: what is shown; from now on its views are counted.
+        close: closes it with all that belongs to it.
+        rest: called when another is shown while no page shows this one.
+    """
+    if widget._view_count is None:
+        widget._view_count = 0
+    _shown.pop(widget, None)
+    for each in [each for each in _shown if each.comm is None]:
+        del _shown[each]
+    unseen = [each for each in _shown if not each._view_count]
+    for each in unseen[: max(0, len(unseen) + 1 - KEPT)]:
+        _shown.pop(each)[0]()
+    for each in unseen:
+        if each in _shown:
+            _shown[each][1]()
+    _shown[widget] = (close, rest)
+
+
+def close_all(*widgets: ipywidgets.Widget) -> None:
+    """Close widgets and their layouts, which ipywidgets leaves open."""
+    for widget in widgets:
+        layout = getattr(widget, "layout", None)
+        widget.close()
+        if layout is not None:
+            layout.close()
