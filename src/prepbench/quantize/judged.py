@@ -135,7 +135,9 @@ def _chooses(node: fx.Node) -> bool:
         return True
     if node.target is operator.getitem:
         source = node.args[0]
-        return getattr(getattr(source, "target", None), "overloadpacket", None) in _WITH_INDICES and node.args[1] == 1
+        return getattr(getattr(source, "target", None), "overloadpacket", None) in _WITH_INDICES and bool(
+            node.args[1] == 1
+        )
     sizes = _data_sizes(node) - {size for one in node.all_input_nodes for size in _data_sizes(one)}
     is_foreign = _namespace(node) not in ("", "aten", "prims", "quantized_decomposed", "torchao")
     return bool(sizes) or (is_foreign and any(_is_integer(leaf) for leaf in _values(node)))

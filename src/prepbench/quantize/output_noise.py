@@ -238,7 +238,9 @@ class _Estimate(fx.Interpreter):
     ) -> dict[tuple[str, WeightScheme | None], Effect]:
         """Return the effects of all places, over all samples."""
         counts = [_first_size(sample) for sample in samples]
-        self._wanted = outputs.ancestors(self.module.graph)
+        graph = self.module.graph
+        assert isinstance(graph, fx.Graph)
+        self._wanted = outputs.ancestors(graph)
         # Each row with each vector is one draw of Hutchinson's estimator, so many rows need few vectors.
         self._vectors = min(_VECTORS, math.ceil(_DRAWS / max(1, sum(counts))))
         for number, sample in enumerate(samples):
