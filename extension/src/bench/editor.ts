@@ -1,9 +1,9 @@
-/** What the marked layers are to be; without marks, what applies where no rule does. */
+/** What the selected layers are to be: the selection and the buttons that act on it, in one line. */
 
 import { float } from "../generated/formats.json";
-import type { Decision, PrecisionChoice, SettingField } from "../generated/widgets";
+import type { Decision, ExpectedSize, PrecisionChoice, SettingField } from "../generated/widgets";
 import { make } from "../render/dom";
-import { counted } from "./numbers";
+import { shortNumber } from "./numbers";
 
 export interface EditorEvents {
   precision(name: PrecisionChoice["name"]): void;
@@ -12,13 +12,13 @@ export interface EditorEvents {
 }
 
 export interface Edited {
-  /** Decisions of the marked layers, each kind once; empty where the default is edited. */
+  /** Decisions of the selected layers, each kind once. */
   decisions: readonly Decision[];
+  /** How many are selected. */
   layers: number;
-  pattern: string;
-  base: string;
   precisions: readonly PrecisionChoice[];
   settings: readonly SettingField[];
+  expected: ExpectedSize;
 }
 
 /** The value that all have; "" if they differ or it is not known. */
@@ -38,36 +38,31 @@ const WORDS: Record<string, Record<string, string>> = {
 };
 
 export class Editor {
-  readonly element = make("div", { class: "pbb-editor", role: "group", "aria-label": "Settings of the marked layers" });
+  readonly element: HTMLElement;
+  private readonly body = make("div", { class: "pbb-editor-body" });
   private more = false;
 
-  constructor(private readonly events: EditorEvents) {}
+  /** `chip` says what is selected; it is never built again, since somebody may type in it. */
+  constructor(
+    private readonly events: EditorEvents,
+    chip: HTMLElement,
+  ) {
+    const about = { role: "group", "aria-label": "Settings of the selected layers" };
+    this.element = make("div", { class: "pbb-editor", ...about }, chip, this.body);
+  }
 
   focus(): void {
-    this.element.querySelector<HTMLElement>("button:not(:disabled)[tabindex='0'], button:not(:disabled)")?.focus();
+    this.body.querySelector<HTMLElement>("button:not(:disabled)[tabindex='0'], button:not(:disabled)")?.focus();
   }
 
   show(edited: Edited): void {
-    const { layers, decisions } = edited;
-    const inside = this.element.contains(document.activeElement);
+    const inside = this.body.contains(document.activeElement);
     const label = inside ? document.activeElement?.getAttribute("aria-label") : null;
-    const isDefault = layers === 0;
-    const named = edited.pattern === "*" ? "All layers" : edited.pattern;
-    const title = isDefault ? "Default" : named || counted(layers, "layer");
-    const words = isDefault ? `every layer without a rule: ${edited.base}` : counted(layers, "layer");
-    const head = make(
-      "div",
-      { class: "pbb-editor-head", "aria-live": "polite" },
-      make("b", { title }, title),
-      make("span", { class: "pbb-dim" }, title === words ? "" : words),
-    );
-    const rows: HTMLElement[] = [
-      head,
-      make("div", { class: "pbb-editor-row" }, this.precisions(edited), ...this.buttons(edited)),
-    ];
-    if (this.more) rows.push(this.fields(edited.settings, decisions));
-    this.element.replaceChildren(...rows);
-    if (label) this.element.querySelector<HTMLElement>(`[aria-label="${CSS.escape(label)}"]`)?.focus();
+    const parts = [this.precisions(edited), ...this.buttons(edited), expectedSize(edited.expected)];
+    const line = make("div", { class: "pbb-editor-row" }, ...parts);
+    const more = this.more ? [this.fields(edited.settings, edited.decisions)] : [];
+    this.body.replaceChildren(line, ...more);
+    if (label) this.body.querySelector<HTMLElement>(`[aria-label="${CSS.escape(label)}"]`)?.focus();
   }
 
   private buttons(edited: Edited): HTMLElement[] {
@@ -78,7 +73,6 @@ export class Editor {
     const attributes = { type: "button", "aria-expanded": String(this.more), "aria-label": "More settings" };
     const arrow = make("span", { "aria-hidden": "true" }, this.more ? " ▴" : " ▾");
     const more = make("button", { ...attributes, class: "pbb-quiet", click: toggle }, "More settings", arrow);
-    if (!edited.layers) return [more];
     const hasRule = edited.decisions.some(
       ({ rule, pruned_by: by }) => rule !== "global" || !["", "global"].includes(by),
     );
@@ -92,8 +86,8 @@ export class Editor {
     return [more, reset];
   }
 
-  private precisions({ precisions, decisions, base, layers }: Edited): HTMLElement {
-    const shown = new Set(layers ? decisions.map(({ label }) => label) : [base.split(", ")[0]!]);
+  private precisions({ precisions, decisions, layers }: Edited): HTMLElement {
+    const shown = new Set(decisions.map(({ label }) => label));
     const group = make("div", { class: "pbb-choice", role: "radiogroup", "aria-label": "Precision" });
     for (const { name, label, explanation, enabled } of precisions) {
       const on = shown.size === 1 && (shown.has(label) || shown.has(name));
@@ -104,7 +98,7 @@ export class Editor {
         for (const each of group.children) each.setAttribute("aria-checked", String(each === button));
         this.events.precision(name);
       };
-      const button = make("button", { ...attributes, title: why, disabled: !enabled, click }, label);
+      const button = make("button", { ...attributes, title: why, disabled: !enabled || !layers, click }, label);
       group.append(button);
     }
     return steppedByArrows(group);
@@ -119,6 +113,17 @@ export class Editor {
     });
     return make("div", { class: "pbb-fields" }, ...fields);
   }
+}
+
+/** What the whole model will come to with these choices. */
+function expectedSize({ megabytes, float_megabytes: all, note }: ExpectedSize): HTMLElement {
+  const words = (size: number): string => (all < 0.1 ? `${shortNumber(1000 * size)} kB` : `${shortNumber(size)} MB`);
+  const about = `Expected from weights and settings${note ? `, ${note}` : ""}; the saved file also holds the graph`;
+  const help = `${about}. In float: ${words(all)}`;
+  const size = make("b", {}, `about ${words(megabytes)}`);
+  const beside = make("span", { class: "pbb-dim" }, ` of ${words(all)}`);
+  const attributes = { class: "pbb-expected", role: "status", "aria-label": "Expected size", title: help };
+  return make("span", attributes, size, beside);
 }
 
 type Offered = Pick<SettingField, "title" | "help" | "kind" | "choices"> & Partial<Pick<SettingField, "refused">>;

@@ -1,4 +1,4 @@
-/** The step in which layers get their precision: filters, an editor of the marked rows, the table, the rules. */
+/** The step in which layers get their precision: what is selected and its settings, filters, the table, the rules. */
 
 import { make } from "../render/dom";
 import { BRUSHED } from "./brush";
@@ -8,13 +8,19 @@ import { readQuery, STATUSES, type Status, widen } from "./filters";
 import { previewRows } from "./hover";
 import { type Cleanups, listen, live } from "./live";
 import { act, type BenchModel } from "./model";
-import { counted } from "./numbers";
 import { reasonsView } from "./reasons";
-import { type Asked, Rows, type TableData } from "./rows";
+import { type Asked, type Grouping, Rows, type TableData } from "./rows";
 import { rulesView } from "./rules";
+import { SelectionChip } from "./selection";
 import { LayerTable } from "./table";
 
 const MANY = 30; // layers, from which alike ones are folded at first
+
+const GROUPINGS: readonly { name: Grouping; title: string }[] = [
+  { name: "", title: "Single layers" },
+  { name: "role", title: "By role" },
+  { name: "block", title: "By block" },
+];
 
 export class PrecisionStep {
   readonly element: HTMLElement;
@@ -22,12 +28,13 @@ export class PrecisionStep {
   private readonly asked: Asked & { open: Set<string> };
   private readonly table: LayerTable;
   private readonly editor: Editor;
-  private readonly counts = make("span", { class: "pbb-counts", role: "status" });
+  private readonly chip: SelectionChip;
   private readonly nothing = make("div", { class: "pbb-nothing", role: "status" });
   private readonly search: HTMLInputElement;
   private readonly types = make("select", { "aria-label": "Type", change: () => this.ask({ type: this.types.value }) });
   private readonly statuses: HTMLSelectElement;
-  private readonly group: HTMLButtonElement;
+  private readonly group: HTMLSelectElement;
+  private found: readonly number[] = [];
   private sent = "";
 
   constructor(
@@ -36,29 +43,45 @@ export class PrecisionStep {
     private readonly inspected: (fqn: string) => void,
   ) {
     this.rows = new Rows(this.data());
-    const many = this.rows.data.layers.length >= MANY && this.rows.groupCount * 2 <= this.rows.data.layers.length;
-    this.asked = { text: "", type: "", status: "all", sort: "", down: false, grouped: many, open: new Set() };
+    const count = this.rows.data.layers.length;
+    const grouping = count >= MANY && this.rows.groupCount("role") * 2 <= count ? "role" : "";
+    this.asked = { text: "", type: "", status: "all", sort: "", down: false, grouping, open: new Set() };
     this.table = new LayerTable({
       mark: (active) => this.tell(active ? this.nameOf(active.members) : ""),
       sort: (order) => this.ask(order),
       open: (group) => this.toggleGroup(group),
       edit: () => this.editor.focus(),
     });
-    this.editor = new Editor({
-      precision: (precision) => act(model, "set_precision", { pattern: this.patterns(), precision }),
-      setting: (field, value) => act(model, "set_layers", { pattern: this.patterns(), field, value }),
-      reset: () => this.reset(),
-    });
+    this.chip = new SelectionChip(
+      (text) => this.selectText(text),
+      () => this.clear(),
+    );
+    this.editor = new Editor(
+      {
+        precision: (precision) => act(model, "set_precision", { pattern: this.patterns(), precision }),
+        setting: (field, value) => act(model, "set_layers", { pattern: this.patterns(), field, value }),
+        reset: () => this.reset(),
+      },
+      this.chip.element,
+    );
     this.search = this.searchBox();
     this.statuses = this.statusBox();
-    this.group = this.groupButton();
+    this.group = this.groupBox();
     const rules = live(model, ["rules", "base"], rulesView, ends);
     const reasons = live(model, ["layers", "outcomes", "applied"], reasonsView, ends);
     this.element = make(
       "div",
       { class: "pbb-layers" },
-      make("div", { class: "pbb-toolbar" }, this.search, this.statuses, this.types, this.group, this.counts),
       this.editor.element,
+      make(
+        "div",
+        { class: "pbb-toolbar" },
+        this.search,
+        this.statuses,
+        this.types,
+        this.group,
+        this.table.menu.element,
+      ),
       this.table.element,
       this.nothing,
       costsView(model, ends),
@@ -86,7 +109,17 @@ export class PrecisionStep {
   }
 
   private follow(ends: Cleanups): void {
-    const data = ["decisions", "planned", "outcomes", "applied", "columns", "stale", "settings", "precisions"] as const;
+    const data = [
+      "decisions",
+      "planned",
+      "outcomes",
+      "applied",
+      "columns",
+      "stale",
+      "settings",
+      "precisions",
+      "expected",
+    ] as const;
     listen(this.model, [...data, "base"], () => this.update(), ends);
     listen(this.model, ["layers"], () => this.replace(), ends);
     listen(this.model, ["selected"], () => this.select(), ends);
@@ -121,35 +154,67 @@ export class PrecisionStep {
     const list = this.rows.rows(this.asked);
     const order = { sort: this.asked.sort, down: this.asked.down };
     this.table.show(this.rows, list, this.asked.open, order, this.model.get("stale"));
-    const total = this.rows.data.layers.length;
-    const found = new Set(list.flatMap(({ members }) => members)).size;
-    this.counts.textContent = found === total ? counted(total, "layer") : `${found} of ${counted(total, "layer")}`;
-    this.group.setAttribute("aria-pressed", String(this.asked.grouped));
-    this.sayNothing(found, total);
+    this.found = [...new Set(list.flatMap(({ members }) => members))];
+    this.group.value = this.asked.grouping;
+    this.sayNothing(this.found.length, this.rows.data.layers.length);
     this.edit();
   }
 
   private edit(): void {
-    const { layers } = this.table.marked;
-    const decisions = [...new Set([...layers].map((layer) => this.rows.decision(layer)))];
-    const patterns = layers.size > 1 ? this.patterns() : [];
+    const layers = this.selected();
+    const decisions = new Set([...layers].map((layer) => this.rows.decision(layer)));
+    const isOwn = this.table.marked.layers.size > 0 || this.isFiltered();
+    const pattern = layers.size ? this.patterns().join(", ") : this.asked.text.trim();
+    this.chip.show({ pattern: isOwn ? pattern : "", layers: layers.size, isOwn });
     this.editor.show({
-      decisions: decisions.filter((decision) => decision !== null),
+      decisions: [...decisions].filter((decision) => decision !== null),
       layers: layers.size,
-      pattern: layers.size === 1 ? this.nameOf([...layers]) : patterns.length <= 2 ? patterns.join(", ") : "",
-      base: this.model.get("base"),
       precisions: this.model.get("precisions"),
       settings: this.model.get("settings"),
+      expected: this.model.get("expected"),
     });
   }
 
-  /** What is marked, in few words; nothing marked stands for every layer. */
-  private patterns(): string[] {
+  /** What the buttons act on: the marked layers, else what the filter leaves, which without a filter are all. */
+  private selected(): ReadonlySet<number> {
     const { layers } = this.table.marked;
-    return layers.size ? this.rows.patternsFor(layers) : ["*"];
+    return layers.size ? layers : new Set(this.found);
   }
 
-  /** Removes the rules that decide for what is marked, of both kinds. */
+  private isFiltered(): boolean {
+    const { text, type, status } = this.asked;
+    return text.trim() !== "" || type !== "" || status !== "all";
+  }
+
+  /** What is selected, in few keys of rules. */
+  private patterns(): string[] {
+    const layers = this.selected();
+    if (!this.table.marked.layers.size && !this.isFiltered()) return ["*"];
+    return this.rows.patternsFor(layers, this.asked.text);
+  }
+
+  /** A text that is typed into the chip becomes the filter. */
+  private selectText(text: string): void {
+    this.table.marked.layers.clear();
+    this.search.value = text;
+    this.types.value = "";
+    this.statuses.value = "all";
+    this.ask({ text, type: "", status: "all" });
+    this.tell("");
+  }
+
+  /** Selects layers by their names; what is not in the table has none. */
+  selectLayers(names: readonly string[]): void {
+    const wanted = new Set(names);
+    this.selectText("");
+    this.rows.data.layers.forEach(({ fqn }, layer) => {
+      if (wanted.has(fqn)) this.table.marked.layers.add(layer);
+    });
+    this.table.revealMarked();
+    this.edit();
+  }
+
+  /** Removes the rules that decide for what is selected, of both kinds. */
   private reset(): void {
     const [quantizing, pruning] = [this.deciding("rule"), this.deciding("pruned_by")];
     if (quantizing.length) act(this.model, "clear_rules", { pattern: quantizing });
@@ -157,7 +222,7 @@ export class PrecisionStep {
   }
 
   private deciding(by: "rule" | "pruned_by"): string[] {
-    const rules = [...this.table.marked.layers].map((layer) => this.rows.decision(layer)?.[by] ?? "");
+    const rules = [...this.selected()].map((layer) => this.rows.decision(layer)?.[by] ?? "");
     const own = this.model.get("rules").filter(({ prunes }) => Boolean(prunes) === (by === "pruned_by"));
     const known = new Set(own.map(({ pattern }) => pattern));
     return [...new Set(rules)].filter((rule) => known.has(rule));
@@ -202,7 +267,7 @@ export class PrecisionStep {
         if (layer.fqn === fqn || layer.fqn.startsWith(`${fqn}.`)) marked.layers.add(at);
       });
     }
-    if (marked.layers.size === 1) this.asked.open.add(this.rows.groupOf([...marked.layers][0]!));
+    if (marked.layers.size === 1) this.asked.open.add(this.rows.groupOf([...marked.layers][0]!, this.asked.grouping));
     this.ask({});
     this.table.revealMarked();
   }
@@ -235,10 +300,12 @@ export class PrecisionStep {
     return select;
   }
 
-  private groupButton(): HTMLButtonElement {
-    const click = (): void => this.ask({ grouped: !this.asked.grouped });
-    const title = "Layers whose names differ in indices only become one row";
-    return make("button", { type: "button", class: "pbb-quiet", "aria-pressed": "false", title, click }, "Group alike");
+  private groupBox(): HTMLSelectElement {
+    const change = (): void => this.ask({ grouping: select.value as Grouping });
+    const title = "By role: layers whose names differ in indices only become one row. By block: those of one block";
+    const select = make("select", { "aria-label": "Rows", title, change });
+    for (const { name, title: words } of GROUPINGS) select.append(make("option", { value: name }, words));
+    return select;
   }
 
   private fillTypes(): void {
@@ -267,9 +334,7 @@ export class PrecisionStep {
   }
 
   private clear(): void {
-    this.search.value = this.types.value = "";
-    this.statuses.value = "all";
-    this.ask({ text: "", type: "", status: "all" });
+    this.selectText("");
     this.search.focus();
   }
 }

@@ -3,7 +3,7 @@
 import { make } from "../render/dom";
 import { act, type BenchModel } from "./model";
 import { counted } from "./numbers";
-import { patternOf } from "./rows";
+import { patternOf } from "./patterns";
 
 export interface Reason {
   text: string;

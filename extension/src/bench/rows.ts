@@ -1,7 +1,8 @@
 /** The layers of the table as columns of plain values: filtered, sorted and grouped without touching the page. */
 
 import type { Decision, LayerColumn, LayerFacts, Outcome } from "../generated/widgets";
-import { globToRegExp, readQuery, type Status } from "./filters";
+import { readQuery, type Status } from "./filters";
+import { Patterns, patternOf } from "./patterns";
 
 export interface TableData {
   layers: readonly LayerFacts[];
@@ -19,56 +20,72 @@ export interface Asked {
   status: Status;
   sort: string;
   down: boolean;
-  grouped: boolean;
+  grouping: Grouping;
   open: ReadonlySet<string>;
 }
 
-/** A row: one layer, or several of one type whose names differ in indices only. */
+/** A row: one layer, or several. */
 export interface Row {
   layer: number;
-  /** Names the group: pattern and type. */
+  /** Names the group. */
   group: string;
   members: readonly number[];
   /** Whether the row is a layer below the row of its group. */
   inside: boolean;
 }
 
-const INDEX = /(^|\.)\d+(?=\.|$)/g;
 const DIGITS = /\d+/g;
-const MOST_CHECKS = 300; // of patterns in one choice, each against all layers
 
-/** The name with `*` for every index. */
-export function patternOf(fqn: string): string {
-  return fqn.replace(INDEX, "$1*");
-}
+/** How layers become rows: each its own, those of one role (names that differ in indices only), those of one block. */
+export type Grouping = "" | "role" | "block";
 
 export class Rows {
   private readonly lower: readonly string[];
   private readonly lowerTypes: readonly string[];
-  private readonly patterns: readonly string[];
-  private readonly groups = new Map<string, number[]>();
-  private names: Float64Array | null = null;
+  private readonly names: readonly string[];
+  private readonly groups = new Map<Grouping, readonly string[]>();
+  private readonly found = new Map<string, string>();
+  private typed = "";
+  private readonly patterns: Patterns;
+  private byName: Float64Array | null = null;
   data: TableData;
 
   constructor(data: TableData) {
     this.data = data;
     this.lower = data.layers.map(({ fqn }) => fqn.toLowerCase());
     this.lowerTypes = data.layers.map(({ type }) => type.toLowerCase());
-    this.patterns = data.layers.map(({ fqn, type }) => `${patternOf(fqn)} ${type}`);
-    this.patterns.forEach((pattern, layer) => {
-      const members = this.groups.get(pattern);
-      if (members) members.push(layer);
-      else this.groups.set(pattern, [layer]);
-    });
+    this.names = data.layers.map(({ fqn }) => fqn);
+    this.patterns = new Patterns(this.names);
+  }
+
+  /** The group of each layer: its name, its role with its type, or its block. */
+  private groupsBy(grouping: Grouping): readonly string[] {
+    let groups = this.groups.get(grouping);
+    if (groups) return groups;
+    if (grouping === "role") groups = this.data.layers.map(({ fqn, type }) => `${patternOf(fqn)} ${type}`);
+    else if (grouping === "block") groups = this.names.map((name, layer) => this.patterns.blocks[layer] || name);
+    else groups = this.names;
+    this.groups.set(grouping, groups);
+    return groups;
   }
 
   /** How many rows there are when every group is closed. */
-  get groupCount(): number {
-    return this.groups.size;
+  groupCount(grouping: Grouping): number {
+    return new Set(this.groupsBy(grouping)).size;
   }
 
-  groupOf(layer: number): string {
-    return this.patterns[layer] ?? "";
+  groupOf(layer: number, grouping: Grouping): string {
+    return this.groupsBy(grouping)[layer] ?? "";
+  }
+
+  /** The key of a rule for exactly the layers of a row; several where no one key does. */
+  keyOf({ members, group }: Row): string {
+    const id = `${this.typed} ${group} ${members.length} ${members.reduce((sum, layer) => (31 * sum + layer) | 0, 0)}`;
+    const known = this.found.get(id);
+    if (known !== undefined) return known;
+    const key = this.patternsFor(new Set(members), this.typed).join(", ");
+    this.found.set(id, key);
+    return key;
   }
 
   decision(layer: number): Decision | null {
@@ -111,11 +128,13 @@ export class Rows {
 
   /** The rows to show. A group stands where the first of its members would. */
   rows(asked: Asked): Row[] {
+    this.typed = asked.text;
     const layers = this.sorted(this.fitting(asked), asked.sort, asked.down);
-    if (!asked.grouped) return layers.map((layer) => single(layer, this.groupOf(layer), false));
+    const groups = this.groupsBy(asked.grouping);
+    if (!asked.grouping) return layers.map((layer) => single(layer, groups[layer]!, false));
     const members = new Map<string, number[]>();
     for (const layer of layers) {
-      const group = this.patterns[layer]!;
+      const group = groups[layer]!;
       const others = members.get(group);
       if (others) others.push(layer);
       else members.set(group, [layer]);
@@ -131,25 +150,9 @@ export class Rows {
     return rows;
   }
 
-  /** Few patterns that stand for exactly these layers: globs for whole groups where they fit no other layer. */
-  patternsFor(layers: ReadonlySet<number>): string[] {
-    if (layers.size === this.data.layers.length && layers.size > 1) return ["*"];
-    const found: string[] = [];
-    let checks = MOST_CHECKS;
-    for (const members of this.groups.values()) {
-      const chosen = members.filter((layer) => layers.has(layer));
-      const isWhole = chosen.length === members.length && members.length > 1;
-      const pattern = isWhole && checks-- > 0 ? patternOf(this.data.layers[members[0]!]!.fqn) : "";
-      if (pattern && this.isExact(pattern, members.length)) found.push(pattern);
-      else found.push(...chosen.map((layer) => this.data.layers[layer]!.fqn));
-    }
-    return found;
-  }
-
-  private isExact(pattern: string, count: number): boolean {
-    if (/[?[\]]/.test(pattern)) return false;
-    const glob = globToRegExp(pattern);
-    return this.data.layers.reduce((fitting, { fqn }) => fitting + Number(glob.test(fqn)), 0) === count;
+  /** Few keys of rules that stand for exactly these layers; what is typed, if it does. */
+  patternsFor(layers: ReadonlySet<number>, typed = ""): string[] {
+    return this.patterns.patternsFor(layers, readQuery(typed).keys);
   }
 
   private has(layer: number, status: Status): boolean {
@@ -163,8 +166,8 @@ export class Rows {
   private keys(sort: string): Float64Array | null {
     const { layers, decisions, planned, outcomes, applied, columns } = this.data;
     if (sort === "name") {
-      this.names ??= ranks(layers.map(({ fqn }) => fqn.replace(DIGITS, (digits) => digits.padStart(8, "0"))));
-      return this.names;
+      this.byName ??= ranks(layers.map(({ fqn }) => fqn.replace(DIGITS, (digits) => digits.padStart(8, "0"))));
+      return this.byName;
     }
     if (sort === "parameters") return Float64Array.from(layers, ({ parameters }) => parameters);
     if (sort === "type") return ranks(this.lowerTypes);

@@ -25,7 +25,7 @@ def test_the_table_and_the_diagram_tell_each_other(page: Page) -> None:
       diagram.addEventListener('pb-preview', (event) => window.asked.push(event.detail));
     }""")
     turn_to(page, "precision")
-    page.get_by_role("button", name="Group alike").click()
+    page.get_by_label("Rows").select_option("Single layers")
     rows = page.locator(".pbb-layers tr[data-at]")
     rows.nth(1).hover()
     page.get_by_role("searchbox", name="Filter layers").hover()
