@@ -39,6 +39,7 @@ async function styles(name) {
     bench: [
       "style/bench",
       "style/bench-steps",
+      "style/bench-table",
       "style/bench-written",
       "style/bench-costs",
       "style/bench-inspector",

@@ -3,10 +3,11 @@
 import type { LayerColumn } from "../generated/widgets";
 import { make } from "../render/dom";
 import { counted, fillOf, shortNumber } from "./numbers";
-import { patternOf, type Row, type Rows } from "./rows";
+import type { Row, Rows } from "./rows";
 
-const [LEAST, LETTER, SIDES] = [96, 7, 30]; // pixels of a column of numbers, of a letter, beside the head
-const [LEAST_NAME, MOST_NAME, CODE_LETTER, NAME_SIDES] = [216, 420, 7.3, 60]; // the same of names, which are code
+const [LEAST, LETTER, SIDES] = [90, 6.6, 32]; // pixels of a column of numbers, of a letter, beside the head
+const [LEAST_NAME, MOST_NAME, CODE_LETTER, NAME_SIDES] = [178, 420, 7.3, 60]; // the same of names, which are code
+const [DECIDED, DECIDED_TWICE] = [126, 156]; // pixels: one badge, or what was planned and what was done
 
 export interface Column {
   key: string;
@@ -14,43 +15,106 @@ export interface Column {
   help: string;
   width: number;
   numeric: boolean;
+  /** Whether it is shown where there is room and nobody chose. */
+  isFirst: boolean;
+  /** Of cells with bars: what a row is worth, and where its bars begin and end. */
+  bar?: Bars;
 }
 
-/** The columns, by what the data have. */
-export function columnsOf(rows: Rows, stale: string): Column[] {
-  const numbers = rows.data.columns.map(({ key, title, unit, help, stale: old }) => {
-    const head = `${title}${unit ? ` (${unit})` : ""}${old ? ", old" : ""}`;
-    const about = old ? `Old: ${old}. ${help}` : help;
-    return { key, title: head, help: about, width: Math.max(LEAST, head.length * LETTER + SIDES), numeric: true };
-  });
-  const text = (key: string, title: string, help: string, width: number): Column => {
-    return { key, title, help, width, numeric: false };
+interface Bars {
+  worthOf(row: Row): number | null;
+  unit: string;
+  from: number;
+  to: number;
+}
+
+/** The columns, by what the data have; `list` are the rows that bars are compared among. */
+export function columnsOf(rows: Rows, list: readonly Row[], stale: string): Column[] {
+  const text = (key: string, title: string, help: string, width: number, isFirst = false): Column => {
+    return { key, title, help, width, numeric: false, isFirst };
   };
   const old = stale ? `These are results of other choices: ${stale}` : "";
-  const about = old || "What the newest run made of the layer";
-  const applied = text("applied", stale ? "Applied (old)" : "Applied", about, 110);
-  const why = text("why", "Why", "Why a run did something else than was planned", 160);
+  const about = hasRun(rows)
+    ? `Outlined: planned. Filled: done by the newest run. Both where they differ. ${old}`.trim()
+    : "What the current choices ask for. A dot: a rule decides";
+  const width = rows.data.layers.some((_, layer) => rows.differs(layer)) ? DECIDED_TWICE : DECIDED;
   const longest = rows.data.layers.reduce((most, { fqn }) => Math.max(most, fqn.length), 0);
   const names = Math.min(MOST_NAME, Math.max(LEAST_NAME, Math.ceil(longest * CODE_LETTER) + NAME_SIDES));
   return [
-    text("name", "Layer", "Name in the model", names),
-    text("planned", "Planned", "What the current choices ask for", 110),
-    ...(hasPruning(rows) ? [text("pruning", "Pruning", "What is pruned; after a run, what it did", 150)] : []),
-    { key: "parameters", title: "Parameters", help: "Numbers in weight and bias", width: 104, numeric: true },
-    ...(hasRun(rows) ? [applied, why] : []), // they would be empty
-    ...numbers,
+    text("name", "Layer", "Name in the model", names, true),
+    text("planned", stale ? "Decided as (old)" : "Decided as", about, width, true),
+    sizeColumn(rows, list),
+    ...orderedNumbers(rows).map((column) => numberColumn(column, list)),
+    ...(hasPruning(rows) ? [text("pruning", "Pruning", "What is pruned; after a run, what it did", 150, true)] : []),
+    ...(hasRun(rows) ? [text("why", "Why", "Why a run did something else than was planned", 160)] : []),
     text("rule", "Set by", "The rule that decides for the layer", 150),
     text("type", "Type", "Class of the module", 104),
   ];
+}
+
+/** Those with bars lead: time, then sensitivity. */
+function orderedNumbers(rows: Rows): LayerColumn[] {
+  const rank = ({ worst }: LayerColumn): number => (worst === "greatest" ? 0 : worst === "least" ? 1 : 2);
+  return [...rows.data.columns].sort((one, other) => rank(one) - rank(other));
+}
+
+function sizeColumn(rows: Rows, list: readonly Row[]): Column {
+  const worthOf = ({ members }: Row): number =>
+    members.reduce((sum, layer) => sum + rows.data.layers[layer]!.parameters, 0);
+  const help = "Numbers in weight and bias";
+  const bar = { worthOf, unit: "", from: 0, to: Math.max(0, ...list.map(worthOf)) };
+  return { key: "parameters", title: "Parameters", help, width: 104, numeric: true, isFirst: true, bar };
+}
+
+function numberColumn(column: LayerColumn, list: readonly Row[]): Column {
+  const { key, title, unit, help, stale, worst } = column;
+  const head = `${title}${unit ? ` (${unit})` : ""}${stale ? ", old" : ""}`;
+  const width = Math.max(LEAST, head.length * LETTER + SIDES);
+  const about = stale ? `Old: ${stale}. ${help}` : help;
+  const plain = { key, title: head, help: about, width, numeric: true, isFirst: true };
+  if (!worst) return plain;
+  const worthOf = ({ members }: Row): number | null => together(column, members);
+  const known = list.map(worthOf).filter((value) => value !== null);
+  const [least, most] = known.length ? [Math.min(...known), Math.max(...known)] : [0, 0];
+  const bar = worst === "least" ? { from: most, to: least } : { from: 0, to: most };
+  return { ...plain, bar: { worthOf, unit, ...bar } };
+}
+
+/** What several layers come to: shares of a whole add up, else the worst counts. */
+function together({ values, worst, unit }: LayerColumn, members: readonly number[]): number | null {
+  const found = members.map((layer) => values[layer] ?? null).filter((value) => value !== null);
+  if (!found.length) return null;
+  if (worst === "least") return Math.min(...found);
+  return unit === "%" ? found.reduce((sum, value) => sum + value, 0) : Math.max(...found);
+}
+
+/** What stands below the title of a column with bars: the worth of the longest one. */
+export function scaleOf({ bar }: Column): string {
+  if (!bar || bar.from === bar.to) return "";
+  const worst = bar.from > bar.to ? ", worst" : "";
+  return `full bar ${shortNumber(bar.to)}${bar.unit ? ` ${bar.unit}` : ""}${worst}`;
 }
 
 function hasRun(rows: Rows): boolean {
   return rows.data.applied.length > 0;
 }
 
-/** The width of the names: what they need, and a third of the bench at most where that is more than the least. */
-export function namesWidth(columns: readonly Column[]): string {
-  return `max(${LEAST_NAME}px, min(${columns[0]!.width}px, 33cqi))`;
+/** The columns to show: those that were chosen, else as many of the first ones as the width takes beside names. */
+export function shownColumns(all: readonly Column[], room: number, chosen: ReadonlySet<string> | null): Column[] {
+  if (chosen) return all.filter(({ key }) => key === "name" || chosen.has(key));
+  let left = room - LEAST_NAME;
+  return all.filter(({ key, width, isFirst }) => {
+    if (key === "name") return true;
+    if (!isFirst || (left < width && key !== "planned" && key !== "parameters")) return false;
+    left -= width;
+    return true;
+  });
+}
+
+/** The width of the names: what they need, and no more than the others leave where that is more than the least. */
+export function namesWidth(columns: readonly Column[], room: number): number {
+  const others = columns.slice(1).reduce((sum, { width }) => sum + width, 0);
+  return Math.max(LEAST_NAME, Math.min(columns[0]!.width, room - others));
 }
 
 function hasPruning(rows: Rows): boolean {
@@ -70,24 +134,54 @@ function common(texts: readonly string[]): string {
   return kinds.length <= 2 ? kinds.join(", ") : `${kinds.length} kinds`;
 }
 
-function badge(label: string, kind: "planned" | "applied"): HTMLElement {
-  return make("span", { class: `pbb-badge pbb-${kind}`, "data-fill": fillOf(label), title: label }, label);
+function badge(label: string, kind: "planned" | "applied", words = label): HTMLElement {
+  return make("span", { class: `pbb-badge pbb-${kind}`, "data-fill": fillOf(label) }, words);
 }
 
-function countsOf(labels: readonly string[]): Map<string, number> {
+function countsOf(labels: readonly string[]): [label: string, count: number][] {
   const counts = new Map<string, number>();
   for (const label of labels) counts.set(label, (counts.get(label) ?? 0) + 1);
-  return counts;
+  return [...counts].sort((one, other) => other[1] - one[1]);
 }
 
 function tally(labels: readonly string[]): string {
-  return [...countsOf(labels)].map(([label, count]) => `${count} × ${label}`).join(", ");
+  const counts = countsOf(labels);
+  return counts.length === 1 ? counts[0]![0] : counts.map(([label, count]) => `${count} × ${label}`).join(", ");
 }
 
-function badges(labels: readonly string[], kind: "planned" | "applied"): HTMLElement[] {
-  const counts = countsOf(labels);
-  const several = counts.size > 1;
-  return [...counts].slice(0, 3).map(([label, count]) => badge(several ? `${count} × ${label}` : label, kind));
+/** What most layers of a row are, and how many kinds there are beside it. */
+function badgesOf(labels: readonly string[], kind: "planned" | "applied"): HTMLElement[] {
+  const [most, ...rest] = countsOf(labels);
+  if (!most) return [];
+  const others = rest.length ? [make("span", { class: "pbb-dim" }, `+${rest.length}`)] : [];
+  return [badge(most[0], kind, rest.length ? `${most[1]} × ${most[0]}` : most[0]), ...others];
+}
+
+/** Planned and done in one cell: both where they differ; a dot where a rule decides. */
+function decidedCell({ members }: Row, rows: Rows): HTMLElement {
+  const decisions = members.map((layer) => rows.decision(layer));
+  const planned = decisions.map((decision) => decision?.label ?? "–");
+  const outcomes = members.map((layer) => rows.outcome(layer)).filter((outcome) => outcome !== null);
+  const done = outcomes.map(({ label }) => label);
+  const differs = done.length > 0 && tally(done) !== tally(planned);
+  const rules = [...new Set(decisions.map((decision) => decision?.rule ?? "global"))].filter(
+    (rule) => rule !== "global",
+  );
+  const whys = [...new Set(outcomes.map(({ why }) => why).filter(Boolean))];
+  const title = [
+    `Planned: ${tally(planned)}`,
+    done.length ? `Done: ${tally(done)}` : "",
+    ...whys.map((why) => `Why: ${why}`),
+    rules.length ? `Set by ${rules.join(", ")}` : "",
+  ];
+  const dot = rules.length ? [make("span", { class: "pbb-ruled", "aria-hidden": "true" })] : [];
+  const badges = [
+    ...(differs || !done.length ? badgesOf(planned, "planned") : []),
+    ...(differs ? [make("span", { class: "pbb-dim", "aria-hidden": "true" }, "→")] : []),
+    ...badgesOf(done, "applied"),
+  ];
+  const parts = make("div", { class: "pbb-decided" }, ...dot, ...badges);
+  return make("td", { title: title.filter(Boolean).join("\n"), "data-differs": String(differs) }, parts);
 }
 
 function nameCell(row: Row, rows: Rows, open: boolean, toggle: () => void): HTMLElement {
@@ -96,7 +190,7 @@ function nameCell(row: Row, rows: Rows, open: boolean, toggle: () => void): HTML
     const kind = row.inside ? "pbb-name pbb-inside" : "pbb-name";
     return make("th", { scope: "row", class: kind, title: first.fqn }, first.fqn);
   }
-  const pattern = patternOf(first.fqn);
+  const pattern = rows.keyOf(row);
   const click = (event: Event): void => {
     event.stopPropagation();
     toggle();
@@ -106,53 +200,75 @@ function nameCell(row: Row, rows: Rows, open: boolean, toggle: () => void): HTML
   return make("th", { scope: "row", class: "pbb-name pbb-group", title: pattern }, fold, make("b", {}, pattern), count);
 }
 
+function notesOf(column: LayerColumn, members: readonly number[]): string {
+  const notes = members.map((layer) => column.notes[column.noted[layer] ?? -1] ?? "").filter(Boolean);
+  const isKnown = members.some((layer) => (column.values[layer] ?? null) !== null);
+  return common(notes) || (isKnown ? "" : "not known");
+}
+
 function numberCell(column: LayerColumn, members: readonly number[]): HTMLElement {
   const values = members.map((layer) => column.values[layer] ?? null);
   const known = values.filter((value): value is number => value !== null && !Number.isNaN(value));
   const low = shortNumber(known.length ? Math.min(...known) : null);
   const high = shortNumber(known.length ? Math.max(...known) : null);
-  const notes = members.map((layer) => column.notes[column.noted[layer] ?? -1] ?? "").filter(Boolean);
-  const title = common(notes) || (known.length ? "" : "not known");
+  const title = notesOf(column, members);
   const kind = column.stale ? "pbb-number pbb-old-number" : "pbb-number";
   return make("td", { class: kind, title }, low === high ? low : `${low} – ${high}`);
 }
 
-/** The cells of a row, in the order of `columnsOf`. */
-export function cellsOf(row: Row, rows: Rows, open: boolean, toggle: () => void): HTMLElement[] {
+/** A number over a bar; the longer the bar, the more the layer costs. */
+function barCell(bar: Bars, row: Row, title: string, isOld: boolean): HTMLElement {
+  const value = bar.worthOf(row);
+  const share = value === null || bar.from === bar.to ? 0 : (value - bar.from) / (bar.to - bar.from);
+  const fill = make("span", { class: "pbb-in-bar", style: `width:${Math.round(100 * Math.max(0, share))}%` });
+  const number = make("span", {}, shortNumber(value));
+  return make("td", { class: isOld ? "pbb-number pbb-old-number" : "pbb-number", title }, fill, number);
+}
+
+/** The cells of a row, in the order of the columns. */
+export function cellsOf(
+  row: Row,
+  rows: Rows,
+  columns: readonly Column[],
+  open: boolean,
+  toggle: () => void,
+): HTMLElement[] {
+  return columns.map((column) => cellOf(column, row, rows, open, toggle));
+}
+
+function cellOf({ key, bar }: Column, row: Row, rows: Rows, open: boolean, toggle: () => void): HTMLElement {
   const { members } = row;
+  const words = (texts: readonly string[], kind: string, none = ""): HTMLElement => {
+    const said = common(texts.filter(Boolean));
+    return make("td", { class: kind, title: said }, said || none);
+  };
   const decisions = members.map((layer) => rows.decision(layer));
-  const outcomes = members.map((layer) => rows.outcome(layer));
-  const known = outcomes.filter((outcome) => outcome !== null);
-  const why = common(known.map((outcome) => outcome.why).filter(Boolean));
-  const rule = common(decisions.map((decision) => decision?.rule ?? ""));
-  const pruning = common(members.map((layer) => pruningOf(layer, rows)).filter(Boolean));
-  const parameters = members.reduce((sum, layer) => sum + rows.data.layers[layer]!.parameters, 0);
-  const type = common(members.map((layer) => rows.data.layers[layer]!.type));
-  const applied = known.length
-    ? badges(
-        known.map(({ label }) => label),
-        "applied",
-      )
-    : [make("span", { class: "pbb-dim", title: "not compiled yet" }, "–")];
-  const appliedCell = make("td", { title: tally(known.map(({ label }) => label)) }, ...applied);
-  const whyCell = make("td", { class: "pbb-note", title: why }, why);
-  const numbers = rows.data.columns.map((column) => numberCell(column, members));
-  return [
-    nameCell(row, rows, open, toggle),
-    make(
-      "td",
-      {},
-      ...badges(
-        decisions.map((decision) => decision?.label ?? "–"),
-        "planned",
-      ),
-    ),
-    ...(hasPruning(rows) ? [make("td", { class: "pbb-note", title: pruning }, pruning || "–")] : []),
-    ...(hasRun(rows) ? [appliedCell, whyCell, ...numbers] : [...numbers, appliedCell, whyCell]),
-    make("td", { class: "pbb-number", title: `${parameters} parameters` }, shortNumber(parameters)),
-    make("td", { class: "pbb-rule", title: rule }, rule === "global" ? "default" : rule),
-    make("td", { title: type }, type),
-  ];
+  if (key === "name") return nameCell(row, rows, open, toggle);
+  if (key === "planned") return decidedCell(row, rows);
+  if (key === "parameters") return barCell(bar!, row, `${bar!.worthOf(row)} parameters`, false);
+  if (key === "pruning")
+    return words(
+      members.map((layer) => pruningOf(layer, rows)),
+      "pbb-note",
+      "–",
+    );
+  if (key === "why")
+    return words(
+      members.map((layer) => rows.outcome(layer)?.why ?? ""),
+      "pbb-note",
+    );
+  if (key === "type")
+    return words(
+      members.map((layer) => rows.data.layers[layer]!.type),
+      "",
+    );
+  if (key === "rule") {
+    const rules = decisions.map((decision) => (decision?.rule === "global" ? "default" : (decision?.rule ?? "")));
+    return words(rules, "pbb-rule");
+  }
+  const column = rows.data.columns.find((each) => each.key === key)!;
+  if (!bar) return numberCell(column, members);
+  return barCell(bar, row, notesOf(column, members), column.stale !== "");
 }
 
 function spokenNumber({ title, unit, values, stale }: LayerColumn, layer: number): string {
@@ -163,7 +279,7 @@ function spokenNumber({ title, unit, values, stale }: LayerColumn, layer: number
 /** A row in words, for those who hear it. */
 export function spoken(row: Row, rows: Rows): string {
   const first = rows.data.layers[row.members[0]!]!;
-  const name = row.layer >= 0 ? first.fqn : `${patternOf(first.fqn)}, ${counted(row.members.length, "layer")}`;
+  const name = row.layer >= 0 ? first.fqn : `${rows.keyOf(row)}, ${counted(row.members.length, "layer")}`;
   const planned = common(row.members.map((layer) => rows.decision(layer)?.label ?? "unknown"));
   const outcomes = row.members.map((layer) => rows.outcome(layer)).filter((outcome) => outcome !== null);
   const applied = outcomes.length ? `, applied ${common(outcomes.map(({ label }) => label))}` : "";

@@ -4,7 +4,8 @@
  */
 
 import { make } from "../render/dom";
-import { type Column, cellsOf, columnsOf, namesWidth, spoken } from "./cells";
+import { type Column, cellsOf, columnsOf, namesWidth, scaleOf, shownColumns, spoken } from "./cells";
+import { ColumnMenu } from "./columns";
 import { Marked } from "./marked";
 import type { Row, Rows } from "./rows";
 
@@ -31,9 +32,14 @@ export class LayerTable {
   private rows: Rows | null = null;
   private open: ReadonlySet<string> = new Set();
   private order: Order = { sort: "", down: false };
+  private all: readonly Column[] = [];
   private columns: readonly Column[] = [];
+  /** The choice of columns, to be placed beside the table. */
+  readonly menu = new ColumnMenu(() => this.fit());
   private first = -1;
   private last = -1;
+  private width = 0;
+  private asked: ReadonlySet<string> | null = null;
   private readonly above = make("tbody", { "aria-hidden": "true" });
   private readonly body = make("tbody");
   private readonly below = make("tbody", { "aria-hidden": "true" });
@@ -52,24 +58,45 @@ export class LayerTable {
       this.below,
     );
     this.element = make("div", { class: "pbb-scroll" }, this.table);
-    this.element.addEventListener("scroll", () => this.draw(), { passive: true });
+    this.element.addEventListener("scroll", () => this.scrolled(), { passive: true });
     this.body.addEventListener("click", (event) => this.click(event));
     this.body.addEventListener("dblclick", () => this.events.edit());
     this.table.addEventListener("keydown", (event) => this.key(event));
     this.head.addEventListener("focusin", ({ target }) => showWhole(target as HTMLElement));
-    new ResizeObserver(() => this.draw()).observe(this.element);
+    new ResizeObserver(() => this.fit()).observe(this.element);
   }
 
   /** Shows these rows; marks and the place that is scrolled to stay. */
   show(rows: Rows, list: readonly Row[], open: ReadonlySet<string>, order: Order, stale: string): void {
     [this.rows, this.list, this.open, this.order] = [rows, list, open, order];
-    this.columns = columnsOf(rows, stale);
+    this.all = columnsOf(rows, list, stale);
     this.element.classList.toggle("pbb-stale-results", stale !== "");
-    this.drawHead();
     this.table.setAttribute("aria-rowcount", String(list.length + 1));
     this.marked.active = Math.min(this.marked.active, Math.max(0, list.length - 1));
-    this.first = -1;
+    this.width = 0;
+    this.fit();
+  }
+
+  /** Shows the columns that are chosen, or that there is room for. */
+  private fit(): void {
+    const { clientWidth } = this.element;
+    const asked = this.menu.chosen;
+    if (clientWidth === this.width && asked === this.asked) {
+      this.draw();
+      return;
+    }
+    [this.width, this.asked] = [clientWidth, asked];
+    this.columns = shownColumns(this.all, clientWidth || 600, asked);
+    this.menu.show(this.all.slice(1), this.columns);
+    this.drawHead();
+    this.refresh();
+    this.scrolled();
+  }
+
+  private scrolled(): void {
     this.draw();
+    const { scrollLeft, scrollWidth, clientWidth } = this.element;
+    this.element.dataset["more"] = String(scrollLeft + clientWidth < scrollWidth - 1); // to the right
   }
 
   /** Draws again what may have changed in the rows in sight. */
@@ -103,16 +130,19 @@ export class LayerTable {
   private drawHead(): void {
     const others = this.columns.slice(1);
     const cols = others.map(({ width }) => make("col", { style: `width:${width}px` }));
-    this.widths.replaceChildren(make("col", { style: "width:var(--pbb-names)" }), ...cols);
-    this.element.style.setProperty("--pbb-names", namesWidth(this.columns));
-    this.table.style.width = `calc(var(--pbb-names) + ${others.reduce((sum, { width }) => sum + width, 0)}px)`;
+    const names = namesWidth(this.columns, this.width || 600);
+    const needed = others.reduce((sum, { width }) => sum + width, names);
+    this.widths.replaceChildren(make("col", { style: `width:${names}px` }), ...cols);
+    this.element.style.setProperty("--pbb-names", `${names}px`);
+    this.table.style.width = `max(100%, ${needed}px)`;
     const focused = this.head.contains(document.activeElement) ? document.activeElement?.textContent : null;
     this.head.replaceChildren(...this.columns.map((column) => this.headCell(column)));
     const again = [...this.head.querySelectorAll("button")].find((button) => button.textContent === focused);
     again?.focus();
   }
 
-  private headCell({ key, title, help, numeric }: Column): HTMLElement {
+  private headCell(column: Column): HTMLElement {
+    const { key, title, help, numeric } = column;
     const { sort, down } = this.order;
     const sorted = sort === key;
     const click = (): void => {
@@ -122,7 +152,9 @@ export class LayerTable {
     const sign = make("span", { class: "pbb-sign", "aria-hidden": "true" }, sorted ? (down ? "▾" : "▴") : "");
     const button = make("button", { type: "button", title: `${help}. Click to sort.`, click }, title, sign);
     const state = sorted ? (down ? "descending" : "ascending") : "none";
-    return make("th", { scope: "col", "aria-sort": state, class: numeric ? "pbb-number" : "" }, button);
+    const scale = scaleOf(column);
+    const parts = scale ? [button, make("small", { title: `A longer bar costs more: ${scale}` }, scale)] : [button];
+    return make("th", { scope: "col", "aria-sort": state, class: numeric ? "pbb-number" : "" }, ...parts);
   }
 
   private draw(): void {
@@ -155,13 +187,14 @@ export class LayerTable {
       "aria-label": spoken(row, rows),
       "data-at": at,
       "data-mark": mark,
+      "data-pattern": isGroup ? rows.keyOf(row) : "",
       "data-fqn": isGroup ? "" : rows.data.layers[row.layer]!.fqn,
       "data-planned": isGroup ? "" : (rows.decision(row.layer)?.label ?? ""),
       tabindex: at === this.marked.active ? 0 : -1,
       ...(isGroup ? { "aria-expanded": String(open) } : {}),
       ...(row.members.some((layer) => rows.differs(layer)) ? { class: "pbb-differs" } : {}),
     };
-    return make("tr", attributes, ...cellsOf(row, rows, open, () => this.events.open(row.group)));
+    return make("tr", attributes, ...cellsOf(row, rows, this.columns, open, () => this.events.open(row.group)));
   }
 
   private rowElement(at: number): HTMLElement | null {
@@ -212,7 +245,7 @@ export class LayerTable {
     const isOpen = isGroup && this.open.has(row.group);
     if (event.key === " ") this.marked.toggle(this.list, this.marked.active);
     else if (event.key.toLowerCase() === "a" && (event.ctrlKey || event.metaKey)) this.marked.all(this.list);
-    else if (event.key === "Escape") this.marked.layers.clear();
+    else if (event.key === "Escape" && this.marked.layers.size) this.marked.layers.clear();
     else if (event.key === "Enter") return this.edit();
     else if (isGroup && event.key === (isOpen ? "ArrowLeft" : "ArrowRight")) return this.fold(row);
     else return false;

@@ -10,6 +10,7 @@ export interface AxisSummary {
   linked: string[];
   problem: string;
   verified: string;
+  reason: string;
   places: number;
   paths: string[];
 }
@@ -39,6 +40,7 @@ export interface BenchSummary {
   search: SearchSummary;
   search_now: SearchNow;
   recovery: RecoverySummary;
+  expected: ExpectedSize;
   rules: RuleSummary[];
   base: string;
   settings: SettingField[];
@@ -158,6 +160,12 @@ export interface ElsewhereSummary {
   count: number;
   shown: boolean;
   path: string;
+}
+
+export interface ExpectedSize {
+  megabytes: number;
+  float_megabytes: number;
+  note: string;
 }
 
 export interface FailureSummary {

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from prepbench.bench.expected_size import Sizes
 from prepbench.bench.layer_rules import LayerRulesOf, all_in_float
 from prepbench.bench.layer_summaries import layer_facts
 from prepbench.bench.pruning_rules import STAYS, changed_pruning, planned_pruning, with_field
@@ -25,6 +26,7 @@ from prepbench.bench.state import (
     layer_settings_of,
     precision_of,
 )
+from prepbench.bench.summary import ExpectedSize
 from prepbench.capture.sizes.axis import Axis
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import (
@@ -170,6 +172,7 @@ class Choices:
         self.is_calibrated = calibrated
         self.layer_rules = LayerRulesOf(model)
         self.facts = layer_facts(model, self.layer_rules.layers)
+        self._sizes = Sizes(model, self.layer_rules.layers)
         self.selected = ""
         rules = {} if calibrated or not self.layer_rules.has_others else {EVERYTHING: FLOAT}
         self.history = History(BenchState(axes, rules=rules), changed)
@@ -210,6 +213,12 @@ class Choices:
         if self._planned_pruning is None or self._planned_pruning[0] is not state:
             self._planned_pruning = state, self.pruning_of(state)
         return self._planned_pruning[1]
+
+    @property
+    def expected_size(self) -> ExpectedSize:
+        """The size of the model with the current choices, before it is compiled."""
+        state = self.state
+        return self._sizes.expected(state.targets[0], self.explained, is_pruned=state.pruning is not None)
 
     def pruning_of(self, state: BenchState) -> Mapping[str, PrunableLayer]:
         """Return the plan of other choices for each layer that can be pruned.

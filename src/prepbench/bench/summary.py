@@ -92,6 +92,7 @@ class AxisSummary:
         linked: other dims of the same size, as ``"path dim 1"``.
         problem: the contradiction with the choice; "" if there is none.
         verified: sizes at which the graph ran and was equal, in words, or the problem found; "" before.
+        reason: the line or the error behind such a problem.
         places: how many arguments ``path`` stands for.
         paths: the arguments with which actions name these dims.
     """
@@ -107,6 +108,7 @@ class AxisSummary:
     linked: tuple[str, ...] = ()
     problem: str = ""
     verified: str = ""
+    reason: str = ""
     places: int = 1
     paths: tuple[str, ...] = ()
 
@@ -191,6 +193,21 @@ class LayerColumn:
     stale: str = ""
     notes: tuple[str, ...] = ()
     noted: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class ExpectedSize:
+    """The size that the model is expected to have with the current choices, before it is compiled.
+
+    Attributes:
+        megabytes: of weights and everything else, in MB (10**6 bytes).
+        float_megabytes: the same with all layers in float.
+        note: what is not counted; "" for nothing.
+    """
+
+    megabytes: float
+    float_megabytes: float
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -488,6 +505,7 @@ class BenchSummary:
         search: the search for the best settings within a budget.
         search_now: how the current choices stand to it.
         recovery: the training between preparing and compiling.
+        expected: the size of the model with the current choices.
         rules: the rules, in order.
         base: a short text of the settings where no rule applies.
         settings: the fields of the editor of layers.
@@ -535,6 +553,7 @@ class BenchSummary:
     search: SearchSummary
     search_now: SearchNow
     recovery: RecoverySummary
+    expected: ExpectedSize
     rules: tuple[RuleSummary, ...]
     base: str
     settings: tuple[SettingField, ...]

@@ -297,6 +297,17 @@ def _fit(scheme: WeightScheme, weights: Sequence[torch.Tensor], axis: int) -> bo
     return all(scheme.fits(weight, axis) for weight in weights)
 
 
+def fitted(scheme: WeightScheme, weights: Sequence[torch.Tensor], axis: int) -> WeightScheme:
+    """Return the scheme with a block size that divides the inputs of a layer's weights, as :func:`fitting_schemes`.
+
+    Args:
+        scheme: what is wanted.
+        weights: of the layer; only their shapes count.
+        axis: of output channels.
+    """
+    return scheme if _fit(scheme, weights, axis) else replace(scheme, block_size=_dividing(scheme, weights, axis))
+
+
 def _dividing(scheme: WeightScheme, weights: Sequence[torch.Tensor], axis: int) -> int:
     smaller = (size for size in sorted(BLOCK_SIZES, reverse=True) if 0 < size < scheme.block_size)
     return next((size for size in smaller if _fit(replace(scheme, block_size=size), weights, axis)), 0)

@@ -136,7 +136,7 @@ def traits(blocks: int = 24) -> dict[str, Any]:
             axis("ids", 1, [16, 24], True, "seq", linked=["mask dim 1"], min=1, max=512),
             axis("mask", 0, [2, 3], True, "B"),
             axis("mask", 1, [16, 24], True, "seq"),
-            axis("past.*", 0, [2, 3], True, "B2", verified="✕ line 12 of model.py fixes it to 2", places=48),
+            axis("past.*", 0, [2, 3], True, "B2", verified="batch only 2", reason="model.py:12 fixes it", places=48),
             axis("past.*", 2, [5, 9], False, "past", problem="past dim 2 is static; sample 2 has 9.", places=48),
         ],
         "layers": layers,
@@ -158,6 +158,7 @@ def traits(blocks: int = 24) -> dict[str, Any]:
         "recovery": {"unavailable": "", "on": False, "said": "Trains on the training data, with labels.",
                      "labelled": True, "metric": "accuracy", "steps": 300, "distill": True, "by_metric": True,
                      "learning_rate": 0.001},
+        "expected": {"megabytes": 4.213, "float_megabytes": 16.78, "note": ""},
         "rules": [
             {"pattern": "layers.*.up_proj", "label": "int4 weights, 32", "layers": blocks, "prunes": False},
             {"pattern": "lm_head", "label": "float", "layers": 1, "prunes": False},
@@ -343,7 +344,7 @@ def axis(path: str, dim: int, sizes: list[int], dynamic: bool, symbol: str, **mo
     """A dim of an input."""
     return {
         "path": path, "dim": dim, "sizes": sizes, "dynamic": dynamic, "symbol": symbol, "name": symbol, "min": -1,
-        "max": -1, "linked": [], "problem": "", "verified": "", "places": 1, "paths": [path],
+        "max": -1, "linked": [], "problem": "", "verified": "", "reason": "", "places": 1, "paths": [path],
         **more,
     }  # fmt: skip
 

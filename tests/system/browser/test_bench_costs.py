@@ -47,13 +47,13 @@ def test_both_columns_are_in_sight_and_sort(page: Page, width: int) -> None:
     head = page.get_by_role("columnheader", name="Sensitivity (dB)")
     expect(head).to_be_in_viewport()
     assert not page.evaluate("() => document.documentElement.scrollWidth > innerWidth")
-    page.get_by_role("button", name="Group alike").click()
+    page.get_by_label("Rows").select_option("Single layers")
     head.get_by_role("button").click()
     first = page.locator(".pbb-layers tr[data-at='0']")
     expect(first).to_have_attribute("data-fqn", "layers.0.q_proj")
     expect(first).to_have_attribute("aria-label", "layers.0.q_proj, planned int8, Sensitivity 24 dB, Time 0 %")
     page.locator(".pbb-layers .pbb-scroll").evaluate("e => e.scrollTop = 1e6")
-    unknown = page.locator(".pbb-layers tr[aria-label*='Sensitivity unknown'] td.pbb-number").first
+    unknown = page.locator(".pbb-layers tr[aria-label*='Sensitivity unknown'] td.pbb-number").last
     expect(unknown).to_have_text("–")
     expect(unknown).to_have_attribute("title", "not measured with these settings: measure layers again")
 

@@ -230,7 +230,7 @@ def test_the_bench_says_what_it_does(page: Page, shared_lab: Lab) -> None:
     turn_to(bench, "precision")
     bench.locator("tr[data-at='0']").click()
     bench.get_by_role("radio", name="float32").click()
-    expect(bench.locator(".pbb-layers thead")).to_contain_text("Applied (old)")
+    expect(bench.locator(".pbb-layers thead")).to_contain_text("Decided as (old)")
     turn_to(bench, "run")
     expect(bench.locator(".pbb-run .pbb-old")).to_contain_text("1 layer had another precision")
     expect(page.locator(".pbb-stale")).to_have_count(1)
