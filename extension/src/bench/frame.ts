@@ -3,8 +3,10 @@
 import { lostNote } from "../lost";
 import { make } from "../render/dom";
 import { axesStep } from "./axes";
+import { BRUSHED } from "./brush";
 import { captureStep } from "./capture";
 import { codeView } from "./code";
+import { FullWindow } from "./fullwindow";
 import { headerView } from "./header";
 import { Inspector } from "./inspector";
 import { type Cleanups, live, REBUILD } from "./live";
@@ -44,6 +46,7 @@ export class Frame {
   private readonly steps = new Map<StepName, HTMLElement>();
   private readonly rail: Rail;
   private readonly place: Place;
+  private readonly full: FullWindow;
   private readonly foot: HTMLElement;
   private readonly inspector: Inspector;
   private step: StepName | null = null;
@@ -53,7 +56,9 @@ export class Frame {
     private readonly model: BenchModel,
     private readonly ends: Cleanups,
   ) {
-    const events = { code: () => this.openCode(), report: () => this.turnTo("results") };
+    this.full = new FullWindow(ends);
+    const whole = this.full.button;
+    const events = { code: () => this.openCode(), report: () => this.turnTo("results"), whole };
     const traits = ["title", "sentence", "can_undo", "can_redo"] as const;
     const head = live(model, traits, () => headerView(model, events), ends);
     this.rail = new Rail(model, this.id, (name) => this.turnTo(name), ends);
@@ -68,8 +73,10 @@ export class Frame {
       this.element,
       (id) => act(model, "restore_run", { id }),
       (box) => {
+        this.full.join(box);
         offerFixes(model, box, ends);
         tellSight(model, box, ends);
+        box.addEventListener(BRUSHED, (event) => this.brushed((event as CustomEvent<readonly string[]>).detail));
       },
     );
     this.element.append(this.rail.element, this.place.strip, this.place.splitter, this.panel, this.foot);
@@ -81,12 +88,7 @@ export class Frame {
   }
 
   private turnTo(name: StepName): void {
-    let shown = this.steps.get(name);
-    if (!shown) {
-      shown = this.make(name);
-      this.steps.set(name, shown);
-      this.panel.append(shown);
-    }
+    const shown = this.stepOf(name);
     for (const step of this.steps.values()) step.hidden = step !== shown;
     this.panel.dataset["shows"] = name;
     this.step = name;
@@ -98,6 +100,23 @@ export class Frame {
       this.precision?.shown();
       this.precision?.place(this.inspector.element);
     } else this.panel.prepend(this.inspector.element); // what is clicked in the diagram is looked at in every step
+  }
+
+  private stepOf(name: StepName): HTMLElement {
+    let step = this.steps.get(name);
+    if (!step) {
+      step = this.make(name);
+      step.hidden = true;
+      this.steps.set(name, step);
+      this.panel.append(step);
+    }
+    return step;
+  }
+
+  /** Selects layers that a chart tells, also while another step is shown. */
+  private brushed(names: readonly string[]): void {
+    this.stepOf("precision");
+    this.precision?.selectLayers(names);
   }
 
   private make(name: StepName): HTMLElement {
@@ -155,6 +174,7 @@ export class Frame {
   }
 
   private key(event: KeyboardEvent): void {
+    this.full.escape(event);
     event.stopPropagation(); // the notebook's shortcuts must not run while somebody types or moves here
     const typing = event.target instanceof HTMLInputElement && /text|search|number/.test(event.target.type);
     if (typing || !(event.ctrlKey || event.metaKey)) return;

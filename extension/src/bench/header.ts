@@ -8,6 +8,8 @@ import type { BenchModel } from "./model";
 export interface HeaderEvents {
   code(): void;
   report(): void;
+  /** The button that fills the window; one for all time, since it keeps the focus. */
+  whole: HTMLButtonElement;
 }
 
 export function headerView(model: BenchModel, events: HeaderEvents): HTMLElement {
@@ -28,6 +30,7 @@ export function headerView(model: BenchModel, events: HeaderEvents): HTMLElement
       make("button", { type: "button", title: title.code, click: click.code }, "Code"),
       make("button", { type: "button", title: title.report, click: click.report }, "Report"),
       ...besideButton(),
+      events.whole,
     ),
   );
 }

@@ -7,8 +7,9 @@ import { make } from "../render/dom";
 import { followCharts } from "./chart";
 
 const WIDE = 960; // pixels of the bench's own width
+const BROAD = 1300; // from which the chart of results stands beside their table, in the diagram's column
 const [LEAST, MOST, STEP, FIRST] = [25, 70, 2, 45]; // percent of the width that the diagram has
-const ROOM = 632; // pixels of the step and the border, so that the table shows the reason of a layer
+const ROOM = 702; // pixels of the step and the border, so that the table shows what layers cost
 const KEPT = "prepbench:split";
 
 export class Place {
@@ -72,6 +73,7 @@ export class Place {
     this.draw();
     for (const element of [this.box, this.root]) {
       element?.classList.toggle("pbb-wide", width >= WIDE && this.hasPicture());
+      element?.classList.toggle("pbb-broad", width >= BROAD && this.hasPicture());
       element?.classList.toggle("pbb-small", width < 560);
     }
   }
@@ -131,7 +133,10 @@ export class Place {
       const { left, width } = box.getBoundingClientRect();
       this.moveTo((100 * (clientX - left)) / width);
     };
-    const drop = (): void => this.splitter.removeEventListener("pointermove", move);
+    const drop = (): void => {
+      this.splitter.removeEventListener("pointermove", move);
+      window.dispatchEvent(new Event("resize")); // charts take their new width
+    };
     this.splitter.addEventListener("pointermove", move);
     this.splitter.addEventListener("lostpointercapture", drop, { once: true });
   }

@@ -8,15 +8,15 @@ import { detailsOf } from "./rundetails";
 import { takeAway } from "./takeaway";
 import { WrittenView } from "./written";
 
-const CALLS = ["Compare", "Run", "Score", "Against float", "Median (ms)", "Speed-up", "Size", "Made"];
+const CALLS = ["Compare", "Run", "Score", "Speed-up", "Against float", "Median (ms)", "Size", "Made"];
 const TEXTS = [
   "Compare",
   "Run",
   "Score",
+  "Speed-up",
   "First (ms)",
   "Token (ms)",
   "Tokens/s",
-  "Speed-up",
   "Peak (MB)",
   "Size",
   "Made",
@@ -170,10 +170,10 @@ export class ResultsStep {
       make("th", { scope: "row", class: "pbb-name", title: old }, open, make("span", { class: "pbb-dim" }, marks)),
       ...(this.titles.includes(WHERE) ? [placeCell] : []),
       number(score, spread && `95 % interval ${spread}`),
+      speedCell(`${slower ? "⚠ " : ""}${speed}`, run),
       writes ? number(first, beside) : number(change),
       number(p50, p90 ? `90 % within ${p90}` : ""),
       ...(writes ? [number(rate, beside)] : []),
-      speedCell(`${slower ? "⚠ " : ""}${speed}`, run),
       ...(writes ? [number(peak, beside)] : []),
       number(size),
       make("td", { class: "pbb-dim", title: made }, timeText(made)),
