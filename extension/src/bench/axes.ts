@@ -53,7 +53,12 @@ function axesView(model: BenchModel, edited: string, edit: (place: string) => vo
     make(
       "div",
       { class: "pbb-axes-input" },
-      make("div", { class: "pbb-axes-row" }, make("code", { title: texts.get(path)! }, texts.get(path)!), ...chips),
+      make(
+        "div",
+        { class: "pbb-axes-row" },
+        make("code", { title: texts.get(path)! }, texts.get(path)!),
+        make("div", { class: "pbb-chips" }, ...chips),
+      ),
       ...(editors.has(path) ? [editors.get(path)!] : []),
     ),
   );
@@ -63,7 +68,7 @@ function axesView(model: BenchModel, edited: string, edit: (place: string) => vo
 }
 
 function chip(model: BenchModel, axis: AxisSummary, edit: (place: string) => void, isOpen: boolean): HTMLElement {
-  const { paths, dim, dynamic, sizes, problem, verified, linked } = axis;
+  const { paths, dim, dynamic, sizes, problem, verified, reason, linked } = axis;
   const seen = sizes.length ? sizes.join(", ") : "?";
   const wrong = verified !== "" && !verified.startsWith("✓");
   const attributes = {
@@ -82,7 +87,7 @@ function chip(model: BenchModel, axis: AxisSummary, edit: (place: string) => voi
       ? "⚠ static, but sizes differ"
       : "static";
   const lines = [make("b", {}, dynamic ? nameOf(axis) : seen), make("small", {}, state)];
-  if (verified) lines.push(make("small", { class: wrong ? "pbb-wrong-text" : "pbb-proven" }, verified));
+  if (verified) lines.push(make("small", { class: wrong ? "pbb-wrong-text" : "pbb-proven", title: reason }, verified));
   if (linked.length) lines.push(make("small", {}, `also ${firstOf(linked)}`));
   const place = placeOf(axis);
   const toggle = make("button", attributes, ...lines.flatMap((line) => [line, " "]));
@@ -123,8 +128,8 @@ function nameOf({ name, symbol, dim }: AxisSummary): string {
 
 function rangeText({ min, max }: AxisSummary): string {
   if (min < 1 && max < 1) return "";
-  if (max < 1) return `≥ ${min}`;
-  return min < 1 ? `≤ ${max}` : `${min} … ${max}`;
+  if (max < 1) return `at least ${min}`;
+  return min < 1 ? `at most ${max}` : `${min} to ${max}`;
 }
 
 function axisEditor(model: BenchModel, axis: AxisSummary): HTMLElement {

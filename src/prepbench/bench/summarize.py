@@ -8,6 +8,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import PurePath
 
+from prepbench.bench.axis_words import verified_words
 from prepbench.bench.captures import Captures, Several
 from prepbench.bench.cards import LEAF_LABEL, remedy_words
 from prepbench.bench.layer_summaries import (
@@ -104,6 +105,7 @@ def summarize(bench: Parts, code: str) -> BenchSummary:
         search=bench.found.summary(),
         search_now=bench.found.now(),
         recovery=bench.training.summary(),
+        expected=choices.expected_size,
         rules=(
             *rule_summaries(state.rules, state.quantization, explained),
             *pruning_rule_summaries(state.pruning, state.pruning_rules, choices.pruning),
@@ -313,8 +315,9 @@ def axis_summaries(axes: DynamicAxes, verified: AxesReport | None = None) -> tup
         for axis in tensors[group.members[0]]:
             others = [name for name in linked.get(_key(axis), ()) if name != f"{group.text} dim {axis.dim}"]
             summary = _summary(axis, group)
-            said = _verified(results.get((group.text, axis.dim), ()))
-            summaries.append(replace(summary, linked=tuple(dict.fromkeys(others)), verified=said))
+            said, reason = verified_words(results.get((group.text, axis.dim), ()))
+            linked_dims = tuple(dict.fromkeys(others))
+            summaries.append(replace(summary, linked=linked_dims, verified=said, reason=reason))
     return tuple(summaries)
 
 
@@ -362,21 +365,6 @@ def _problem(axis: Axis, path: str) -> str:
         f"{path} dim {axis.dim} is static, so the compiled model takes only size {axis.sizes[0]}; sample "
         f"{others[0] + 1} has {axis.sizes[others[0]]}. Make the dim dynamic, or give samples of one size."
     )
-
-
-def _verified(results: Sequence[AxisResult]) -> str:
-    """Return the verification in words, the worst result first; a tick where the graph is equal at other sizes."""
-    failed = [result for result in results if result.status not in ("holds", "untried")]
-    result = next(iter([*failed, *results]), None)
-    if result is None:
-        return ""
-    held = ", ".join(map(str, result.held))
-    if result.status == "holds":
-        return f"✓ equal at {held}" if held else "✓"
-    if result.status == "untried":
-        return "not tried: the model itself takes no other size"
-    line = next((str(condition) for condition in result.conditions), result.reason)
-    return f"{result.status}: {line}" if line else result.status
 
 
 # The available targets with their options, read from the classes of their settings.

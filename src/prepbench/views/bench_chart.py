@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from prepbench.document.bench import Chart, ChartPoint, Tick
-from prepbench.views.charts import Axis, round_ticks
+from prepbench.views.charts import Axis, round_ticks, within_metric
 from prepbench.views.labels import Box, Place, Point, place_labels
 from prepbench.views.palette import ACCENT, DIM, LINE, PAGE, TEXT, Shade
 
@@ -57,7 +57,7 @@ def bench_chart(
     runs = [run for run in runs if run.p50_ms > 0 and math.isfinite(run.p50_ms) and not math.isnan(run.score)]
     if not runs:
         return Chart()
-    x, y = _latency(runs, per), _scores(runs, f"{metric} ({unit})" if unit else metric)
+    x, y = _latency(runs, per), _scores(runs, f"{metric} ({unit})" if unit else metric, unit)
     largest = max(run.size_bytes for run in runs)
     points = [_point(run, x, y, largest) for run in runs]
     best = _front(runs, higher_is_better)
@@ -91,13 +91,14 @@ def _latency(runs: Sequence[ChartRun], per: str) -> Axis:
     title = f"latency (ms per {per}): median, whisker to p90"
     if max(middles) / min(middles) > _LOG_FROM_RATIO:
         low, high = min(middles) / 2, high * 1.6
-        powers = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
-        ticks = tuple((10.0**power, f"{10.0**power:g}") for power in powers)
+        powers = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
+        steps = [factor * 10.0**power for power in powers for factor in (1, 2, 5)]
+        ticks = tuple((step, f"{step:g}") for step in steps if low <= step <= high)
         return Axis(f"{title}, log scale", middles, low, high, log=True, ticks=ticks)
     return Axis(title, middles, 0.0, high * 1.15, ticks=tuple((v, f"{v:g}") for v in round_ticks(0.0, high * 1.15)))
 
 
-def _scores(runs: Sequence[ChartRun], title: str) -> Axis:
+def _scores(runs: Sequence[ChartRun], title: str, unit: str) -> Axis:
     """Return the axis of scores; infinite ones are drawn beyond the others."""
     ends = [end for run in runs for end in (run.score, *(run.spread or ())) if math.isfinite(end)]
     low, high = (min(ends), max(ends)) if ends else (0.0, 1.0)
@@ -107,7 +108,10 @@ def _scores(runs: Sequence[ChartRun], title: str) -> Axis:
     used = {run.score for run in runs} & set(beyond)
     ticks += [(beyond[score], "∞" if score > 0 else "−∞") for score in sorted(used)]
     places = tuple(beyond.get(run.score, run.score) for run in runs)
-    return Axis(title, places, min(low, *places) - 0.2 * span, max(high, *places) + 0.3 * span, ticks=tuple(ticks))
+    lower, upper = min(low, *places) - 0.2 * span, max(high, *places) + 0.3 * span
+    if not used:
+        lower, upper = within_metric(lower, upper, ends, unit)
+    return Axis(title, places, lower, upper, ticks=tuple(each for each in ticks if lower <= each[0] <= upper))
 
 
 def _across(share: float) -> float:

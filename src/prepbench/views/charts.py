@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import math
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,7 @@ _AREA = Box(0.0, 0.0, 520.0, float(_HEIGHT - _MARGIN["t"] - _MARGIN["b"]))
 _LARGEST_MARKER = 30.0
 _SMALLEST_MARKER = 11.0
 _LOG_FROM_RATIO = 25.0
-_NAME_LENGTH, _SPEED_LENGTH = 30, 45
+_NAME_LENGTH, _SPEED_LENGTH, _TITLE_LENGTH = 30, 45, 84
 _UNUSED_BUTTONS = ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"]
 _SIZES = (7.4, 6.0, 18.0)  # pixels: a letter of the name, a letter of the numbers, the height of a line
 
@@ -65,7 +66,7 @@ class Axis:
         if self.ticks:
             own = {"tickvals": [v for v, _ in self.ticks], "ticktext": [t for _, t in self.ticks]}
         elif self.log:
-            own = {"dtick": 1, "tickformat": "~g", "minor": {"dtick": "D1", "ticks": "outside", "tickcolor": LINE}}
+            own = {"dtick": "D2", "tickformat": "~g"}  # at 1, 2 and 5 of each decade
         return {
             "title": {"text": html.escape(self.title), "standoff": 12},
             "range": ends,
@@ -80,7 +81,9 @@ class Axis:
         }
 
 
-def comparison_figure(comparison: Comparison, named: Collection[str] | None = None) -> go.Figure:
+def comparison_figure(
+    comparison: Comparison, named: Collection[str] | None = None, beside: Sequence[CandidateResult] = ()
+) -> go.Figure:
     """Draw the metric against the median latency, with a whisker to the 90th percentile and the size as marker area.
 
     Without latency the metric is drawn against the size. Candidates without it are left out, such as those that did not
@@ -89,6 +92,7 @@ def comparison_figure(comparison: Comparison, named: Collection[str] | None = No
     Args:
         comparison: the candidates.
         named: the names of those that are drawn; all where it is None.
+        beside: further candidates that the axes leave room for.
     """
     import plotly.graph_objects as go
 
@@ -98,7 +102,8 @@ def comparison_figure(comparison: Comparison, named: Collection[str] | None = No
     figure = go.Figure(layout=_layout(comparison, timed, any(row.size_bytes for row in rows)))
     if not rows:
         return figure
-    x, y = _x_axis(rows, timed, "token" if comparison.workload else "call"), _y_axis(comparison, rows)
+    placed = [*rows, *beside]
+    x, y = _x_axis(placed, timed, "token" if comparison.workload else "call"), _y_axis(comparison, placed)
     diameters = _diameters(rows, timed)
     header, *body = comparison.cells()
     cells = dict(zip((row.name for row in comparison.rows), body, strict=True))
@@ -173,7 +178,8 @@ def _title(comparison: Comparison, timed: bool, sized: bool) -> str:
     if comparison.unit != "dB" and len(comparison.rows) > 1 and is_drawn:
         keys.append(f"shaded: {'faster' if timed else 'smaller'} and better than {_short(comparison.rows[0].name)}")
     lines = [*comparison.caption.split("; "), " · ".join(keys)]
-    small = "".join(f"<br><span style='font-size:12px'>{html.escape(line)}</span>" for line in lines if line)
+    lines = [part for line in lines for part in textwrap.wrap(line, _TITLE_LENGTH)]  # plotly would cut it off
+    small = "".join(f"<br><span style='font-size:12px'>{html.escape(line)}</span>" for line in lines)
     return f"<b>{html.escape(heading)}</b>{small}"
 
 
@@ -207,8 +213,9 @@ def _y_axis(comparison: Comparison, rows: list[CandidateResult]) -> Axis:
     above, below = high + 0.4 * span, low - 0.4 * span
     if len(finite) == len(rows):
         middle, half, (least_value, most) = (low + high) / 2, 0.9 * span, comparison.bounds
-        # a little beyond what is possible, so that markers there are whole
-        ends = max(middle - half, least_value - 0.3 * span), min(middle + half, most + 0.3 * span)
+        # where the bounds are not known, the values tell them; markers on the edge are not clipped
+        lower, upper = within_metric(middle - half, middle + half, seen, comparison.unit)
+        ends = max(lower, least_value), min(upper, most)
         return Axis(comparison.metric_label, tuple(row.metric for row in rows), *ends)
     # a score of infinity gets a place of its own past the others, marked as such on the axis
     beyond = {math.inf: above + 0.3 * span, -math.inf: below - 0.3 * span}
@@ -222,6 +229,26 @@ def _y_axis(comparison: Comparison, rows: list[CandidateResult]) -> Axis:
         max(*values, high) + 0.45 * span,
         ticks=tuple(ticks),
     )
+
+
+def within_metric(low: float, high: float, seen: Sequence[float], unit: str) -> tuple[float, float]:
+    """Return the ends of an axis within what a metric can be, as far as its values tell: a share of 0 to 1, or no
+    number below 0.
+
+    Args:
+        low: the end that leaves room below the values.
+        high: the end above them.
+        seen: the values and their whiskers.
+        unit: of the metric; one with a unit may be above 1.
+
+    Example:
+        >>> within_metric(0.9, 1.03, [0.95, 1.0], "")
+        (0.9, 1.0)
+    """
+    if not seen or min(seen) < 0:
+        return low, high
+    is_share = not unit and max(seen) <= 1
+    return max(low, 0.0), min(high, 1.0) if is_share else high
 
 
 def round_ticks(low: float, high: float) -> list[float]:
@@ -257,6 +284,7 @@ def _marker(
             "opacity": 0.9,
             "line": {"width": 1, "color": RING},
         },
+        "cliponaxis": False,  # a full score lies on the edge
         "error_y": _error_y(row, color),
         "error_x": {**whisker, "color": color, "thickness": 1.5, "width": 5} if timed else None,
         "hovertemplate": f"{hover}<extra></extra>",
@@ -371,14 +399,14 @@ def runs_figure(comparison: Comparison, ids: Mapping[str, str], far: Collection[
     first, *runs = comparison.rows
     front = front_of(replace(comparison, rows=tuple(row for row in comparison.rows if row.name not in far)))
     named = [first, *_named(runs, front)]
-    figure = comparison_figure(comparison, [row.name for row in named])
-    _draw_front(figure, comparison, front)
-    _draw_others(figure, [row for row in runs if row not in named], ids)
+    others = [row for row in runs if row not in named and row.p50_ms is not None and math.isfinite(row.metric)]
+    figure = comparison_figure(comparison, [row.name for row in named], others)
     for trace in figure.data:
-        if trace.name and trace.customdata is None:
-            trace.customdata = [ids.get(html.unescape(trace.name), "")]
-        if trace.name and html.unescape(trace.name) in far:
+        trace.customdata = [ids.get(html.unescape(trace.name), "")]
+        if html.unescape(trace.name) in far:
             trace.marker.symbol, trace.marker.line.width = "circle-open", 2
+    _draw_front(figure, comparison, front)
+    _draw_others(figure, others, ids)
     return figure
 
 
@@ -410,28 +438,21 @@ def _draw_front(figure: go.Figure, comparison: Comparison, front: Sequence[Candi
         mode="lines",
         line={"color": OTHER, "width": 1.5, "shape": shape, "dash": "dot"},
         hoverinfo="skip",
-        name="",
+        name="the fastest of each score",
     )
 
 
 def _draw_others(figure: go.Figure, others: Sequence[CandidateResult], ids: Mapping[str, str]) -> None:
-    """Add runs without a label as small hollow points; the axes grow to hold them."""
-    shown = [row for row in others if row.p50_ms is not None and math.isfinite(row.metric)]
-    if not shown:
+    """Add runs without a label as small hollow points."""
+    if not others:
         return
     figure.add_scatter(
-        x=[row.p50_ms for row in shown],
-        y=[row.metric for row in shown],
+        x=[row.p50_ms for row in others],
+        y=[row.metric for row in others],
         mode="markers",
         marker={"size": 8, "symbol": "circle-open", "color": LINE},
-        customdata=[ids.get(row.name, "") for row in shown],
-        text=[html.escape(row.name) for row in shown],
+        customdata=[ids.get(row.name, "") for row in others],
+        text=[html.escape(row.name) for row in others],
         hovertemplate="%{text}<br>%{x:.3g} ms, %{y:.4g}<extra></extra>",
-        name="",
+        name="further runs",
     )
-    values = [row.metric for row in shown]
-    low, high = figure.layout.yaxis.range
-    figure.update_yaxes(range=[min(low, *values), max(high, *values)])
-    if figure.layout.xaxis.type != "log":
-        low, high = figure.layout.xaxis.range
-        figure.update_xaxes(range=[low, max(high, *(1.05 * (row.p50_ms or 0.0) for row in shown))])

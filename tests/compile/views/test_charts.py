@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import math
+import re
 
 import pytest
 
@@ -227,3 +228,59 @@ def test_labels_keep_off_reserved_boxes():
     reserved = Box(40, 40, 160, 95)
     [place] = place_labels([point(100, 100)], AREA, [reserved])
     assert Box.around(100 + place.dx, 100 + place.dy, 120, 36).overlap(reserved) == 0
+
+
+@pytest.mark.parametrize(
+    ("scores", "unit", "least", "most"),
+    [((0.98, 1.0), "", -math.inf, 1.0), ((0.0, 0.01), "", 0.0, 1.0), ((0.2, 31.0), "dB", 0.0, math.inf)],
+)
+def test_the_axis_stays_within_what_a_metric_can_be(scores, unit, least, most):
+    rows = [row(f"r{at}", score, 1.0 + at, 1.1 + at) for at, score in enumerate(scores)]
+    low, high = charts.comparison_figure(comparison(*rows, unit=unit)).layout.yaxis.range
+    assert least <= low < min(scores) or low == min(scores) == 0
+    assert max(scores) <= high <= most
+
+
+def test_a_metric_below_zero_keeps_its_axis():
+    low, _ = charts.comparison_figure(comparison(row("a", -0.1, 1.0, 1.1), row("b", 0.3, 2.0, 2.1))).layout.yaxis.range
+    assert low < -0.1
+
+
+def test_each_series_of_the_runs_has_a_name_of_its_own():
+    runs = [row(f"run {at}", 0.9 + 0.0001 * at, 20.0 - at % 5, 21.0) for at in range(30)]
+    figure = charts.runs_figure(comparison(THREE.rows[0], *runs), {run.name: f"id {run.name}" for run in runs})
+    names = [trace.name for trace in figure.data]
+    assert all(names)
+    assert len(set(names)) == len(names)
+    assert figure.data[1].customdata[0] == f"id {figure.data[1].name}"
+
+
+def test_a_logarithmic_axis_has_ticks_at_1_2_and_5():
+    figure = charts.comparison_figure(comparison(row("slow", 0.9, 133.0, 180.0), row("fast", 0.8, 0.8, 0.9)))
+    assert figure.layout.xaxis.dtick == "D2"
+
+
+def test_lines_of_the_title_end_within_the_plot():
+    title = charts.comparison_figure(THREE).layout.title.text
+    lines = [re.sub("<[^>]*>", "", line) for line in title.split("<br>")]
+    assert max(map(len, lines)) <= 84
+
+
+def test_labels_leave_each_other_and_points_of_other_runs_alone():
+    runs = [row(f"run {at}", 0.9 + 0.001 * (at % 9), 3.0 + 2 * at, 4.0 + 2 * at) for at in range(14)]
+    figure = charts.runs_figure(comparison(THREE.rows[0], *runs), {})
+    (x0, x1), (y0, y1) = figure.layout.xaxis.range, figure.layout.yaxis.range
+    boxes = []
+    for label in labels(figure):
+        lines = [re.sub("<[^>]*>", "", line) for line in label.text.split("<br>")]
+        width, height = 6.2 * max(map(len, lines)), 17 * len(lines)
+        x = (label.x - x0) / (x1 - x0) * 520 + label.ax
+        y = (y1 - label.y) / (y1 - y0) * 284 + label.ay
+        boxes.append((x - width / 2, y - height / 2, x + width / 2, y + height / 2))
+    over = [
+        (one, other)
+        for at, one in enumerate(boxes)
+        for other in boxes[:at]
+        if one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+    ]
+    assert len(over) <= len(boxes) // 4, over
