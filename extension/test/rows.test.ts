@@ -114,6 +114,15 @@ it("names what is chosen by patterns only where they fit nothing else", () => {
   expect(rows.patternsFor(new Set([0, 1, 2, 3, 4, 5]))).toEqual(["*"]);
 });
 
+it("names a class where its layers have no pattern of their own", () => {
+  const names = ["stem", "a.0.one", "a.1.two", "head"];
+  const types = ["Conv2d", "Conv2d", "Conv2d", "Linear"];
+  const layers = names.map((fqn, at) => ({ fqn, type: types[at]!, parameters: 1 }));
+  const rows = new Rows({ ...network(0), layers });
+  expect(rows.patternsFor(new Set([0, 1, 2]))).toEqual(["Conv2d"]);
+  expect(rows.patternsFor(new Set([0, 2]))).toEqual(["stem", "a.1.two"]);
+});
+
 it("chooses rows as lists of files do", () => {
   const rows = small.rows({ ...ALL, grouping: "role" });
   const marked = new Marked();

@@ -152,7 +152,11 @@ export class Rows {
 
   /** Few keys of rules that stand for exactly these layers; what is typed, if it does. */
   patternsFor(layers: ReadonlySet<number>, typed = ""): string[] {
-    return this.patterns.patternsFor(layers, readQuery(typed).keys);
+    const keys = this.patterns.patternsFor(layers, readQuery(typed).keys);
+    if (keys.length <= 1) return keys;
+    const type = this.data.layers[[...layers][0]!]!.type; // a class is the key of its layers, too
+    const isWhole = this.data.layers.every((layer, at) => (layer.type === type) === layers.has(at));
+    return isWhole && !this.names.includes(type) ? [type] : keys;
   }
 
   private has(layer: number, status: Status): boolean {

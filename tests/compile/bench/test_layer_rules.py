@@ -55,6 +55,25 @@ def test_a_glob_is_one_rule(bench: pb.Bench) -> None:
     assert decided["layers.1.v_proj"] == "global"
 
 
+@pytest.mark.parametrize(
+    ("key", "layers"),
+    [
+        (r"re:layers\.(0|2)\.q_proj", ["layers.0.q_proj", "layers.2.q_proj"]),
+        (r"re:layers\.\d+\.q_proj", ["layers.0.q_proj", "layers.1.q_proj", "layers.2.q_proj"]),
+        (r"re:.*(1.q).*", ["layers.1.q_proj"]),
+        ("layers.[1-2].v_proj", ["layers.1.v_proj", "layers.2.v_proj"]),
+        ("layers.[01]", ["layers.0.q_proj", "layers.0.v_proj", "layers.1.q_proj", "layers.1.v_proj"]),
+        ("*.q_proj", ["layers.0.q_proj", "layers.1.q_proj", "layers.2.q_proj"]),
+    ],
+)
+def test_keys_as_the_page_writes_them_are_one_rule_for_their_layers(
+    bench: pb.Bench, key: str, layers: list[str]
+) -> None:
+    bench.set_precision(key, "int4 weights")
+    assert list(bench.state.rules) == [key]
+    assert [layer.fqn for layer in bench.explained if layer.rule == key] == layers
+
+
 def test_a_rule_for_all_drops_those_that_it_outdates(bench: pb.Bench) -> None:
     bench.set_precision("layers.0.q_proj", "float32")
     bench.set_precision("layers.*", "int4 weights")
