@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 
 import torch
 from torch import nn
-from torch.nn.modules.conv import _ConvTransposeNd
 
 from prepbench.bench.summary import ExpectedSize
 from prepbench.compile.simulation import stored_bytes
@@ -18,6 +17,8 @@ from prepbench.targets import target_for
 from prepbench.targets.base import unsupported
 
 _MEGA = 10**6
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+"""Convolutions whose weights count output channels in their second dim."""
 
 
 class Sizes:
@@ -28,8 +29,9 @@ class Sizes:
         layers: FQNs of the quantizable layers.
 
     Example:
+        >>> from prepbench.bench.state import TARGETS
         >>> model = torch.nn.Linear(1000, 100, bias=False)
-        >>> Sizes(model, [""]).expected(pb.OnnxRuntimeSettings(), []).megabytes
+        >>> Sizes(model, [""]).expected(TARGETS["ONNX Runtime"](), []).megabytes
         0.4
     """
 
@@ -42,7 +44,7 @@ class Sizes:
             found = [tensor for tensor in _weights_of(modules[fqn]) if id(tensor) not in seen]
             seen.update(map(id, found))
             count = sum(tensor.numel() * tensor.element_size() for tensor in found)
-            axis = int(isinstance(modules[fqn], _ConvTransposeNd) and modules[fqn].groups == 1)
+            axis = int(isinstance(modules[fqn], _TRANSPOSED) and modules[fqn].groups == 1)
             self._weights[fqn] = [tensor.shape for tensor in found], axis, count
         self._known: dict[tuple[str, QuantizationSettings, bool], int] = {}
 
