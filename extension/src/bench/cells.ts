@@ -6,8 +6,8 @@ import { counted, fillOf, shortNumber } from "./numbers";
 import type { Row, Rows } from "./rows";
 
 const [LEAST, LETTER, SIDES] = [90, 6.6, 32]; // pixels of a column of numbers, of a letter, beside the head
-const [LEAST_NAME, MOST_NAME, CODE_LETTER, NAME_SIDES] = [178, 420, 7.3, 60]; // the same of names, which are code
-const [DECIDED, DECIDED_TWICE] = [126, 156]; // pixels: one badge, or what was planned and what was done
+const [LEAST_NAME, MOST_NAME, CODE_LETTER, NAME_SIDES] = [200, 420, 7.3, 60]; // the same of names, which are code
+const DECIDED = 132; // pixels: what was planned and what was done
 
 export interface Column {
   key: string;
@@ -37,12 +37,11 @@ export function columnsOf(rows: Rows, list: readonly Row[], stale: string): Colu
   const about = hasRun(rows)
     ? `Outlined: planned. Filled: done by the newest run. Both where they differ. ${old}`.trim()
     : "What the current choices ask for. A dot: a rule decides";
-  const width = rows.data.layers.some((_, layer) => rows.differs(layer)) ? DECIDED_TWICE : DECIDED;
   const longest = rows.data.layers.reduce((most, { fqn }) => Math.max(most, fqn.length), 0);
   const names = Math.min(MOST_NAME, Math.max(LEAST_NAME, Math.ceil(longest * CODE_LETTER) + NAME_SIDES));
   return [
     text("name", "Layer", "Name in the model", names, true),
-    text("planned", stale ? "Decided as (old)" : "Decided as", about, width, true),
+    text("planned", stale ? "Decided as (old)" : "Decided as", about, DECIDED, true),
     sizeColumn(rows, list),
     ...orderedNumbers(rows).map((column) => numberColumn(column, list)),
     ...(hasPruning(rows) ? [text("pruning", "Pruning", "What is pruned; after a run, what it did", 150, true)] : []),
@@ -164,6 +163,7 @@ function decidedCell({ members }: Row, rows: Rows): HTMLElement {
   const outcomes = members.map((layer) => rows.outcome(layer)).filter((outcome) => outcome !== null);
   const done = outcomes.map(({ label }) => label);
   const differs = done.length > 0 && tally(done) !== tally(planned);
+  const isSingle = members.length === 1; // of several, what was planned is on hover
   const rules = [...new Set(decisions.map((decision) => decision?.rule ?? "global"))].filter(
     (rule) => rule !== "global",
   );
@@ -176,8 +176,8 @@ function decidedCell({ members }: Row, rows: Rows): HTMLElement {
   ];
   const dot = rules.length ? [make("span", { class: "pbb-ruled", "aria-hidden": "true" })] : [];
   const badges = [
-    ...(differs || !done.length ? badgesOf(planned, "planned") : []),
-    ...(differs ? [make("span", { class: "pbb-dim", "aria-hidden": "true" }, "→")] : []),
+    ...(!done.length || (differs && isSingle) ? badgesOf(planned, "planned") : []),
+    ...(differs ? [make("span", { class: "pbb-dim", "aria-hidden": "true" }, isSingle ? "→" : "≠")] : []),
     ...badgesOf(done, "applied"),
   ];
   const parts = make("div", { class: "pbb-decided" }, ...dot, ...badges);

@@ -80,6 +80,9 @@ def test_the_rail_and_the_diagram_stay_in_the_full_window(page: Page) -> None:
     open_bench(page, {**given, **after_run(given, runs=40)})
     turn_to(page, "results")
     page.get_by_role("button", name="Fill the window").click()
+    chart = page.locator(".pbb-chart").bounding_box()
+    assert chart
+    assert chart["height"] >= 300, "the chart is whole, too"
     page.locator(".pbb-box").evaluate("e => { e.scrollTop = 600; }")
     rail = page.locator(".pbb-rail").bounding_box()
     assert rail
