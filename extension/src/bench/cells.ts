@@ -6,7 +6,7 @@ import { counted, fillOf, shortNumber } from "./numbers";
 import type { Row, Rows } from "./rows";
 
 const [LEAST, LETTER, SIDES] = [90, 6.6, 32]; // pixels of a column of numbers, of a letter, beside the head
-const [LEAST_NAME, MOST_NAME, CODE_LETTER, NAME_SIDES] = [200, 420, 7.3, 60]; // the same of names, which are code
+const [LEAST_NAME, MOST_NAME, CODE_LETTER, NAME_SIDES] = [170, 420, 7.3, 60]; // the same of names, which are code
 const DECIDED = 132; // pixels: what was planned and what was done
 
 export interface Column {
@@ -24,6 +24,7 @@ export interface Column {
 interface Bars {
   worthOf(row: Row): number | null;
   unit: string;
+  isOld: boolean;
   from: number;
   to: number;
 }
@@ -61,13 +62,14 @@ function sizeColumn(rows: Rows, list: readonly Row[]): Column {
   const worthOf = ({ members }: Row): number =>
     members.reduce((sum, layer) => sum + rows.data.layers[layer]!.parameters, 0);
   const help = "Numbers in weight and bias";
-  const bar = { worthOf, unit: "", from: 0, to: Math.max(0, ...list.map(worthOf)) };
+  const bar = { worthOf, unit: "", isOld: false, from: 0, to: Math.max(0, ...list.map(worthOf)) };
   return { key: "parameters", title: "Parameters", help, width: 104, numeric: true, isFirst: true, bar };
 }
 
 function numberColumn(column: LayerColumn, list: readonly Row[]): Column {
   const { key, title, unit, help, stale, worst } = column;
-  const head = `${title}${unit ? ` (${unit})` : ""}${stale ? ", old" : ""}`;
+  const named = `${title}${unit ? ` (${unit})` : ""}`;
+  const head = stale && !worst ? `${named}, old` : named; // with bars, below it
   const width = Math.max(LEAST, head.length * LETTER + SIDES);
   const about = stale ? `Old: ${stale}. ${help}` : help;
   const plain = { key, title: head, help: about, width, numeric: true, isFirst: true };
@@ -75,8 +77,8 @@ function numberColumn(column: LayerColumn, list: readonly Row[]): Column {
   const worthOf = ({ members }: Row): number | null => together(column, members);
   const known = list.map(worthOf).filter((value) => value !== null);
   const [least, most] = known.length ? [Math.min(...known), Math.max(...known)] : [0, 0];
-  const bar = worst === "least" ? { from: most, to: least } : { from: 0, to: most };
-  return { ...plain, bar: { worthOf, unit, ...bar } };
+  const ends = worst === "least" ? { from: most, to: least } : { from: 0, to: most };
+  return { ...plain, bar: { worthOf, unit, isOld: stale !== "", ...ends } };
 }
 
 /** What several layers come to: shares of a whole add up, else the worst counts. */
@@ -89,9 +91,10 @@ function together({ values, worst, unit }: LayerColumn, members: readonly number
 
 /** What stands below the title of a column with bars: the worth of the longest one. */
 export function scaleOf({ bar }: Column): string {
-  if (!bar || bar.from === bar.to) return "";
+  const old = bar?.isOld ? "old · " : "";
+  if (!bar || bar.from === bar.to) return old.trim();
   const worst = bar.from > bar.to ? ", worst" : "";
-  return `full bar ${shortNumber(bar.to)}${bar.unit ? ` ${bar.unit}` : ""}${worst}`;
+  return `${old}full bar ${shortNumber(bar.to)}${bar.unit ? ` ${bar.unit}` : ""}${worst}`;
 }
 
 function hasRun(rows: Rows): boolean {

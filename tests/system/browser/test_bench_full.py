@@ -142,5 +142,5 @@ def test_it_fills_the_window_of_jupyterlab_and_the_view_stays_the_same(page: Pag
     assert page.evaluate(WINDOW) != [0, 0, 0, 0]
     assert bench.evaluate("e => e.mark") == "the same"
     expect(bench.get_by_role("searchbox", name="Filter layers")).to_have_value("2")
-    bench.get_by_role("button", name="Undo").click()
+    bench.get_by_role("button", name="Undo", exact=True).click()
     expect(bench.locator(".pbb-sentence")).not_to_contain_text("1 float")
