@@ -73,7 +73,7 @@ export class LayerTable {
     this.element.classList.toggle("pbb-stale-results", stale !== "");
     this.table.setAttribute("aria-rowcount", String(list.length + 1));
     this.marked.active = Math.min(this.marked.active, Math.max(0, list.length - 1));
-    this.width = 0;
+    this.width = -1; // also where there is no place yet
     this.fit();
   }
 
@@ -130,7 +130,7 @@ export class LayerTable {
   private drawHead(): void {
     const others = this.columns.slice(1);
     const cols = others.map(({ width }) => make("col", { style: `width:${width}px` }));
-    const names = namesWidth(this.columns, this.width || 600);
+    const names = namesWidth(this.columns, this.width || 600); // before it has a place
     const needed = others.reduce((sum, { width }) => sum + width, names);
     this.widths.replaceChildren(make("col", { style: `width:${names}px` }), ...cols);
     this.element.style.setProperty("--pbb-names", `${names}px`);
