@@ -90,7 +90,7 @@ export class PrecisionStep {
     );
     const namesAt = (target: Element): string[] => this.table.membersAt(target).map((layer) => this.nameOf([layer]));
     previewRows(this.table.element, namesAt, ends);
-    this.element.addEventListener(BRUSHED, (event) => this.mark((event as CustomEvent<string[]>).detail));
+    this.element.addEventListener(BRUSHED, (event) => this.selectLayers((event as CustomEvent<string[]>).detail));
     this.follow(ends);
     this.fillTypes();
     this.ask({});
@@ -239,20 +239,6 @@ export class PrecisionStep {
     if (fqn === this.sent && fqn === this.model.get("selected")) return;
     this.sent = fqn;
     act(this.model, "select", { fqn });
-  }
-
-  /** Marks the layers of a range that was brushed in a chart. */
-  private mark(fqns: readonly string[]): void {
-    const wanted = new Set(fqns);
-    const { marked } = this.table;
-    marked.layers.clear();
-    this.rows.data.layers.forEach((layer, at) => {
-      if (!wanted.has(layer.fqn)) return;
-      marked.layers.add(at);
-      this.asked.open.add(this.rows.groupOf(at));
-    });
-    this.ask({});
-    this.table.revealMarked();
   }
 
   /** Marks what was selected elsewhere: a layer, or all layers of a module. */

@@ -12,7 +12,7 @@ from tests.system.browser.fake_bench import give, open_bench, sent, traits, turn
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
 
 BRUSH = """names => document.querySelector('.picture').dispatchEvent(
-  new CustomEvent('pbb-brushed', {detail: names, bubbles: true}))"""
+  new CustomEvent('prepbench:brushed', {detail: names, bubbles: true}))"""
 
 
 def nested() -> dict[str, Any]:
