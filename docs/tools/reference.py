@@ -26,7 +26,7 @@ GROUPS = {
     "Compare and measure": "compare Comparison metrics Generation profile Profile sensitivity Sensitivity "
     "inspect_layer LayerInspection",
     "Search": "search SearchResult Budget sweep SweepResult Results load_results",
-    "Look": "diagram Bench static",
+    "Look": "diagram Bench demo static",
     "Jobs and errors": "Job Progress Cancelled show_progress PrepbenchError PrepbenchWarning",
 }
 """Public names by what they are for; a test holds them to ``prepbench.__all__``."""

@@ -4,6 +4,7 @@ from prepbench.adapt.recover import Recovery as Recovery
 from prepbench.adapt.recover import recover as recover
 from prepbench.adapt.trainable_model import TrainableModel as TrainableModel
 from prepbench.bench import Bench as Bench
+from prepbench.bench.demo import demo as demo
 from prepbench.capture.aten.capture import capture as capture
 from prepbench.capture.aten.captured import Captured as Captured
 from prepbench.capture.modules.collection import GraphCollection as GraphCollection

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from prepbench._torch_compat import pytree
-from prepbench.checks import check_function, described
-from prepbench.errors import InputError, PrepbenchError, sentence
+from prepbench.checks import check_function
+from prepbench.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -60,60 +60,7 @@ def forward_of(module_or_function: Callable[..., Any]) -> Callable[..., Any]:
     return module_or_function.forward if isinstance(module_or_function, torch.nn.Module) else module_or_function
 
 
-def normalize_samples(
-    module_or_function: Callable[..., Any],
-    samples: Any,
-    *,
-    name: str = "inputs",
-    data_transform_fn: Callable[[Any], Any] | None = None,
-) -> list[Sample]:
-    """Read ``samples`` once and turn each element into a :class:`Sample`.
-
-    An element may be a tensor; a tuple of positional arguments; a tuple ending in a dict of keyword arguments; a
-    mapping of
-    keyword arguments; or a mapping that ``forward`` takes whole, as its one argument. A lone tensor or mapping
-    in place of the list counts as one sample.
-
-    Args:
-        module_or_function: the callee; its signature decides how mappings and lists are passed.
-        samples: an iterable of samples (a generator or ``DataLoader`` is read once).
-        name: the argument's name, for error messages.
-        data_transform_fn: applied to each element first.
-
-    Raises:
-        InputError: no samples, or a sample that does not fit the signature (named by index).
-
-    Example:
-        >>> normalize_samples(torch.nn.Linear(4, 2), [torch.ones(1, 4)])[0].args[0].shape
-        torch.Size([1, 4])
-    """
-    if isinstance(samples, torch.Tensor | Mapping | Sample):
-        samples = [samples]
-    if not isinstance(samples, Iterable) or isinstance(samples, str | bytes | type):
-        raise InputError(
-            f"{name} must be an iterable of sample inputs, got {described(samples)}. Give a list of tensors, tuples or "
-            "dicts."
-        )
-    signature = _signature(module_or_function)
-    result = []
-    for index, element in enumerate(samples):
-        if isinstance(element, Sample):
-            result.append(Sample(element.args, element.kwargs, index))
-            continue
-        value = element if data_transform_fn is None else _transformed(data_transform_fn, element, f"{name}[{index}]")
-        sample = _as_call(value, signature, index)
-        _check_fits(sample, signature, module_or_function, name)
-        _check_tensors(sample, module_or_function, name)
-        result.append(sample)
-    if not result:
-        again = " It is a generator, which can be read only once: make it anew." if samples is iter(samples) else ""
-        raise InputError(
-            f"{name} is empty: give at least one sample input, e.g. {name}=[torch.randn(1, 3, 32, 32)].{again}"
-        )
-    return result
-
-
-def _check_tensors(sample: Sample, module_or_function: Callable[..., Any], name: str) -> None:
+def check_tensors(sample: Sample, module_or_function: Callable[..., Any], name: str) -> None:
     """Raise for tensors that no graph takes, because they have no sizes or no data."""
     leaves = pytree.tree_leaves((sample.args, sample.kwargs))
     if any(isinstance(leaf, torch.Tensor) and tensor_fault(leaf) for leaf in leaves):
@@ -185,7 +132,7 @@ def positional_names(module_or_function: Callable[..., Any], count: int) -> list
     """Return names for ``count`` positional arguments: parameter names, then ``args[i]`` for those taken by
     ``*args``.
     """
-    signature = _signature(module_or_function)
+    signature = signature_of(module_or_function)
     if signature is None:
         return [f"args[{i}]" for i in range(count)]
     names: list[str] = []
@@ -222,18 +169,6 @@ def plain_defaults(module_or_function: Callable[..., Any]) -> dict[str, Any]:
     return {p.name: p.default for p in signature.parameters.values() if isinstance(p.default, plain)}
 
 
-def _transformed(function: Callable[[Any], Any], element: Any, place: str) -> Any:
-    try:
-        return function(element)
-    except PrepbenchError:
-        raise
-    except Exception as error:
-        raise InputError(
-            f"data_transform_fn raises on {place}: {type(error).__name__}: {sentence(error)} Check that it takes one "
-            "element, and returns a tensor, a tuple of positional arguments, or a dict of keyword arguments."
-        ) from error
-
-
 def scripted_signature(module: torch.jit.ScriptModule) -> inspect.Signature:
     """Return the parameters of a scripted module's forward, which has no signature in Python where the module was
     traced.
@@ -248,62 +183,11 @@ def scripted_signature(module: torch.jit.ScriptModule) -> inspect.Signature:
     )
 
 
-def _signature(module_or_function: Callable[..., Any]) -> inspect.Signature | None:
+def signature_of(module_or_function: Callable[..., Any]) -> inspect.Signature | None:
+    """Return the signature of ``forward``, or of the function; None where there is none."""
     if isinstance(module_or_function, torch.jit.ScriptModule):
         return scripted_signature(module_or_function)
     try:
         return inspect.signature(forward_of(module_or_function))
     except (TypeError, ValueError):  # builtins without a signature
         return None
-
-
-def _as_call(value: Any, signature: inspect.Signature | None, index: int) -> Sample:
-    if isinstance(value, Mapping):
-        if _takes_keywords(signature, value):
-            return Sample((), dict(value), index)
-        return Sample((value,), {}, index)
-    if isinstance(value, tuple) and not hasattr(value, "_fields"):
-        if value and isinstance(value[-1], dict) and _takes_keywords(signature, value[-1], positional=len(value) - 1):
-            return Sample(value[:-1], dict(value[-1]), index)
-        return Sample(value, {}, index)
-    if isinstance(value, list) and len(value) != 1 and _takes_positional(signature, len(value)):
-        return Sample(tuple(value), {}, index)
-    return Sample((value,), {}, index)
-
-
-def _takes_keywords(signature: inspect.Signature | None, mapping: Mapping[Any, Any], positional: int = 0) -> bool:
-    if signature is None or not all(isinstance(key, str) for key in mapping):
-        return False
-    try:
-        signature.bind(*[None] * positional, **mapping)
-    except TypeError:
-        return False
-    # forward(batch, **kwargs) binds anything by keyword only when nothing is required by position
-    return True
-
-
-def _takes_positional(signature: inspect.Signature | None, count: int) -> bool:
-    if signature is None:
-        return False
-    try:
-        signature.bind(*[None] * count)
-    except TypeError:
-        return False
-    return True
-
-
-def _check_fits(
-    sample: Sample, signature: inspect.Signature | None, module_or_function: Callable[..., Any], name: str
-) -> None:
-    if signature is None:
-        return
-    try:
-        signature.bind(*sample.args, **sample.kwargs)
-    except TypeError as error:
-        owner = type(module_or_function).__name__ if isinstance(module_or_function, torch.nn.Module) else "the function"
-        raise InputError(
-            f"{name}[{sample.index}] does not fit {owner}.forward{signature}: {error}. Give a tensor, a tuple of "
-            "positional "
-            "arguments (a dict of keyword arguments may come last), or a dict of keyword arguments; "
-            "data_transform_fn can reshape what a DataLoader yields."
-        ) from error

@@ -54,7 +54,7 @@ def _modelopt(model: nn.Module, samples: list[Any]) -> str:
 
 def _export(model: nn.Module, samples: list[Any]) -> str:
     from prepbench.capture.sizes.dynamic_axes import DynamicAxes
-    from prepbench.inputs import normalize_samples
+    from prepbench.running.given_samples import normalize_samples
 
     sample = normalize_samples(model, samples)[0]
     axes = DynamicAxes.infer(samples, model)

@@ -17,8 +17,9 @@ from torch import nn
 import prepbench as pb
 from prepbench.calls.leaf_calls import runtime_and_calls
 from prepbench.compile.wrong_operator import Blame
-from prepbench.inputs import Sample, normalize_samples
+from prepbench.inputs import Sample
 from prepbench.objects.compare import sqnr
+from prepbench.running.given_samples import normalize_samples
 from prepbench.targets import target_for
 from tests.benchmarks.table import print_cells, print_table
 

@@ -142,8 +142,8 @@ def _quiet() -> Any:
 
 def coverage(tool: str) -> dict[str, int]:
     """How the hard models fare: prepared and equal on the first sample, prepared and not equal, or refused."""
-    from prepbench.inputs import normalize_samples
     from prepbench.objects.compare import REWRITTEN, difference
+    from prepbench.running.given_samples import normalize_samples
     from tests.zoo import ZOO
 
     found: Counter[str] = Counter()

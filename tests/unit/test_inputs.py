@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from prepbench.errors import InputError
-from prepbench.inputs import Sample, named_leaves, normalize_samples, positional_names
+from prepbench.inputs import Sample, named_leaves, positional_names
+from prepbench.running.given_samples import normalize_samples
 
 
 class OneArgument(nn.Module):

@@ -284,8 +284,8 @@ def _settings(target: str) -> Any:
 def _assert_equal(model: Any, graph: Any, samples: list[Any]) -> None:
     import torch
 
-    from prepbench.inputs import normalize_samples
     from prepbench.objects.compare import ROUNDED, difference
+    from prepbench.running.given_samples import normalize_samples
     from prepbench.running.unchanged import outcome
 
     for sample in normalize_samples(model, samples):

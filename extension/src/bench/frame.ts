@@ -13,6 +13,7 @@ import { type Cleanups, live, REBUILD } from "./live";
 import { cardLine, GO, type Goal } from "./message";
 import { act, type BenchModel } from "./model";
 import { newerNote } from "./newer";
+import { notesView } from "./notes";
 import { offerFixes } from "./offers";
 import { type About, noticeView } from "./outcome";
 import { Place } from "./place";
@@ -66,9 +67,8 @@ export class Frame {
     this.foot.classList.add("pbb-foot");
     this.panel.append(noticeView(model, ends));
     this.inspector = new Inspector(model, ends);
-    this.element.append(
-      make("div", { class: "pbb-head" }, head, lostNote(model, LOST, "pbb-lost", ends), newerNote(model, ends)),
-    );
+    const notes = [notesView(model, ends), lostNote(model, LOST, "pbb-lost", ends), newerNote(model, ends)];
+    this.element.append(make("div", { class: "pbb-head" }, head, ...notes));
     this.place = new Place(
       this.element,
       (id) => act(model, "restore_run", { id }),

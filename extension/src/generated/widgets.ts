@@ -18,6 +18,7 @@ export interface AxisSummary {
 export interface BenchSummary {
   title: string;
   sentence: string;
+  notes: InputNote[];
   steps: StepSummary[];
   selected: string;
   failures: FailureSummary[];
@@ -200,6 +201,14 @@ export interface FoundSettings {
   latency: string;
   size: string;
   kept: string;
+}
+
+export interface InputNote {
+  kind: "" | "hint" | "bad";
+  text: string;
+  label: string;
+  paths: string[];
+  dim: number;
 }
 
 export interface InspectedError {

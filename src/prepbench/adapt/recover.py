@@ -18,12 +18,13 @@ from prepbench.adapt.fake_quantizers import ActivationQuantizer, WeightQuantizer
 from prepbench.adapt.trainable_model import TrainableModel
 from prepbench.checks import check_count, check_function, check_progress, check_switch, check_type, described
 from prepbench.errors import InputError, MetricError, SettingsError, TrainingError
-from prepbench.inputs import Sample, normalize_samples
+from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback, check_cancelled, report_nothing
 from prepbench.objects.copy import Twin
 from prepbench.objects.digest import state_digest
 from prepbench.objects.flatten import register_nodes
 from prepbench.progress_bar import shows_progress
+from prepbench.running.given_samples import Reader
 
 if TYPE_CHECKING:
     import pandas
@@ -407,22 +408,15 @@ class Batch:
 
 def read_batches(model: nn.Module, data: Iterable[Any], with_targets: bool, name: str) -> Iterator[Batch]:
     """Yield the batches of ``data``, one after the other; errors call it ``name``."""
+    reader = Reader(model, name, source=data, with_targets=with_targets)
     for index, element in enumerate(data):
-        given, target = element, None
-        if with_targets:
-            if not isinstance(element, tuple | list) or len(element) != 2:
-                raise InputError(
-                    f"{name}[{index}] must be a pair (input, target), because a loss or a metric is given, got "
-                    f"{described(element)}. Several inputs go into one tuple: ((a, b), target)."
-                )
-            given, target = element
         try:
-            [sample] = normalize_samples(model, [given], name=name)
+            sample, target = reader.read(element, index)
         except InputError as error:
             if with_targets or not isinstance(element, tuple | list) or len(element) != 2:
                 raise
             raise _misfit(error) from error
-        yield Batch(replace(sample, index=index), target)
+        yield Batch(sample, target)
 
 
 def _misfit(error: InputError) -> InputError:

@@ -15,6 +15,7 @@ from prepbench.bench.captures import Captures, Fixing, draft_cell
 from prepbench.bench.choices import Changes, Choices, History
 from prepbench.bench.code import code_for
 from prepbench.bench.compiling import Compiling
+from prepbench.bench.input_checks import opening_notes
 from prepbench.bench.inputs import Inputs
 from prepbench.bench.inspecting import Inspecting
 from prepbench.bench.layer_costs import Costs
@@ -55,6 +56,8 @@ class Bench:
         training_data: batches to train back on, see :meth:`start_recovery`: ``(input, target)`` pairs where there is a
             ``loss``, else inputs. Without it the calibration inputs are, with the float model as the teacher.
         loss: ``loss(output, target)`` returns the number that training minimizes, e.g. ``F.cross_entropy``.
+        tokenizer: makes tensors of texts where samples and data hold texts, called as
+            ``tokenizer(texts, return_tensors="pt", padding=True)``.
 
     Attributes:
         selected: the FQN of the module that is selected in all views; "" for none.
@@ -62,6 +65,7 @@ class Bench:
         trained: the model of the newest training with its best weights, even if it was cancelled, and its result; None
             before the first.
         search_result: of the newest search; None before its end.
+        opening_notes: what is wrong with samples, data and metric, and how they were read, in lines.
         inputs, choices, captures, fixing, run_history, jobs, training, compiling, costs, inspecting, found: the parts
             that do the work.
 
@@ -89,11 +93,13 @@ class Bench:
         decode: Callable[[list[int]], str] | None = None,
         training_data: Iterable[Any] | None = None,
         loss: Callable[[Any, Any], Any] | None = None,
+        tokenizer: Callable[..., Any] | None = None,
     ) -> None:
         samples = {"tracing_inputs": tracing_inputs, "calibration_inputs": calibration_inputs}
         compared = {"data": data, "metric": metric, "decode": decode}
         trained = {"training_data": training_data, "loss": loss}
-        self.inputs = Inputs.of({"model": model, **samples, **compared, **trained})
+        self.inputs = Inputs.of({"model": model, **samples, **compared, **trained, "tokenizer": tokenizer})
+        self.opening_notes = opening_notes(self.inputs)
         tracing, calibrated = self.inputs.tracing_inputs, bool(self.inputs.calibration_inputs)
         self.captures = Captures(model, tracing)
         self.captures.collection()  # samples that the model does not take are refused here
@@ -257,8 +263,8 @@ class Bench:
         Args:
             path: the file.
             model: the model that the bench was made for.
-            given: ``tracing_inputs``, ``calibration_inputs``, ``data``, ``metric``, ``decode``, ``training_data`` and
-                ``loss``, as for a new bench.
+            given: ``tracing_inputs``, ``calibration_inputs``, ``data``, ``metric``, ``decode``, ``training_data``,
+                ``loss`` and ``tokenizer``, as for a new bench.
 
         Returns:
             A bench of the same kind as the one that was saved.

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import torch
-from torch import nn
 
 from prepbench.bench.captures import Captures
 from prepbench.bench.cards import StaticAxisError
@@ -25,14 +22,10 @@ from prepbench.bench.written import Writing, run_generation
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import check_function, check_progress, check_type
 from prepbench.compile import KeptStages, compile_model
-from prepbench.inputs import named_leaves
 from prepbench.jobs import Cancelled, Job, Progress, ProgressCallback, report_nothing
-from prepbench.measure.batches import read_batches
 from prepbench.measure.comparison import Comparison
 from prepbench.measure.generation import Generation
 from prepbench.measure.run import compare
-from prepbench.measure.scores import takes_targets
-from prepbench.objects.flatten import is_nothing
 from prepbench.package import CompiledModel
 from prepbench.results.measurement import Run
 from prepbench.settings import ExplainedLayer
@@ -133,7 +126,7 @@ class Compiling:
     def compile_for(self, state: BenchState, progress: ProgressCallback) -> CompiledModel:
         """:meth:`compile` with other choices than the current ones."""
         made, errors = [], []
-        check_data_fits(self.inputs.model, state.axes, self.inputs.data, self.inputs.metric)
+        check_sizes(state.axes, self.inputs.data_shapes)
         writing = self._writing(state, progress)  # before anything slow: the float model may be unable to generate
         for number, target in enumerate(state.targets):
             progress(Progress(TARGET, number, len(state.targets), display_name(target)))
@@ -237,26 +230,14 @@ class Compiling:
 # Check that data fits the axes, so that a mismatch is reported before anything is compiled.
 
 
-_Shapes = Mapping[str, tuple[int, ...]]
-
-
-def check_data_fits(
-    model: nn.Module,
-    axes: DynamicAxes,
-    data: Sequence[Any] | Generation | None,
-    metric: Callable[[Any, Any], Any] | None,
-) -> None:
-    """Raise ``InputError`` for the first size in the data that differs from a static axis.
+def check_sizes(axes: DynamicAxes, found: Iterable[tuple[str, Mapping[str, tuple[int, ...]]]]) -> None:
+    """Raise :class:`StaticAxisError` for the first size in the data that differs from a static axis.
 
     Args:
-        model: the model that is called with the data.
         axes: of the compile.
-        data: of the comparison; None where there is none of its own.
-        metric: decides whether the data has targets.
+        found: the shapes of the model's arguments by path, for each element of the data with its name.
     """
-    if data is None:
-        return
-    for name, shapes in _shapes(model, data, metric):
+    for name, shapes in found:
         for axis in axes.axes:
             shape = shapes.get(axis.path, ())
             if axis.dim >= len(shape):
@@ -270,24 +251,3 @@ def check_data_fits(
                     axis.path,
                     axis.dim,
                 )
-
-
-def _shapes(
-    model: nn.Module, data: Sequence[Any] | Generation, metric: Callable[[Any, Any], Any] | None
-) -> Iterator[tuple[str, _Shapes]]:
-    """Yield the shapes of the model's arguments by path, for each element of the data."""
-    if isinstance(data, Generation):
-        for index, prompt in enumerate(data.batches):
-            # the length of what is read at once is not that of the prompt where PyTorch makes the first step
-            yield f"prompts[{index}]", {name: tuple(value.shape[:1]) for name, value in prompt.given.items()}
-        return
-    for batch in read_batches([model], data, with_targets=takes_targets(metric)):
-        leaves = named_leaves(model, batch.sample)
-        yield (
-            f"data[{batch.sample.index}]",
-            {
-                path: tuple(leaf.shape)
-                for path, leaf in leaves
-                if isinstance(leaf, torch.Tensor) and not is_nothing(leaf)
-            },
-        )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +13,15 @@ from torch import nn
 from prepbench.bench.written import Decode, prompt_texts
 from prepbench.checks import check_function, described
 from prepbench.errors import InputError
-from prepbench.inputs import Sample
+from prepbench.inputs import Sample, named_leaves
 from prepbench.measure.generation import Generation
 from prepbench.measure.metrics import token_agreement
+from prepbench.measure.scores import takes_targets
+from prepbench.objects.flatten import is_nothing
 from prepbench.running.check_inputs import alike_samples
+from prepbench.running.given_samples import Form, Reader, check_iterable, with_tokenizer
+
+Shapes = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,9 @@ class Inputs:
         calibration_inputs: empty where none were given.
         prompts: the prompts of a generation as text.
         arguments: the objects that the bench was given, by the name of the argument.
+        remarks: what was read otherwise than it stands in the samples and the data.
+        data_shapes: the shapes of the data by the path of the input, for each element with its name.
+        first: the first call of the data and its target; None without data.
     """
 
     model: nn.Module
@@ -39,6 +48,9 @@ class Inputs:
     loss: Callable[[Any, Any], Any] | None
     prompts: tuple[str, ...]
     arguments: Mapping[str, Any]
+    remarks: tuple[str, ...] = ()
+    data_shapes: tuple[tuple[str, Shapes], ...] = ()
+    first: tuple[Sample, Any] | None = None
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> Inputs:
@@ -52,13 +64,19 @@ class Inputs:
         called = {name: arguments[name] for name in ("metric", "decode")}
         _check_arguments(model, **samples, data=data, **called)
         _check_training(training_data, arguments["loss"])
-        calibration = _samples(model, samples["calibration_inputs"], "calibration_inputs")
+        remarks: list[str] = []
+        compared = _Compared.of(model, data, arguments["metric"], arguments["tokenizer"], remarks)
+        read = functools.partial(_samples, model, arguments, compared.form, remarks)
+        calibration = read("calibration_inputs")
         return cls(
             model,
-            _samples(model, samples["tracing_inputs"], "tracing_inputs") or calibration,
+            read("tracing_inputs") or calibration,
             calibration,
-            data if data is None or isinstance(data, Generation) else list(data),
+            compared.data,
             **called,
+            remarks=tuple(remarks),
+            data_shapes=tuple(_shapes(model, compared.data, compared.samples)),
+            first=compared.first,
             training_data=list(training_data) if isinstance(training_data, Iterator) else training_data,
             loss=arguments["loss"],
             prompts=prompt_texts(data, called["decode"]) if isinstance(data, Generation) else (),
@@ -106,5 +124,59 @@ def _check_training(data: Any, loss: Any) -> None:
         raise InputError("loss was given without training_data: give training_data=[(input, target), ...] to train on.")
 
 
-def _samples(model: nn.Module, inputs: Iterable[Any] | None, name: str) -> list[Sample]:
-    return [] if inputs is None else alike_samples(model, inputs, name=name)
+def _samples(
+    model: nn.Module, arguments: Mapping[str, Any], form: Form | None, remarks: list[str], name: str
+) -> list[Sample]:
+    """Return the samples of an argument, divided as the data is where they are the same or named alike."""
+    inputs = arguments[name]
+    if inputs is None:
+        return []
+    tokens = with_tokenizer(arguments["tokenizer"])
+    alike = form if form is not None and (form.kind == "keys" or inputs is arguments["data"]) else None
+    return alike_samples(model, inputs, name=name, data_transform_fn=tokens, remarks=remarks, form=alike)
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """The data of a bench, read once: as it came where every function reads it so, else as pairs."""
+
+    data: list[Any] | Generation | None
+    samples: tuple[Sample, ...] = ()
+    first: tuple[Sample, Any] | None = None
+    form: Form | None = None
+
+    @classmethod
+    def of(cls, model: nn.Module, data: Any, metric: Any, tokenizer: Any, remarks: list[str]) -> _Compared:
+        if data is None or isinstance(data, Generation):
+            return cls(data)
+        check_iterable("data", data)
+        targets = takes_targets(metric)
+        reader = Reader(model, "data", with_tokenizer(tokenizer), source=data, with_targets=targets)
+        elements = list(data)
+        read = [reader.read(element, index) for index, element in enumerate(elements)]
+        reader.tell(remarks)
+        form = reader.form
+        is_usual = not reader.notes and tokenizer is None and (form is None or form.kind in ("whole", "last"))
+        kept = elements if is_usual else [pair if targets else pair[0] for pair in read]
+        return cls(kept, tuple(sample for sample, _ in read), next(iter(read), None), form if targets else None)
+
+
+def _shapes(
+    model: nn.Module, data: Sequence[Any] | Generation | None, batches: Iterable[Sample]
+) -> Iterator[tuple[str, Shapes]]:
+    """Yield the shapes of the model's arguments by path, for each element of the data."""
+    if isinstance(data, Generation):
+        for index, prompt in enumerate(data.batches):
+            # the length of what is read at once is not that of the prompt where PyTorch makes the first step
+            yield f"prompts[{index}]", {name: tuple(value.shape[:1]) for name, value in prompt.given.items()}
+        return
+    for sample in batches:
+        leaves = named_leaves(model, sample)
+        yield (
+            f"data[{sample.index}]",
+            {
+                path: tuple(leaf.shape)
+                for path, leaf in leaves
+                if isinstance(leaf, torch.Tensor) and not is_nothing(leaf)
+            },
+        )

@@ -26,7 +26,7 @@ from prepbench.bench.run_summaries import float_ms, result_texts
 from prepbench.bench.runs import Runs
 from prepbench.bench.searching import Search
 from prepbench.bench.state import BenchState, display_name
-from prepbench.bench.summary import AxisSummary, BenchSummary, FailureSummary
+from prepbench.bench.summary import AxisSummary, BenchSummary, FailureSummary, InputNote
 from prepbench.document.bench import Chart, Fact, ShownBench, ShownFailure, Table
 from prepbench.document.model import DiagramDocument, Overlay
 from prepbench.errors import SettingsError, printable
@@ -276,6 +276,7 @@ class Parts(Protocol):
     """What a bench consists of. None inherits from another; each gets those that it needs when it is made."""
 
     inputs: Inputs
+    opening_notes: tuple[InputNote, ...]
     changes: Changes
     choices: Choices
     history: History

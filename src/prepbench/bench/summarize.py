@@ -11,6 +11,7 @@ from pathlib import PurePath
 from prepbench.bench.axis_words import verified_words
 from prepbench.bench.captures import Captures, Several
 from prepbench.bench.cards import LEAF_LABEL, remedy_words
+from prepbench.bench.input_checks import axis_notes
 from prepbench.bench.layer_summaries import (
     base_label,
     columns,
@@ -79,10 +80,12 @@ def summarize(bench: Parts, code: str) -> BenchSummary:
     failures = failure_summaries(captures.collection().failures, captures.fixes, state.fixes, state.leaves, several)
     axes = axis_summaries(state.axes, captures.verified(state.axes))
     targets = target_summaries(state.targets, explained)
-    steps = _steps(bench, failures, axes, targets)
+    notes = (*bench.opening_notes, *axis_notes(bench.inputs, state.axes))
+    steps = _steps(bench, failures, axes, targets, any(note.kind == "bad" and note.label for note in notes))
     return BenchSummary(
         title=type(choices.model).__name__,
         sentence=_sentence(bench, failures),
+        notes=notes,
         steps=steps,
         selected=choices.selected,
         failures=failures,
@@ -152,6 +155,10 @@ def text_of(bench: Parts) -> str:
         f"  failures      {len(bench.fixing.collection.failures)}",
         f"  results       {', '.join(bench.run_history.results) or 'none yet: bench.compile()'}",
     ]
+    lines += [f"  {'! ' if note.kind == 'bad' else ''}{note.text}" for note in bench.summary().notes]
+    if not bench.run_history.results and not bench.fixing.collection.failures:
+        bound = "max_drop=0.01" if bench.inputs.metric is not None else "min_metric=30.0"
+        lines.append(f"  next          bench.search(pb.Budget({bound})) finds the best settings for a target")
     return "\n".join(lines)
 
 
@@ -179,6 +186,7 @@ def _steps(
     failures: tuple[FailureSummary, ...],
     axes: tuple[AxisSummary, ...],
     targets: tuple[TargetSummary, ...],
+    misfits: bool,
 ) -> tuple[StepSummary, ...]:
     failing = _open_failures(failures)
     state, runs = bench.choices.state, bench.run_history.runs
@@ -200,7 +208,10 @@ def _steps(
     return (
         StepSummary("capture", "Capture", capture, "bad" if failing and not in_pytorch else "good"),
         StepSummary(
-            "axes", "Axes", f"{wrong} wrong" if wrong else ", ".join(names[:3]) or "static", "bad" if wrong else "good"
+            "axes",
+            "Axes",
+            f"{wrong} wrong" if wrong else "data does not fit" if misfits else ", ".join(names[:3]) or "static",
+            "bad" if wrong or misfits else "good",
         ),
         StepSummary("precision", "Precision", " · ".join(filter(None, (precision, pruned))), ""),
         StepSummary("recover", "Train back", "off" if training is None else f"{training.steps} steps"),

@@ -28,6 +28,25 @@ class StepSummary:
 
 
 @dataclass(frozen=True)
+class InputNote:
+    """A line in the head of a bench about what it was given.
+
+    Attributes:
+        kind: ``"bad"`` for what a run would fail on, ``"hint"`` for what may be meant otherwise, else ``""``.
+        text: the line.
+        label: of the button that mends it; "" for none.
+        paths: of the inputs whose dim the button makes dynamic.
+        dim: the dim.
+    """
+
+    kind: Literal["", "hint", "bad"]
+    text: str
+    label: str = ""
+    paths: tuple[str, ...] = ()
+    dim: int = 0
+
+
+@dataclass(frozen=True)
 class FailureSummary:
     """One module that cannot be captured, or several that fail alike.
 
@@ -483,6 +502,7 @@ class BenchSummary:
     Attributes:
         title: the class of the model.
         sentence: where the work stands, in one sentence.
+        notes: what is to be said of the samples, the data and the metric.
         steps: the rail.
         selected: the FQN of the selected layer or module; "" for none.
         failures: the modules that cannot be captured.
@@ -531,6 +551,7 @@ class BenchSummary:
 
     title: str
     sentence: str
+    notes: tuple[InputNote, ...]
     steps: tuple[StepSummary, ...]
     selected: str
     failures: tuple[FailureSummary, ...]

@@ -23,8 +23,8 @@ from torch.nn.parameter import is_lazy
 from prepbench.capture.sizes.axis import counted_places, in_pattern
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.errors import PrepbenchError, printable
-from prepbench.inputs import normalize_samples
 from prepbench.measure.generation import Generation
+from prepbench.running.given_samples import normalize_samples
 from prepbench.settings.numbers import FLOAT32
 
 _MODELS, _SAMPLES = 200, 200  # listed at most; more are no use in a menu
@@ -248,6 +248,9 @@ def given_to(arguments: Mapping[str, Any], sizes: Iterable[tuple[str, int]]) -> 
     values = dict(arguments)
     if values["tracing_inputs"] is None:
         values["tracing_inputs"] = values["calibration_inputs"]
+    if values.pop("tokenizer", None) is not None:  # the bench has tokens where the variables have texts
+        for name in ("tracing_inputs", "calibration_inputs", "data"):
+            values[name] = None if values[name] is None else object()
     return tuple(Given(name, values[name], *wanted[name]) for name in wanted if values.get(name) is not None)
 
 

@@ -33,6 +33,7 @@ from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.progress_bar import shows_progress
 from prepbench.running.callable_module import as_module
 from prepbench.running.check_inputs import check_traced
+from prepbench.running.given_samples import with_tokenizer
 from prepbench.running.unchanged import numbers_kept
 from prepbench.settings import (
     CompileOptions,
@@ -76,6 +77,7 @@ def compile_model(
     disable: bool = False,
     progress: ProgressCallback = report_nothing,
     reuse: KeptStages | None = None,
+    tokenizer: Callable[..., Any] | None = None,
     **extra_options: Any,
 ) -> Any:
     """Capture, quantize and lower a model. The model itself is never changed, nor are the Python objects that it keeps.
@@ -127,6 +129,8 @@ def compile_model(
         progress: receives a :class:`prepbench.Progress` for each step; may raise :class:`prepbench.Cancelled` to stop.
         reuse: what earlier compiles found. Stages that nothing has changed for are taken from it, and what this compile
             finds is added. The result is that of a compile without it.
+        tokenizer: makes tensors of texts where samples are texts or lists of them, called as
+            ``tokenizer(texts, return_tensors="pt", padding=True)``.
         extra_options: fields of the deployment settings or of :class:`CompileOptions`, to set them one by one.
 
     Returns:
@@ -166,7 +170,7 @@ def compile_model(
         tracing_inputs=tracing_inputs,
         calibration_inputs=calibration_inputs,
         deployment_settings=deployment_settings,
-        data_transform_fn=data_transform_fn,
+        data_transform_fn=with_tokenizer(tokenizer, data_transform_fn),
         forward_fn=forward_fn,
         quantization_settings=quantization_settings,
         layer_quantization_settings=layer_quantization_settings,

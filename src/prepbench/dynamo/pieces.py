@@ -17,8 +17,9 @@ from prepbench.dynamo.graph_call import GraphCall, GraphRunner, InputRoles, vari
 from prepbench.dynamo.session import SAMPLES, compile_for_one_call, replay, without_origin
 from prepbench.dynamo.traced_graph import TracedGraph, are_identical, named_state, state_tensors
 from prepbench.errors import SettingsError
-from prepbench.inputs import Sample, normalize_samples
+from prepbench.inputs import Sample
 from prepbench.package.compiled import CompiledModel
+from prepbench.running.given_samples import normalize_samples
 from prepbench.settings import explain_settings
 
 REMEDY = (

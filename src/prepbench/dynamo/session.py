@@ -20,12 +20,13 @@ from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.compile.pipeline import compile_model
 from prepbench.dynamo.traced_graph import TensorVersions, TracedGraph, are_identical, is_tensor, state_tensors
 from prepbench.errors import CaptureError, SettingsError
-from prepbench.inputs import Sample, named_leaves, normalize_samples
+from prepbench.inputs import Sample, named_leaves
 from prepbench.objects.copy import Twin
 from prepbench.objects.flatten import register_nodes
 from prepbench.package.compiled import CompiledModel
 from prepbench.running.callable_module import as_module
 from prepbench.running.check_inputs import twin_with_own_writes
+from prepbench.running.given_samples import normalize_samples
 from prepbench.running.unchanged import own_copy, unchanged
 
 SAMPLES = ("tracing_inputs", "calibration_inputs")

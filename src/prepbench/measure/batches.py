@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils.data import Dataset
 
 from prepbench._torch_compat import pytree
 from prepbench.errors import InputError
-from prepbench.inputs import Sample, forward_of, normalize_samples
+from prepbench.inputs import Sample, forward_of
+from prepbench.running.given_samples import Reader, check_iterable, with_tokenizer
 
 
 @dataclass(frozen=True)
@@ -24,23 +25,39 @@ class Batch:
     size: int
 
 
-def read_batches(candidates: Iterable[Callable[..., Any]], data: Any, *, with_targets: bool) -> Iterator[Batch]:
-    """Yield the batches of ``data``, one at a time.
+def read_batches(
+    candidates: Iterable[Callable[..., Any]],
+    data: Any,
+    *,
+    with_targets: bool,
+    tokenizer: Callable[..., Any] | None = None,
+) -> Iterator[Batch]:
+    """Yield the batches of ``data``, one at a time, in any form that :class:`Reader` reads.
 
     Raises:
         InputError: ``data`` is not an iterable, is empty, or an element is not an input (with targets: not a pair of an
             input and a target).
     """
+    if isinstance(data, Dataset):
+        check_iterable("data", data)
     if isinstance(data, torch.Tensor | Mapping) or not isinstance(data, Iterable):
         form = "(input, target) pairs" if with_targets else "inputs"
         raise InputError(
             f"data must be an iterable of {form} (a list, generator or DataLoader), got {type(data).__name__}."
         )
     caller = _most_specific(list(candidates))
+    reader = Reader(
+        caller,
+        "data",
+        data_transform_fn=with_tokenizer(tokenizer),
+        source=data,
+        with_targets=with_targets,
+    )
     index = -1
     for index, element in enumerate(data):
-        given, target = _split(element, index) if with_targets else (element, None)
-        sample = _as_sample(caller, given, index, with_targets)
+        sample, target = _read(reader, element, index)
+        if index == 0:
+            reader.tell(None)
         yield Batch(sample, target, batch_size(sample))
     if index < 0:
         raise InputError(
@@ -56,36 +73,23 @@ def batch_size(sample: Sample) -> int:
     return 1
 
 
-def _split(element: Any, index: int) -> tuple[Any, Any]:
-    if isinstance(element, tuple | list) and len(element) == 2 and not hasattr(element, "_fields"):
-        return element[0], element[1]
-    length = f" of length {len(element)}" if isinstance(element, tuple | list) else ""
-    raise InputError(
-        f"data[{index}] must be a pair (input, target) because a metric is given, "
-        f"got {type(element).__name__}{length}. Convert the batches of a DataLoader with a generator: "
-        "data=((b['pixels'], b['label']) for b in loader); "
-        "several inputs go into one tuple: ((a, b), target). Without targets, leave metric out."
-    )
-
-
-def _as_sample(caller: Callable[..., Any], given: Any, index: int, with_targets: bool) -> Sample:
+def _read(reader: Reader, element: Any, index: int) -> tuple[Sample, Any]:
+    caller = reader.function
     try:
-        [sample] = normalize_samples(caller, [given], name="data")
+        return reader.read(element, index)
     except InputError as error:
-        if error.__cause__ is None:  # it is about a tensor
-            raise InputError(str(error).replace("data[0]", f"data[{index}]", 1)) from error
+        if not isinstance(error.__cause__, TypeError):
+            raise
         owner = type(caller).__name__ if isinstance(caller, torch.nn.Module) else "the candidate"
         advice = (
             "An input is a tensor, a tuple of positional arguments (a dict of keyword arguments may end it), or a dict."
-            if with_targets
+            if reader.with_targets
             else "Without a metric, data holds inputs alone: pass metric=... for (input, target) pairs, or drop the "
             "targets with data=(x for x, _ in loader)."
         )
-        cause = error.__cause__ or error
         raise InputError(
-            f"data[{index}]: the input does not fit {owner}.forward{_signature(caller)}: {cause}. {advice}"
+            f"data[{index}]: the input does not fit {owner}.forward{_signature(caller)}: {error.__cause__}. {advice}"
         ) from error
-    return dataclasses.replace(sample, index=index)
 
 
 def _most_specific(candidates: list[Callable[..., Any]]) -> Callable[..., Any]:

@@ -18,12 +18,13 @@ from prepbench._torch_compat import pytree
 from prepbench.calls.leaf_calls import runtime_and_calls
 from prepbench.checks import check_count, check_type, described
 from prepbench.errors import TargetError, UnknownNameError
-from prepbench.inputs import Sample, normalize_samples
+from prepbench.inputs import Sample
 from prepbench.internal_errors import tells_internal_errors
 from prepbench.measure.latency import doubtful_times
 from prepbench.measure.scores import eval_mode
 from prepbench.package.compiled import CompiledModel, program_of
 from prepbench.running.check_inputs import checked_samples, twin_with_own_writes
+from prepbench.running.given_samples import normalize_samples
 from prepbench.targets import target_named
 from prepbench.targets.kernel_times import BETWEEN, KernelTime, KernelTimes, mean_call, stored_by_layer
 

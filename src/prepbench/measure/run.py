@@ -38,6 +38,7 @@ def compare(
     rounds: int = 20,
     timeout: float | None = 600.0,
     progress: ProgressCallback = report_nothing,
+    tokenizer: Callable[..., Any] | None = None,
 ) -> Comparison:
     """Compare accuracy, latency and size of float modules and compiled models.
 
@@ -54,16 +55,18 @@ def compare(
     Args:
         candidates: models by name, all taking the same inputs. The others are compared with the first one.
         data: an iterable of batches, read once, or a :class:`prepbench.Generation`. With a ``metric``, every element is
-            a pair ``(input, target)``; without one, and for metrics that compare with the first candidate
-            (``kl_divergence``, ``token_agreement``), every element is an input alone. An input has any form that
-            ``compile_model`` takes: a tensor, a tuple of positional arguments (a dict of keyword arguments may come
-            last), or a dict of keyword arguments.
+            a pair ``(input, target)``, or a dict with the target under a name such as ``"label"``; without one, and for
+            metrics that compare with the first candidate (``kl_divergence``, ``token_agreement``), every element is an
+            input alone. An input has any form that ``compile_model`` takes: a tensor, an array, an image, a tuple of
+            positional arguments (a dict of keyword arguments may come last), or a dict of keyword arguments.
         metric: ``metric(output, target)`` giving one finite number for a batch, e.g. ``prepbench.metrics.accuracy``.
             None: SQNR of the outputs in dB against the first candidate's.
         higher_is_better: False for a loss; by default as known for the metric, else True.
         rounds: interleaved rounds of timing; 0 leaves latency out.
         timeout: seconds to wait for each answer of a timing process; None waits for ever.
         progress: receives each step; it may raise :class:`prepbench.Cancelled`.
+        tokenizer: makes tensors of texts where samples are texts or lists of them, called as
+            ``tokenizer(texts, return_tensors="pt", padding=True)``.
 
     Returns:
         One row for each candidate.
@@ -87,7 +90,7 @@ def compare(
         from prepbench.measure.generation_run import compare_generation
 
         return compare_generation(candidates, data, metric=metric, rounds=rounds, timeout=timeout, progress=progress)
-    batches = read_batches(candidates.values(), data, with_targets=takes_targets(metric))
+    batches = read_batches(candidates.values(), data, with_targets=takes_targets(metric), tokenizer=tokenizer)
     total = len(data) if isinstance(data, Sized) else 0
     first = next(batches)
     # for other threads the models stay in their modes

@@ -15,7 +15,7 @@ import torch
 from prepbench.capture.modules.assumptions import SizeCheck, granted, readable
 from prepbench.document.model import SourceLine
 from prepbench.errors import CaptureError, PreparationError
-from prepbench.inputs import Sample, normalize_samples
+from prepbench.inputs import Sample
 from prepbench.objects.copy import Twin
 from prepbench.prepare.kept import kept_operations
 from prepbench.prepare.model import PreparedModel, names_taken
@@ -30,6 +30,7 @@ from prepbench.prepare.validate import check_arguments, check_run
 from prepbench.prepare.verify import compare_in_other_mode, compare_on, verify
 from prepbench.progress_bar import shows_progress
 from prepbench.running.check_inputs import checked_samples, known_names
+from prepbench.running.given_samples import normalize_samples
 from prepbench.running.tracing import tracing
 from prepbench.running.unchanged import without_output
 

@@ -17,17 +17,16 @@ import torch
 
 from prepbench.checks import check_table, described
 from prepbench.errors import CaptureError, InputError
-from prepbench.inputs import Sample, arguments_by_name, forward_of, named_leaves, normalize_samples, positional_names
+from prepbench.inputs import Sample, arguments_by_name, forward_of, named_leaves, positional_names
 from prepbench.internal_errors import raise_if_internal
-from prepbench.interrupts import interruptible
 from prepbench.objects.caches.counted import counted_numbers
 from prepbench.objects.caches.empty import with_empty_caches_filled
 from prepbench.objects.caches.transformers import is_cache, tensor_numbers
 from prepbench.objects.copy import Twin
 from prepbench.objects.flatten import classes_in, fixed_numbers, is_mark, register_nodes
 from prepbench.objects.parts import NO_DATA
-from prepbench.objects.restore import is_known, is_written, writes_watched
-from prepbench.running.unchanged import own_copy, unchanged, without_output
+from prepbench.objects.restore import is_known, is_written
+from prepbench.running.given_samples import normalize_samples, run_on_copy
 
 
 def checked_samples(function: Callable[..., Any], inputs: Any) -> list[Sample]:
@@ -55,7 +54,7 @@ def check_runs(function: Callable[..., Any], samples: Sequence[Sample]) -> None:
         if position == 1:  # the first run has shown which parameters to copy
             own = Twin(function).model
         try:
-            _run(own, sample)
+            run_on_copy(own, sample)
         except InputError:
             raise
         except Exception as error:
@@ -68,14 +67,8 @@ def twin_with_own_writes(function: Callable[..., Any], sample: Sample) -> Twin:
     if not isinstance(function, torch.nn.Module) or is_known(function):
         return twin
     with contextlib.suppress(Exception):  # the next run of the model reports its error
-        _run(twin.model, sample)
+        run_on_copy(twin.model, sample)
     return Twin(function) if any(map(is_written, function.parameters())) else twin
-
-
-def _run(own: Callable[..., Any], sample: Sample) -> None:
-    module = own if isinstance(own, torch.nn.Module) else torch.nn.Module()
-    with unchanged(module), without_output(), torch.no_grad(), writes_watched(module), interruptible():
-        register_nodes(own_copy(sample).call(own))
 
 
 def itself_raises(
@@ -194,7 +187,7 @@ def known_names(function: Callable[..., Any], names: Any) -> dict[str, Any] | No
 
 
 def alike_samples(function: Callable[..., Any], samples: Any, **reading: Any) -> list[Sample]:
-    """Return :func:`prepbench.inputs.normalize_samples`, with empty caches in the structure of the filled ones.
+    """Return the samples of ``normalize_samples``, with empty caches in the structure of the filled ones.
 
     Each sample lists the numbers in objects that follow from sizes (:attr:`prepbench.Sample.counted`).
 

@@ -28,7 +28,7 @@ from prepbench.checks import (
 from prepbench.compile import KeptStages, compile_model
 from prepbench.document.codec import plain, read_object
 from prepbench.errors import InputError, PrepbenchError, SettingsError, UnknownNameError
-from prepbench.inputs import Sample, normalize_samples
+from prepbench.inputs import Sample
 from prepbench.internal_errors import internal_error
 from prepbench.jobs import Cancelled, Progress, ProgressCallback, report_nothing
 from prepbench.measure import metrics
@@ -44,6 +44,7 @@ from prepbench.results.measurement import Result, this_machine, this_notebook
 from prepbench.results.results import Results
 from prepbench.results.speed_up import Reference
 from prepbench.running.callable_module import as_module
+from prepbench.running.given_samples import Reader
 from prepbench.search.executors import check_executor, run_tasks
 from prepbench.search.scoring import REFERENCE
 from prepbench.search.tasks import computing_lock, name_of, task, timing_lock
@@ -654,9 +655,9 @@ def save_data(data: Iterable[Any], model: Any, how: How, folder: Path) -> None:
         InputError: a batch holds something that needs pickle.
     """
     with_targets = takes_targets(how.metric)
+    reader = Reader(model, "data", source=data, with_targets=with_targets)
     for number, element in enumerate(data):
-        given, target = element if with_targets else (element, None)
-        [sample] = normalize_samples(model, [given], name="data")
+        sample, target = reader.read(element, number)
         save_sample(sample, folder / f"{number:06}" / "input")
         if with_targets:
             save_sample(Sample((target,), {}), folder / f"{number:06}" / "target")

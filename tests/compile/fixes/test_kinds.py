@@ -15,8 +15,8 @@ from prepbench.fixes import proof
 from prepbench.fixes.kinds import KINDS
 from prepbench.fixes.search import _is_of
 from prepbench.fixes.syntax import with_import
-from prepbench.inputs import normalize_samples
 from prepbench.running.check_inputs import twin_with_own_writes
+from prepbench.running.given_samples import normalize_samples
 
 
 def drawn(seed: int, *shape: int) -> torch.Tensor:

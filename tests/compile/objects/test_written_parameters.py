@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.inputs import normalize_samples
 from prepbench.objects.copy import Twin
 from prepbench.objects.digest import state_digest
 from prepbench.objects.restore import is_written
 from prepbench.running.check_inputs import twin_with_own_writes
+from prepbench.running.given_samples import normalize_samples
 from prepbench.running.unchanged import unchanged
 
 IDS = [torch.arange(6).view(2, 3), torch.arange(8).view(2, 4)]

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from prepbench.errors import CaptureError, InputError
-from prepbench.inputs import normalize_samples
 from prepbench.objects.compare import REWRITTEN, difference
 from prepbench.prepare import PreparedModel, prepare_model
+from prepbench.running.given_samples import normalize_samples
 from tests.turns import in_turns
 from tests.zoo import ZOO
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import fx, nn
 
-from prepbench.inputs import normalize_samples
 from prepbench.quantize import LayerReport, Placement, calibrate, convert, insert_observers
+from prepbench.running.given_samples import normalize_samples
 from prepbench.settings import LayerRules, QuantizationSettings, explain_settings
 
 

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.inputs import normalize_samples
 from prepbench.objects.compare import sqnr
 from prepbench.quantize import Account, Observed, Placement, calibrate, convert, insert_observers
 from prepbench.quantize.report import BY_RULE, FLOAT, NOT_REACHED, QUANTIZED, TensorReport
+from prepbench.running.given_samples import normalize_samples
 from prepbench.settings import LayerQuantizationSettings, QuantizationSettings, explain_settings
 
 WEIGHTS_ONLY = QuantizationSettings(prefer_weights_only_quantization=True)

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import nn
 
-from prepbench.inputs import normalize_samples
 from prepbench.quantize import Observed, Placement, Statistics, WeightScheme, calibrate, insert_observers
 from prepbench.quantize.decide import FloorSearch
 from prepbench.quantize.floors import Floors
@@ -18,6 +17,7 @@ from prepbench.quantize.input_hessians import fitting_schemes
 from prepbench.quantize.layer_noise import measure_layers
 from prepbench.quantize.observed import set_mode
 from prepbench.quantize.output_noise import OutputNoise, estimate_output_noise
+from prepbench.running.given_samples import normalize_samples
 from prepbench.settings import QuantizationSettings, explain_settings
 from tests.compile.quantize.conftest import export
 

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 import prepbench as pb
 from prepbench.errors import MissingPackageError, TargetError
-from prepbench.inputs import normalize_samples
+from prepbench.running.given_samples import normalize_samples
 from prepbench.settings import quantizable_layers
 from prepbench.targets import target_for
 from tests.turns import one_pair_each

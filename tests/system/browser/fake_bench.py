@@ -115,6 +115,7 @@ def traits(blocks: int = 24) -> dict[str, Any]:
     return {
         "title": "LanguageModel",
         "sentence": f"2 modules cannot be captured · batch dynamic · {len(names)} layers int8 · ONNX Runtime",
+        "notes": [],
         "steps": [
             {"name": "capture", "title": "Capture", "status": "2 fail", "kind": "bad"},
             {"name": "axes", "title": "Axes", "status": "B, seq", "kind": "good"},

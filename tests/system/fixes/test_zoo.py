@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 import prepbench as pb
 from prepbench.fixes import Fixed
-from prepbench.inputs import Sample, normalize_samples
+from prepbench.inputs import Sample
 from prepbench.objects.compare import REWRITTEN, difference
+from prepbench.running.given_samples import normalize_samples
 from prepbench.running.unchanged import outcome
 from tests.compile.fixes.zoo.all import CASES
 from tests.turns import in_turns, of_turn

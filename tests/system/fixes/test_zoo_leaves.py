@@ -11,7 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from prepbench.capture.aten import leaf_operators
 from prepbench.capture.aten.capture import capture
-from prepbench.inputs import Sample, normalize_samples
+from prepbench.inputs import Sample
+from prepbench.running.given_samples import normalize_samples
 from tests.compile.fixes.zoo.all import CASES
 from tests.turns import in_turns, of_turn
 

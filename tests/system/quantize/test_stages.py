@@ -12,9 +12,9 @@ from torch import nn
 
 from prepbench.document.model import Failure, with_lines
 from prepbench.errors import CalibrationError, SettingsError
-from prepbench.inputs import normalize_samples
 from prepbench.jobs import Cancelled, Progress
 from prepbench.quantize import Observed, Placement, calibrate, check_calibration, convert, insert_observers
+from prepbench.running.given_samples import normalize_samples
 from prepbench.settings import LayerQuantizationSettings, QuantizationSettings, explain_settings
 from prepbench.targets.base import NO_TRANSPOSED
 

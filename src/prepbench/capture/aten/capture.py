@@ -37,6 +37,7 @@ from prepbench.running.check_inputs import (
     twin_with_own_writes,
 )
 from prepbench.running.first_calls import REMEDY, built_buffers, fill_caches_, filled_for_all
+from prepbench.running.given_samples import with_tokenizer
 from prepbench.running.tracing import tracing
 from prepbench.running.unchanged import NotedState, outcome
 
@@ -61,6 +62,7 @@ def capture(
     fullgraph: bool = True,
     strict: bool = False,
     variants: int = 1,
+    tokenizer: Callable[..., Any] | None = None,
 ) -> Captured:
     """Capture a model, function or bound method as one ATen graph that equals it on the inputs.
 
@@ -80,6 +82,8 @@ def capture(
         strict: use dynamo first.
         variants: how many graphs there may be where the sizes of the inputs take both sides of a branch, so that one
             graph would be wrong for some of them: :attr:`Captured.variants`.
+        tokenizer: makes tensors of texts where samples are texts or lists of them, called as
+            ``tokenizer(texts, return_tensors="pt", padding=True)``.
 
     Returns:
         The graph with its axes, its assumptions and its leaves.
@@ -100,7 +104,7 @@ def capture(
     check_count("variants", variants, 1)
     model = as_module(module_or_func)
     function = model if isinstance(module_or_func, torch.jit.ScriptModule) else module_or_func
-    samples = alike_samples(function, inputs)
+    samples = alike_samples(function, inputs, data_transform_fn=with_tokenizer(tokenizer))
     axes = axes_of(samples, function) if dynamic_axes is None else dynamic_axes
     chosen = list(leaf_modules) if isinstance(leaf_modules, Iterator) else leaf_modules
     code = ModelCode.of(module_or_func)

@@ -65,7 +65,7 @@ class DynamicAxes:
         The order of the samples does not matter, and a size of 1 in some of them makes no difference.
 
         Args:
-            samples: sample inputs, in any form that :func:`prepbench.inputs.normalize_samples` takes.
+            samples: sample inputs, in any form that :func:`prepbench.running.given_samples.normalize_samples` takes.
             module_or_func: the callee, which gives positional arguments their names.
 
         Returns:

@@ -12,8 +12,8 @@ from prepbench.capture.aten.capture import FullGraphError, capture
 from prepbench.capture.aten.captured import Captured
 from prepbench.capture.modules.collection import recursive_trace
 from prepbench.errors import CaptureError
-from prepbench.inputs import normalize_samples
 from prepbench.objects.compare import ROUNDED, difference
+from prepbench.running.given_samples import normalize_samples
 from prepbench.running.unchanged import outcome
 from tests.fingerprint import left_as_it_was
 from tests.turns import in_turns

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.inputs import normalize_samples
 from prepbench.running.first_calls import fill_caches_
+from prepbench.running.given_samples import normalize_samples
 from tests.fingerprint import left_as_it_was
 
 

@@ -12,8 +12,9 @@ from prepbench.capture.aten.capture import capture
 from prepbench.capture.modules.collection import recursive_trace
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.capture.sizes.resizing import linked_axes, resized
-from prepbench.inputs import Sample, normalize_samples
+from prepbench.inputs import Sample
 from prepbench.objects.compare import ROUNDED, difference
+from prepbench.running.given_samples import normalize_samples
 from prepbench.running.unchanged import run
 from tests.turns import in_turns
 from tests.zoo.huggingface import ARCHITECTURES, LEAVES, LOOPS, build, without_log_lines

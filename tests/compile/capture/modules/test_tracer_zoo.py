@@ -11,8 +11,8 @@ import torch
 
 from prepbench.capture.modules.collection import GraphCollection, recursive_trace
 from prepbench.errors import InputError
-from prepbench.inputs import normalize_samples
 from prepbench.objects.flatten import collect
+from prepbench.running.given_samples import normalize_samples
 from tests.fingerprint import left_as_it_was
 from tests.turns import in_turns
 from tests.zoo import ZOO

@@ -11,7 +11,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.capture.sizes.resizing import valid_values, with_sizes
-from prepbench.inputs import normalize_samples
+from prepbench.running.given_samples import normalize_samples
 from prepbench.running.unchanged import repeated_outcome
 
 T = torch.tensor

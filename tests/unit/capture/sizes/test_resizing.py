@@ -5,7 +5,7 @@ from torch import nn
 
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.capture.sizes.resizing import base_sample, linked_axes, resized_to_fit, sizes_in, with_sums
-from prepbench.inputs import normalize_samples
+from prepbench.running.given_samples import normalize_samples
 
 
 class Join(nn.Module):
