@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -57,7 +58,8 @@ def table(everything: Mapping[str, Any]) -> str:
 
 def _section(name: str, one: Mapping[str, Any]) -> str:
     entry = NETWORKS[name]
-    head = f"\n### {name}\n\n{_about(entry)} Measured on {one['date']}, {one['machine']}.\n\n"
+    about = textwrap.fill(f"{_about(entry)} Measured on {one['date']}, {one['machine']}.", 120, break_long_words=False)
+    head = f"\n### {name}\n\n{about}\n\n"
     if "missing" in one["found"]:
         return f"{head}Not measured: {one['found']['missing']}\n"
     arrow = "more is better" if entry.higher_is_better else "less is better"

@@ -171,12 +171,11 @@ class Inspecting:
         return self._simulation[1]
 
     def _found(self, fqn: str, progress: ProgressCallback) -> InspectionSummary:
-        planned, named = self._planned(fqn), {LABELS[one]: each for one, each in self._candidates().items()}
+        planned = self._planned(fqn)
+        named = {LABELS[one]: settings for one, settings in self._candidates().items()}
         simulation = self._simulated(progress)
         check_inspected(simulation, fqn, [name for name, _ in self.choices.model.named_modules()])
-        found = inspected(
-            simulation, fqn, planned, {LABELS[one]: settings for one, settings in named.items()}, progress
-        )
+        found = inspected(simulation, fqn, planned, named, progress)
         return summary_of(found, self._facts(found), self._samples(found))
 
     def _candidates(self) -> dict[Precision, QuantizationSettings]:

@@ -261,17 +261,22 @@ def _weight_values(
         assert parameter is not None
         weight = operator.attrgetter(str(parameter.target))(mixed.graph).detach().float()
         parts.append((weight, mixed.integers(first, node, scheme, changes)))
-    counts, grids, ranges = ValueCounts(0), [], []
+    counts, grids = ValueCounts(0), []
+    ranges: list[tuple[float, float]] = []
     for weight, rows in parts:
         grid, clipped = weight_grid(weight, first.axis, scheme, rows)
         counted = ValueCounts(0)
         channels = weight.movedim(first.axis, 0) if weight.ndim > 1 else weight.reshape(-1, 1)
-        counted.add(channels, lambda _, clipped=clipped: clipped)
+        counted.add(channels, _constantly(clipped))
         counts.add(channels.reshape(1, -1))
         share, by_channel = counted.clipped
         grids.append((replace(grid, clipped=share, clipped_by_channel=by_channel), counted.count))
         ranges += counted.range_by_channel
     return replace(counts.values(_joined(grids)), range_by_channel=tuple(ranges), grid=_joined(grids))
+
+
+def _constantly(value: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda _: value
 
 
 def weight_grid(

@@ -196,7 +196,8 @@ class MixedGraph:
     def integers(self, layer: LayerNode, weight: fx.Node, scheme: WeightScheme, changes: Changes) -> QuantizedRows:
         """Return a weight of a layer in the integers that :meth:`quantized` gave it."""
         with self._learning:
-            return self._weight_observer(layer, weight, scheme, changes).rows()
+            rows: QuantizedRows = self._weight_observer(layer, weight, scheme, changes).rows()
+        return rows
 
     def learn(self, mixtures: Sequence[Mixture], progress: ProgressCallback = report_nothing) -> None:
         """Learn the ranges of all values of these mixtures together, in one run over the samples."""

@@ -136,7 +136,7 @@ def inspection_text(found: LayerInspection) -> str:
     lines.append(f"cost:    {kilobytes(found.weights_bytes)}, {found.multiplications:,} multiplications{time}")
     if found.source is not None:
         lines.append(f"source:  {found.source.file}:{found.source.line}: {found.source.code}")
-    header, body = ["what if", "SQNR", "bytes", "change"], [_what_if_row(one) for one in found.what_if]
+    header, body = ["what if", "SQNR", "bytes", "change"], [list(_what_if_row(one)) for one in found.what_if]
     return "\n".join([*lines, "", aligned(header, body, 0, found.caption)])
 
 

@@ -181,7 +181,7 @@ class DiagramWidget(anywidget.AnyWidget):
         """Stop following the code, and close the widget; who shows it again opens it again."""
         self._end()
         super().close()
-        vars(self).pop("_repr_mimebundle_", None)  # which ipywidgets sets to None
+        self.__dict__.pop("_repr_mimebundle_", None)  # which ipywidgets sets to None
 
     def open(self) -> None:
         """Tell the page of the widget. Where pictures are shown there is no page, and a notebook would keep the state

@@ -113,8 +113,15 @@ def capture(
     )
 
     def again() -> Captured:
-        given = {"leaf_modules": chosen, "fullgraph": fullgraph, "strict": strict, "variants": variants}
-        return capture(with_newest_code(module_or_func), samples, dynamic_axes=axes, **given)
+        return capture(
+            with_newest_code(module_or_func),
+            samples,
+            dynamic_axes=axes,
+            leaf_modules=chosen,
+            fullgraph=fullgraph,
+            strict=strict,
+            variants=variants,
+        )
 
     return replace(captured, origin=Origin(code, again))
 
