@@ -2,7 +2,7 @@ import { expect, it } from "vitest";
 
 import { globToRegExp, readQuery, widen } from "../src/bench/filters";
 import { Marked } from "../src/bench/marked";
-import { type Asked, type Grouping, Rows, type TableData } from "../src/bench/rows";
+import { type Asked, type Grouping, Rows, type TableData, withoutRuns } from "../src/bench/rows";
 
 const DECISION = {
   rule: "global",
@@ -156,4 +156,10 @@ it("sorts and filters 10,000 layers in a moment", () => {
   const worst = [...slowest].sort((a, b) => b[1] - a[1]);
   process.stdout.write(`10,003 layers, ms: ${worst.map(([what, ms]) => `${what} ${ms.toFixed(1)}`).join(", ")}\n`);
   expect(worst[0]![1]).toBeLessThan(100);
+});
+
+it("reads numbers in runs, and plain ones", () => {
+  expect(withoutRuns([-3, 0, 2, -2, 1])).toEqual([0, 0, 0, 2, 1, 1]);
+  expect(withoutRuns([0, 2, 1, 1])).toEqual([0, 2, 1, 1]);
+  expect(withoutRuns([])).toEqual([]);
 });

@@ -5,7 +5,7 @@ import { make } from "../render/dom";
 import { counted, fillOf, shortNumber } from "./numbers";
 import type { Row, Rows } from "./rows";
 
-const [LEAST, LETTER, SIDES] = [90, 6.6, 32]; // pixels of a column of numbers, of a letter, beside the head
+const [LEAST, LETTER, SIDES] = [100, 6.6, 32]; // pixels of a column of numbers, of a letter, beside the head
 const [LEAST_NAME, MOST_NAME, CODE_LETTER, NAME_SIDES] = [170, 420, 7.3, 60]; // the same of names, which are code
 const DECIDED = 132; // pixels: what was planned and what was done
 

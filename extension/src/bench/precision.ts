@@ -9,7 +9,7 @@ import { previewRows } from "./hover";
 import { type Cleanups, listen, live } from "./live";
 import { act, type BenchModel } from "./model";
 import { reasonsView } from "./reasons";
-import { type Asked, type Grouping, Rows, type TableData } from "./rows";
+import { type Asked, type Grouping, Rows, type TableData, withoutRuns } from "./rows";
 import { rulesView } from "./rules";
 import { SelectionChip } from "./selection";
 import { LayerTable } from "./table";
@@ -130,7 +130,7 @@ export class PrecisionStep {
     return {
       layers: model.get("layers"),
       decisions: model.get("decisions"),
-      planned: model.get("planned"),
+      planned: withoutRuns(model.get("planned")),
       outcomes: model.get("outcomes"),
       applied: model.get("applied"),
       columns: model.get("columns"),

@@ -198,3 +198,14 @@ function ranks(texts: readonly string[]): Float64Array {
 function looked(keys: Float64Array, places: readonly number[], length: number): Float64Array {
   return Float64Array.from({ length }, (_, layer) => keys[places[layer] ?? -1] ?? Number.NaN);
 }
+
+/** The numbers of a list in which a number below zero tells how often the next one comes. */
+export function withoutRuns(numbers: readonly number[]): number[] {
+  const all: number[] = [];
+  for (let at = 0; at < numbers.length; at++) {
+    const count = Math.max(1, -numbers[at]!);
+    if (numbers[at]! < 0) at++;
+    for (let n = 0; n < count; n++) all.push(numbers[at]!);
+  }
+  return all;
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 
 import torch
 from torch import nn
@@ -132,9 +133,15 @@ def _matrices(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 def layer_named(model: nn.Module, fqn: str) -> nn.Module | torch.Tensor:
     """Return the module, or the tensor that is a layer by itself."""
     path, _, name = fqn.rpartition(".")
-    owner = model.get_submodule(path)
-    tensor = owner._parameters.get(name, owner._buffers.get(name))
-    return model.get_submodule(fqn) if tensor is None else tensor
+    owner = _module_named(model, path)
+    tensors = {**dict(owner.named_buffers(recurse=False)), **dict(owner.named_parameters(recurse=False))}
+    return _module_named(model, fqn) if tensors.get(name) is None else tensors[name]
+
+
+def _module_named(model: nn.Module, fqn: str) -> nn.Module:
+    """Return a module by its name, also of a scripted model, which has no ``get_submodule``."""
+    module: nn.Module = attrgetter(fqn)(model) if fqn else model
+    return module
 
 
 def tensors_of_layer(model: nn.Module, fqn: str) -> list[torch.Tensor]:
@@ -142,7 +149,7 @@ def tensors_of_layer(model: nn.Module, fqn: str) -> list[torch.Tensor]:
     layer = layer_named(model, fqn)
     if isinstance(layer, torch.Tensor):
         owner, _, name = fqn.rpartition(".")
-        module = model.get_submodule(owner)
+        module = _module_named(model, owner)
         if name not in recurrent_parts(module):
             return [layer]
         number = name.removeprefix("weight_ih")
@@ -156,7 +163,7 @@ def module_of_layer(model: nn.Module, fqn: str) -> str:
     """Return the FQN of the module that computes a layer: its own, or that of the recurrent module it is a part of."""
     owner, _, name = fqn.rpartition(".")
     layer = layer_named(model, fqn)
-    is_part = isinstance(layer, torch.Tensor) and name in recurrent_parts(model.get_submodule(owner))
+    is_part = isinstance(layer, torch.Tensor) and name in recurrent_parts(_module_named(model, owner))
     return owner if is_part else fqn
 
 

@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Mapping
 from dataclasses import is_dataclass, replace
+from itertools import groupby
 from typing import Any, Literal, get_args, get_origin
 
 import anywidget
@@ -364,7 +365,23 @@ def traits_of(*kinds: type) -> dict[str, Any]:
 
 def plain_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return fields as JSON-ready data: dataclasses as dicts and tuples as lists, recursively."""
-    return {name: _plain(value) for name, value in values.items()}
+    plain = {name: _plain(value) for name, value in values.items()}
+    return {**plain, "planned": in_runs(plain["planned"])} if "planned" in plain else plain
+
+
+def in_runs(numbers: list[int]) -> list[int]:
+    """Return numbers of zero and more with each run of equal ones as how many, below zero, and the number: a click
+    that changes one of a thousand layers stays a small message.
+
+    Example:
+        >>> in_runs([0, 0, 0, 2, 1, 1])
+        [-3, 0, 2, -2, 1]
+    """
+    runs: list[int] = []
+    for number, equal in groupby(numbers):
+        count = len(list(equal))
+        runs += [-count, number] if count > 1 else [number]
+    return runs
 
 
 def _plain(value: Any) -> Any:

@@ -68,7 +68,7 @@ def test_samples_are_tensors_and_plain_containers_of_them() -> None:
     found = {one.name: one for one in variables({"net": nn.Linear(4, 2), "two": TwoInputs(), **given}).samples}
     assert set(found) == {"labels", "pair", "batches", "call", "encoded"}
     assert found["pair"].expression == "[pair]"
-    assert found["pair"].fits == ("two",)
+    assert found["pair"].fits == ("net", "two")  # for the one, the second is a label
     assert found["call"].expression == "call"
     assert "two" in found["call"].fits
     assert found["encoded"].text == "dict of 2, the first tensor 2×4 float32"

@@ -93,7 +93,6 @@ def test_a_metric_and_noise_in_one_call(folders: list[str], capsys: pytest.Captu
         (["--metric", "accuracy"], "--metric: give --data"),
         (["--metric", "os", "--data", "users_model.py:pairs"], "no 'os' in prepbench.metrics"),
         (["--max-ms", "1", "--rounds", "0", "--data", "users_model.py:pairs"], "--max-ms: give --rounds"),
-        (["--data", "users_model.py:pairs", "--rounds", "0"], "data"),
         (["--data", "users_model.py:batches", "--metric", "accuracy", "--min-sqnr", "1"], "is a pair (input, target)"),
     ],
 )

@@ -15,12 +15,12 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench import inputs
 from prepbench.compile.request import CompileRequest
 from prepbench.compile.simulation import Simulation
 from prepbench.errors import CalibrationError, InputError, SettingsError, StorageError
 from prepbench.jobs import report_nothing
 from prepbench.objects.copy import Twin
+from prepbench.running import given_samples
 
 EAGER = pb.EagerDeployment()
 
@@ -387,7 +387,7 @@ SAMPLES = [torch.linspace(-1, 1, 6 * count).reshape(count, 6) for count in (2, 5
 def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """How often samples are normalised, and how often a twin of the user's model is made."""
     counts = {"samples": 0, "twins": 0}
-    normalize, make = inputs.normalize_samples, Twin.__init__
+    normalize, make = given_samples.normalize_samples, Twin.__init__
 
     def normalized(*args: Any, **kwargs: Any) -> Any:
         counts["samples"] += 1

@@ -44,9 +44,7 @@ def test_it_fills_the_window_and_comes_back_as_it_was(page: Page, width: int) ->
     table.evaluate("e => { e.scrollTop = 1400; }")
     page.evaluate("() => { document.querySelector('.cell').scrollTop = 60; }")
     sent(page)
-    before = page.evaluate(
-        "() => [document.querySelector('.cell').scrollTop, document.querySelector('.cell').scrollHeight]"
-    )
+    before = page.evaluate("() => document.querySelector('.cell').scrollTop")
 
     page.get_by_role("button", name="Fill the window").evaluate("e => e.click()")
     assert page.evaluate(WINDOW) == [0, 0, 0, 0]
@@ -62,10 +60,7 @@ def test_it_fills_the_window_and_comes_back_as_it_was(page: Page, width: int) ->
     assert page.evaluate(WINDOW) == [0, 0, 0, 0]
     page.keyboard.press("Escape")
     assert page.evaluate(WINDOW) != [0, 0, 0, 0]
-    after = page.evaluate(
-        "() => [document.querySelector('.cell').scrollTop, document.querySelector('.cell').scrollHeight]"
-    )
-    assert after == pytest.approx(before, abs=1)
+    assert page.evaluate("() => document.querySelector('.cell').scrollTop") == pytest.approx(before, abs=1)
     assert table.evaluate("e => e.scrollTop") == 1400
     expect(page.get_by_role("searchbox", name="Filter layers")).to_have_value("_proj")
     page.get_by_role("button", name="Fill the window").evaluate("e => e.click()")

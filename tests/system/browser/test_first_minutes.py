@@ -205,7 +205,7 @@ def test_the_bench_says_what_it_does(page: Page, shared_lab: Lab) -> None:
         turn_to(bench, "precision")
         shot(page, f"bench-{width}-{theme[-5:].strip()}")
         area, first = bench.locator(".pbb-layers .pbb-scroll"), bench.locator("tr[data-at='0']")
-        assert inside(first.locator(".pbb-note"), area), (theme, width)
+        assert inside(first.locator(".pbb-number").first, area), (theme, width)
         assert inside(first.locator("th"), area), (theme, width)
         area.evaluate("e => e.scrollTo(9999, 0)")
         assert inside(first.locator("th"), area), "names stay"

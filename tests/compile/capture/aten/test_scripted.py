@@ -11,7 +11,6 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.capture.aten.capture import FullGraphError
-from prepbench.errors import InputError
 
 SAMPLES = [torch.randn(2, 4), torch.randn(3, 4)]
 
@@ -65,7 +64,7 @@ def test_a_scripted_root_is_looked_into_and_put_on_the_bench() -> None:
     assert bench.summary().title
 
 
-def test_calibration_batches_of_inputs_and_targets_name_the_remedy() -> None:
+def test_the_label_of_a_calibration_batch_is_left_out_and_said() -> None:
     batches = [[torch.randn(2, 4), torch.zeros(2)]]
     settings: dict[str, Any] = {
         "tracing_inputs": SAMPLES,
@@ -73,5 +72,5 @@ def test_calibration_batches_of_inputs_and_targets_name_the_remedy() -> None:
         "deployment_settings": pb.OnnxRuntimeDeployment(),
         "quantization_settings": pb.QuantizationSettings(),
     }
-    with pytest.raises(InputError, match="data_transform_fn=lambda batch: batch"):
+    with pytest.warns(pb.PrepbenchWarning, match="left out as its label, because forward takes input alone"):
         pb.compile_model(nn.Linear(4, 2), **settings)
