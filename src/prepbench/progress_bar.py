@@ -79,7 +79,7 @@ def shows_progress(title: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
                         report = stack.enter_context(_bar(title))
                         if "progress" in _parameters(function):
                             kwargs["progress"] = report
-                    elif given is not report_nothing and callable(given):
+                    elif given is not report_nothing and callable(given) and not isinstance(given, type):
                         kwargs["progress"] = _told_at_once(given)
                     with folded_output(), internal_errors_told():
                         return function(*args, **kwargs)

@@ -84,7 +84,7 @@ def test_a_step_is_turned_to_though_its_status_changes(page: Page) -> None:
 def test_a_row_is_chosen_though_the_table_changes(page: Page) -> None:
     bench_with_runs(page)
     turn_to(page, "precision")
-    let_go_later(page, page.locator(".pbb-layers tr[data-at='2'] .pbb-number"))
+    let_go_later(page, page.locator(".pbb-layers tr[data-at='2'] .pbb-number").first)
     assert actions(page) == ["select"]
     turn_to(page, "results")
     let_go_later(page, page.locator("tr[data-run='r3'] td").last)
