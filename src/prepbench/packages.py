@@ -78,7 +78,10 @@ def untested_remark(name: str) -> str:
 
 def is_absent(package: str) -> bool:
     """Return whether a package is missing, as opposed to one whose import fails."""
-    return importlib.util.find_spec(package) is None
+    try:
+        return importlib.util.find_spec(package) is None
+    except ModuleNotFoundError:  # from a finder that refuses it
+        return True
 
 
 def imported(module: str, purpose: str, install: str, otherwise: str = "") -> ModuleType:

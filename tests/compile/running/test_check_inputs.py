@@ -46,7 +46,7 @@ def test_a_sample_on_which_the_model_raises_is_named_with_its_error(way: str) ->
         ([(ONE, ONE), (OTHER, OTHER[0])], "'mask' differs between sample 0 and sample 1 in its rank"),
         ([(ONE, ONE), (OTHER, OTHER.to("meta"))], r"inputs\[1\]: mask is on meta, but the model is on cpu"),
         ([], "inputs is empty"),
-        ([(ONE, ONE, ONE)], r"inputs\[0\] does not fit Masked.forward"),
+        ([(ONE, ONE, ONE, ONE)], r"inputs\[0\] does not fit Masked.forward"),
     ],
 )
 def test_samples_that_do_not_fit_are_named_by_path(way: str, inputs: list[Any], text: str) -> None:
