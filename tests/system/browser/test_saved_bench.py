@@ -109,7 +109,7 @@ def test_an_output_without_its_kernel_shows_the_bench(page: Page, lab: Any, trou
     bench = page.locator(".pbl-bench-output .pbl-bench")
     expect(bench.locator(".pbd svg g.node").first).to_be_visible(timeout=60_000)
     expect(bench).to_contain_text("batch dynamic")
-    expect(bench).to_contain_text("need a kernel")
+    expect(bench).to_contain_text("This notebook is not trusted")
     assert "need a kernel" in NO_KERNEL
     assert not violations(page, ".pbl-bench-output")
     page.evaluate("() => { window.jupyterapp.shell.currentWidget.model.cells.get(0).trusted = true; }")
