@@ -59,7 +59,7 @@ def table(everything: Mapping[str, Any]) -> str:
 def _section(name: str, one: Mapping[str, Any]) -> str:
     entry = NETWORKS[name]
     about = textwrap.fill(f"{_about(entry)} Measured on {one['date']}, {one['machine']}.", 120, break_long_words=False)
-    head = f"\n### {name}\n\n{about}\n\n"
+    head = f"\n## {name}\n\n{about}\n\n"
     if "missing" in one["found"]:
         return f"{head}Not measured: {one['found']['missing']}\n"
     arrow = "more is better" if entry.higher_is_better else "less is better"

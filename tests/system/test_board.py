@@ -32,7 +32,7 @@ def test_an_entry_is_measured_kept_and_written(tmp_path: Path, monkeypatch: pyte
     page.keep(SMALL, found)
     page.write_page()
     written = page.PAGE.read_text()
-    assert f"### {SMALL}" in written
+    assert f"\n## {SMALL}" in written
     assert "old" not in written
     assert f"| prepbench int8 | {ours['metric']:.4f} |" in written
     assert json.loads(page.FILE.read_text())[SMALL]["metric"] == "accuracy"

@@ -78,7 +78,7 @@ def test_a_click_shows_within_a_tenth_of_a_second(page: Page, record_property: C
     controls = {
         "precision": ["[data-step='precision']"],
         "rows": [f".pbb-layers tr[data-at='{at}']" for at in (1, 3, 5)],
-        "sort": [".pbb-layers thead button >> nth=0", ".pbb-layers thead button >> nth=4"],
+        "sort": [".pbb-layers thead button >> nth=0", ".pbb-layers thead button >> nth=2"],
         "bits": [f".pbb-choice button >> nth={at}" for at in (1, 2, 3)],
         "run": ["[data-step='run']"],
         "results": ["[data-step='results']"],
