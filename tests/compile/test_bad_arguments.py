@@ -276,7 +276,10 @@ def test_made_up_values_are_refused(argument: Argument, value: Any) -> None:
 
 def test_every_public_function_is_tried() -> None:
     tried = {argument.call.partition(".")[0] for argument in ARGUMENTS}
-    names = {name for name in pb.__all__ if not isinstance(getattr(pb, name), type)} - {"metrics", "demo"}  # takes no arguments
+    names = {name for name in pb.__all__ if not isinstance(getattr(pb, name), type)} - {
+        "metrics",
+        "demo",
+    }  # takes no arguments
     assert names <= tried
     assert len(ARGUMENTS) > 150
 
