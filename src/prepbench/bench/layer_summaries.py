@@ -37,7 +37,7 @@ from prepbench.settings import (
 )
 from prepbench.settings.numbers import FLOAT32, format_named
 from prepbench.settings.pruning import CHANNELS, SCORES
-from prepbench.settings.quantizable import layer_named
+from prepbench.settings.quantizable import layer_named, module_named
 from prepbench.settings.quantization import ACTIVATION_BITS, BITS, BLOCK_SIZES, OBSERVERS, WEIGHT_ALGORITHMS
 from prepbench.targets import target_for
 
@@ -156,7 +156,7 @@ def layer_facts(model: nn.Module, layers: Sequence[str]) -> tuple[LayerFacts, ..
     """Return the fixed facts of each layer, such as its class and shape."""
     found = []
     for fqn in layers:
-        module = model.get_submodule(module_of_layer(model, fqn))
+        module = module_named(model, module_of_layer(model, fqn))
         parameters = module.parameters() if layer_named(model, fqn) is module else tensors_of_layer(model, fqn)
         found.append(LayerFacts(fqn, type(module).__name__, sum(value.numel() for value in parameters)))
     return tuple(found)

@@ -156,7 +156,7 @@ def text_of(bench: Parts) -> str:
         f"  results       {', '.join(bench.run_history.results) or 'none yet: bench.compile()'}",
     ]
     lines += [f"  {'! ' if note.kind == 'bad' else ''}{note.text}" for note in bench.summary().notes]
-    if not bench.run_history.results and not bench.fixing.collection.failures:
+    if sum(counts.values()) and not bench.run_history.results and not bench.fixing.collection.failures:
         bound = "max_drop=0.01" if bench.inputs.metric is not None else "min_metric=30.0"
         lines.append(f"  next          bench.search(pb.Budget({bound})) finds the best settings for a target")
     return "\n".join(lines)

@@ -133,12 +133,12 @@ def _matrices(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 def layer_named(model: nn.Module, fqn: str) -> nn.Module | torch.Tensor:
     """Return the module, or the tensor that is a layer by itself."""
     path, _, name = fqn.rpartition(".")
-    owner = _module_named(model, path)
+    owner = module_named(model, path)
     tensors = {**dict(owner.named_buffers(recurse=False)), **dict(owner.named_parameters(recurse=False))}
-    return _module_named(model, fqn) if tensors.get(name) is None else tensors[name]
+    return module_named(model, fqn) if tensors.get(name) is None else tensors[name]
 
 
-def _module_named(model: nn.Module, fqn: str) -> nn.Module:
+def module_named(model: nn.Module, fqn: str) -> nn.Module:
     """Return a module by its name, also of a scripted model, which has no ``get_submodule``."""
     module: nn.Module = attrgetter(fqn)(model) if fqn else model
     return module
@@ -149,7 +149,7 @@ def tensors_of_layer(model: nn.Module, fqn: str) -> list[torch.Tensor]:
     layer = layer_named(model, fqn)
     if isinstance(layer, torch.Tensor):
         owner, _, name = fqn.rpartition(".")
-        module = _module_named(model, owner)
+        module = module_named(model, owner)
         if name not in recurrent_parts(module):
             return [layer]
         number = name.removeprefix("weight_ih")
@@ -163,7 +163,7 @@ def module_of_layer(model: nn.Module, fqn: str) -> str:
     """Return the FQN of the module that computes a layer: its own, or that of the recurrent module it is a part of."""
     owner, _, name = fqn.rpartition(".")
     layer = layer_named(model, fqn)
-    is_part = isinstance(layer, torch.Tensor) and name in recurrent_parts(_module_named(model, owner))
+    is_part = isinstance(layer, torch.Tensor) and name in recurrent_parts(module_named(model, owner))
     return owner if is_part else fqn
 
 
