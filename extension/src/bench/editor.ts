@@ -117,11 +117,11 @@ export class Editor {
 
 /** What the whole model will come to with these choices. */
 function expectedSize({ megabytes, float_megabytes: all, note }: ExpectedSize): HTMLElement {
-  const words = (size: number): string => (all < 0.1 ? `${shortNumber(1000 * size)} kB` : `${shortNumber(size)} MB`);
+  const words = (size: number): string => (all < 1 ? `${shortNumber(1000 * size)} kB` : `${shortNumber(size)} MB`);
   const about = `Expected from weights and settings${note ? `, ${note}` : ""}; the saved file also holds the graph`;
   const help = `${about}. In float: ${words(all)}`;
   const size = make("b", {}, `about ${words(megabytes)}`);
-  const beside = make("span", { class: "pbb-dim" }, ` of ${words(all)}`);
+  const beside = make("span", { class: "pbb-dim" }, ` of ${words(all)} in weights`);
   const attributes = { class: "pbb-expected", role: "status", "aria-label": "Expected size", title: help };
   return make("span", attributes, size, beside);
 }

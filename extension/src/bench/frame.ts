@@ -99,7 +99,7 @@ export class Frame {
     if (name === "precision") {
       this.precision?.shown();
       this.precision?.place(this.inspector.element);
-    } else this.panel.prepend(this.inspector.element); // what is clicked in the diagram is looked at in every step
+    } else this.panel.append(this.inspector.element); // below what the step itself says
   }
 
   private stepOf(name: StepName): HTMLElement {

@@ -104,7 +104,7 @@ def test_the_expected_size_is_beside_the_buttons(page: Page, width: int) -> None
     open_bench(page, traits())
     turn_to(page, "precision")
     size = page.get_by_role("status", name="Expected size")
-    expect(size).to_have_text("about 4.21 MB of 16.8 MB")
+    expect(size).to_have_text("about 4.21 MB of 16.8 MB in weights")
     buttons, said = page.get_by_role("radiogroup", name="Precision").bounding_box(), size.bounding_box()
     assert buttons
     assert said
