@@ -36,9 +36,8 @@ from prepbench.views.charts import runs_bundle
 from prepbench.views.page import STATIC, packed
 from prepbench.widgets.actions import perform
 from prepbench.widgets.bench_actions import BENCH_ACTIONS
-from prepbench.widgets.cells import call_after_cells
 from prepbench.widgets.diagram import DiagramWidget, diagram
-from prepbench.widgets.displays import add_display, close_all
+from prepbench.widgets.displays import add_display, call_after_cells, close_all
 
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 

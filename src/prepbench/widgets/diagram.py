@@ -21,8 +21,7 @@ from prepbench.views.display import LEVELS, combined, diagram_bundle
 from prepbench.views.overlays import make_overlay
 from prepbench.views.page import STATIC, packed, page, script, to_text, write_page
 from prepbench.widgets.actions import Action, Nothing, perform
-from prepbench.widgets.cells import call_after_cells
-from prepbench.widgets.displays import add_display, close_all
+from prepbench.widgets.displays import add_display, call_after_cells, close_all
 
 
 class _Overlay(str):

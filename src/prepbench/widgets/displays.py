@@ -1,8 +1,12 @@
-"""What cells have shown: which widgets are kept, and which are closed because no page shows them any more."""
+"""What cells have shown, and what follows them: which widgets are kept, and which are closed because no page shows
+them any more.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from typing import Any
 
 import ipywidgets
 
@@ -45,3 +49,25 @@ def close_all(*widgets: ipywidgets.Widget) -> None:
         widget.close()
         if layout is not None:
             layout.close()
+
+
+def call_after_cells(call: Callable[[], object]) -> Callable[[], None]:
+    """Call a function after each further cell; does nothing outside of IPython.
+
+    Returns:
+        What ends it; it may be called more than once.
+    """
+    shell: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shell is None:
+        return lambda: None
+
+    def ran(result: object = None) -> None:
+        call()
+
+    shell.events.register("post_run_cell", ran)
+
+    def end() -> None:
+        if ran in shell.events.callbacks["post_run_cell"]:
+            shell.events.unregister("post_run_cell", ran)
+
+    return end
