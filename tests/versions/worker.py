@@ -68,13 +68,14 @@ def _trace(case: Any) -> str:
 
     import prepbench as pb
     from prepbench.objects.compare import ROUNDED, difference
+    from prepbench.running.given_samples import normalize_samples
 
     model = _model(case)
     collection = pb.recursive_trace(model, inputs=copy.deepcopy(case.samples))
     failed = ", ".join(f"{failure.fqn or '(model)'}: {failure.kind}" for failure in collection.failures)
     if "" not in case.failed and not case.assumes and case.failed != ("0",):  # an iterator cannot be compared
         graph = copy.deepcopy(collection.graph_module())
-        for sample in pb.inputs.normalize_samples(model, [*case.samples, *case.unseen]):
+        for sample in normalize_samples(model, [*case.samples, *case.unseen]):
             torch.manual_seed(0)
             expected = copy.deepcopy(sample).call(model)
             torch.manual_seed(0)
@@ -138,6 +139,7 @@ def _compile(case: Any, target: str) -> str:
     import torch
 
     import prepbench as pb
+    from prepbench.running.given_samples import normalize_samples
 
     model = _model(case)
     arguments: dict[str, Any] = {"tracing_inputs": case.samples, "deployment_settings": _settings(target)}
@@ -147,7 +149,7 @@ def _compile(case: Any, target: str) -> str:
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         compiled.save(Path(folder, "saved"))
         loaded = pb.load_compiled(Path(folder, "saved"), allow_code=True)
-        for sample in pb.inputs.normalize_samples(model, case.samples[:1]):
+        for sample in normalize_samples(model, case.samples[:1]):
             once, again = sample.call(compiled), sample.call(loaded)
             _assert_close(once, again, "the loaded model")
     in_float = sum(not layer.quantized for layer in layers)
