@@ -220,7 +220,7 @@ BROKEN = [
     ("capture", "prepbench.capture.aten.export_program", "quiet_export"),
     ("capture with leaves", "prepbench.capture.aten.export_program", "quiet_export"),
     ("check", "prepbench.capture.modules.value_run", "spell"),
-    ("trace", "prepbench.running.check_inputs", "own_copy"),
+    ("trace", "prepbench.running.given_samples", "own_copy"),
     ("check", "prepbench.objects.copy", "Twin.of"),
     ("prepare", "prepbench.prepare.verify", "compare_on"),
     ("prepare", "prepbench.prepare.trace", "record_steps"),
