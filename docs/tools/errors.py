@@ -1,24 +1,32 @@
-"""The page of all errors and of all kinds of failures, each with its own anchor, from the tables in the code."""
+"""The page of all errors and of all kinds of failures, each with its own anchor, from the tables in the code.
+
+``python -m docs.tools.errors --write`` renders it without Sphinx into the package, where errors in notebooks find it.
+"""
 
 from __future__ import annotations
 
+import html
 import importlib
 import inspect
 import pkgutil
 import re
+import sys
 import textwrap
 
 import prepbench
 from docs.tools.error_examples import ERRORS
 from docs.tools.failing import KINDS, Example
 from prepbench.capture.failures.describe import REASONS, TIME_LIMIT, without_leaf_hint
-from prepbench.errors import PrepbenchError
+from prepbench.error_display import PAGE
+from prepbench.errors import PrepbenchError, page_of
 
 _HEAD = """Errors and failures
 ===================
 
-A traceback of prepbench ends with the place on this page where its error is explained, and the table of failures of a
-model names the kind that you find below. Each example is run by the tests.
+An error of prepbench is a card in a notebook: what, where, the remedy, and folded what stands below and the traceback.
+In a terminal it has at most 20 lines and ends with the place on this page; ``PREPBENCH_TRACEBACK=full`` shows the whole
+traceback in both. The table of failures of a model names the kind that you find below. Each example is run by the
+tests.
 
 Why a model cannot be captured
 ------------------------------
@@ -122,3 +130,53 @@ def _as_rst(text: str) -> str:
     plain = [re.sub(r"([*`|\\]|_(?!\w))", r"\\\1", part) for part in parts[::2]]
     code = [f"``{part.strip('`')}``\\ " if part else "" for part in parts[1::2]]
     return "".join(one for pair in zip(plain, [*code, ""], strict=True) for one in pair)
+
+
+# The copy of the page in the package.
+
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>prepbench: errors and failures</title>
+<style>body {{max-width: 80ch; margin: 2em auto; padding: 0 1em; font-family: sans-serif; line-height: 1.5}}
+pre {{overflow-x: auto; padding: .5em 1em; border: 1px solid}} :root {{color-scheme: light dark}}</style></head>
+<body>
+{body}
+</body></html>
+"""
+
+
+def installed_page() -> str:
+    """The page as HTML that needs nothing else."""
+    from docutils import nodes
+    from docutils.core import publish_parts
+    from docutils.parsers.rst import roles
+
+    def plain(
+        _role: str, _raw: str, text: str, *_more: object, **_options: object
+    ) -> tuple[list[nodes.Node], list[str]]:
+        words = re.sub(r"\s*<[^>]*>$", "", text).lstrip("~!")
+        return [nodes.literal(text=words.removeprefix("prepbench."))], []
+
+    for name in ("class", "func", "meth", "attr", "mod", "doc", "ref", "data", "exc"):
+        roles.register_local_role(name, plain)
+    settings = {"syntax_highlight": "none", "doctitle_xform": False, "embed_stylesheet": False, "report_level": 3}
+    parts = publish_parts(page(), writer="html5", settings_overrides=settings)
+    # one section each, with the anchor that page_of gives it
+    pieces = re.split(r'<section id="[^"]*">\s*<h4>', parts["body"])
+    made = [re.sub(r"</?section[^>]*>", "", pieces[0])]
+    for piece in pieces[1:]:
+        title, _, content = piece.partition("</h4>")
+        name = re.sub(r"<[^>]*>", "", title)
+        anchor = page_of(html.unescape(name)).partition("#")[2]
+        kept, ended, further = content.partition("</section>")
+        made.append(
+            f'<section id="{anchor}">\n<h4>{title}</h4>{kept}{ended}' + re.sub(r"</?section[^>]*>", "", further)
+        )
+    return _PAGE.format(body="".join(made).strip())
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--write"]:
+        PAGE.write_text(installed_page(), encoding="utf-8")
+    elif PAGE.read_text(encoding="utf-8") != installed_page():
+        raise SystemExit(f"{PAGE} is old: python -m docs.tools.errors --write")

@@ -9,19 +9,9 @@ from __future__ import annotations
 
 import re
 
-UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters, which steer a terminal, characters that reverse text, and halves of surrogate pairs."""
-
-
-def printable(text: str) -> str:
-    """Return the text with control characters escaped, for terminals and pages.
-
-    Example:
-        >>> printable("block\\x1b[31m")
-        'block\\\\x1b[31m'
-    """
-    return UNPRINTABLE.sub(lambda match: ascii(match[0])[1:-1], text)
-
+from prepbench.error_display import UNPRINTABLE as UNPRINTABLE
+from prepbench.error_display import install, notebook_lines
+from prepbench.error_display import printable as printable
 
 _LONGEST = 20_000
 """The limit on the characters of a message; an untrusted file may hold a name of any length."""
@@ -60,11 +50,16 @@ class PrepbenchError(Exception):
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
+        install(PrepbenchError)
         # a traceback prints it last; the text itself stays free of it
         self.add_note(f"Documentation: {page_of(type(self).__name__)}")
 
     def __str__(self) -> str:
         return _readable(super().__str__())
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows in place of a traceback, and show the card of this error in a notebook."""
+        return notebook_lines(self)
 
 
 class PrepbenchWarning(UserWarning):
