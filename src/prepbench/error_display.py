@@ -87,13 +87,13 @@ class ErrorCard:
             said = ""  # the message quotes it
         return cls(type(error).__name__, what, rest, where, code, said, tuple(anchors), tuple(_frames(error)))
 
-    def text(self, lines: int = 15, ending: str = "") -> str:
-        """Return the card as plain text of at most so many lines."""
+    def text(self, lines: int = 15, ending: str = "", *, anywhere: bool = False) -> str:
+        """Return the card as plain text of at most so many lines; ``anywhere`` leaves out paths of this machine."""
         head = textwrap.wrap(f"{self.kind}: {self.what}", _WIDTH, break_on_hyphens=False)
         tail = [f"  at {self.where}"] if self.where else []
         tail += [f"      {self.code[: _WIDTH - 6]}"] if self.code else []
         tail += textwrap.wrap(f"  caused by {self.cause}", _WIDTH, max_lines=2) if self.cause else []
-        tail += [f"Documentation: {link}" for link in self.links()[:1]]
+        tail += [f"Documentation: {link}" for link in self.links()[:1] if not (anywhere and link.startswith("file:"))]
         tail += [ending] if ending else []
         body = [part for line in self.rest.splitlines() for part in textwrap.wrap(line, _WIDTH, break_on_hyphens=False)]
         room = max(2, lines - len(tail))
@@ -149,7 +149,7 @@ def notebook_lines(error: BaseException) -> list[str]:
     if vars(error).get("_shown_in") != shell.execution_count:
         vars(error)["_shown_in"] = shell.execution_count
         # a cell gives the same outputs to a person and to a program, so that notebooks can be compared
-        publish_display_data({"text/plain": card.text(), "text/html": card.page()})
+        publish_display_data({"text/plain": card.text(anywhere=True), "text/html": card.page()})
     # a program such as nbclient prints this alone, into a log
     by_program = importlib.import_module("prepbench._display").is_asked_by_program()
     return card.text(15, option).splitlines() if by_program else [f"{card.kind}: {card.what}"]
