@@ -1,6 +1,8 @@
 """How an error of prepbench is shown: a card in a notebook, a few lines in a terminal; the traceback comes on demand.
 
-Only errors of prepbench look this way. The variable ``PREPBENCH_TRACEBACK=full`` shows them as any other error.
+Only errors of prepbench look this way, and what fails in prepbench itself has its traceback in a terminal, because it
+is to be reported with it. The variable ``PREPBENCH_TRACEBACK=full`` shows all of them as any other error; in IPython
+so do ``%tb`` and ``%xmode Verbose``.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -57,9 +59,12 @@ class ErrorCard:
         kind: the class of the error.
         what: its first sentence.
         rest: the other sentences: what was expected, and the remedy.
-        where: the user's line, as ``"Cell In[3], line 5, in main"``; "" if there is none.
+        where: the user's line, as ``"this cell, line 5 (main)"``; "" if there is none.
         code: the text of that line.
-        cause: the error behind it, in one line; "" for none.
+        cause: the error behind it, in one line; "" for none, and where the message quotes it.
+        inner: the user's line that raised the cause, such as one of the model's; "" for none, and where the message
+            quotes it.
+        inner_code: the text of that line.
         anchors: where the page of errors explains it.
         frames: the traceback, in lines.
     """
@@ -70,6 +75,8 @@ class ErrorCard:
     where: str
     code: str
     cause: str
+    inner: str
+    inner_code: str
     anchors: tuple[str, ...]
     frames: tuple[str, ...]
 
@@ -77,30 +84,39 @@ class ErrorCard:
     def of(cls, error: BaseException) -> ErrorCard:
         """Return the card of an error that was raised."""
         what, rest = split_message(str(error))
-        place = _users_frame(error.__traceback__)
-        where, code = (_place(*place), _code(*place)) if place is not None else ("", "")
+        cell = _running_cell(error.__traceback__)
+        where, code = _shown_place(_users_line(error.__traceback__), cell)
         cause = error.__cause__
+        trace = None if cause is None else cause.__traceback__
+        inner, inner_code = _shown_place(_users_line(trace, innermost=True), cell)
+        if inner == where or (inner_code and inner_code in str(error)):
+            inner = inner_code = ""
         notes = getattr(error, "__notes__", ())
-        anchors = (note.rpartition("#")[2] for note in notes if note.startswith("Documentation: "))
-        said = "" if cause is None else _one_line(cause)
-        if said.partition(": ")[2].rstrip(".") in f"{what} {rest}":
-            said = ""  # the message quotes it
-        return cls(type(error).__name__, what, rest, where, code, said, tuple(anchors), tuple(_frames(error)))
+        anchors = tuple(note.rpartition("#")[2] for note in notes if note.startswith("Documentation: "))
+        frames = tuple(_frames(error, cell))
+        return cls(
+            type(error).__name__, what, rest, where, code, _told(cause, error), inner, inner_code, anchors, frames
+        )
 
     def text(self, lines: int = 15, ending: str = "", *, anywhere: bool = False) -> str:
         """Return the card as plain text of at most so many lines; ``anywhere`` leaves out paths of this machine."""
-        head = textwrap.wrap(f"{self.kind}: {self.what}", _WIDTH, break_on_hyphens=False)
-        tail = [f"  at {self.where}"] if self.where else []
-        tail += [f"      {self.code[: _WIDTH - 6]}"] if self.code else []
-        tail += textwrap.wrap(f"  caused by {self.cause}", _WIDTH, max_lines=2) if self.cause else []
+        head = _wrapped(f"{self.kind}: {self.what}")
+        tail = self._place_lines()
         tail += [f"Documentation: {link}" for link in self.links()[:1] if not (anywhere and link.startswith("file:"))]
         tail += [ending] if ending else []
-        body = [part for line in self.rest.splitlines() for part in textwrap.wrap(line, _WIDTH, break_on_hyphens=False)]
+        said = head + _wrapped(self.rest)
         room = max(2, lines - len(tail))
-        said = head + body
         if len(said) > room:
             said = [*said[: room - 1], f"[... {len(said) - room + 1} more lines]"]
         return "\n".join([*said, *tail])
+
+    def _place_lines(self) -> list[str]:
+        """Return where it happened: in the caller's line, and in the model's where that raised."""
+        found = textwrap.wrap(f"  caused by {self.cause}", _WIDTH, max_lines=2) if self.cause else []
+        for words, place, code in (("in", self.where, self.code), ("raised in", self.inner, self.inner_code)):
+            found += [f"  {words} {place}"] if place else []
+            found += [f"      {code[: _WIDTH - 6]}"] if place and code else []
+        return found
 
     def links(self) -> list[str]:
         """Return where the documentation opens: the address of the project, or else the copy that is installed."""
@@ -109,12 +125,12 @@ class ErrorCard:
 
     def page(self) -> str:
         """Return the card as HTML, which needs neither a script nor a network."""
-        code = _escaped(self.code)
-        where = f"<div>at {_escaped(self.where)}</div>" if self.where else ""
-        where += f'<pre style="{_PRE}">{code}</pre>' if code else ""
-        cause = f'<div style="opacity:.8">caused by {_escaped(self.cause)}</div>' if self.cause else ""
+        where = f'<div style="opacity:.8">caused by {_escaped(self.cause)}</div>' if self.cause else ""
+        for words, place, code in (("in", self.where, self.code), ("raised in", self.inner, self.inner_code)):
+            where += f"<div>{words} {_escaped(place)}</div>" if place else ""
+            where += f'<pre style="{_PRE}">{_escaped(code)}</pre>' if place and code else ""
         rest, further = _short(self.rest)
-        said = f'<div style="margin:4px 0">{_escaped(rest)}</div>' if rest else ""
+        said = f'<div style="margin:4px 0;white-space:pre-wrap">{_escaped(rest)}</div>' if rest else ""
         said += _folded("All that was said", f'<pre style="{_PRE}">{_escaped(further)}</pre>') if further else ""
         sections = "".join(sections_of(self.anchors))
         address = _address()
@@ -123,7 +139,7 @@ class ErrorCard:
         frames = _folded("Traceback", f'<pre style="{_PRE}">{_escaped(chr(10).join(self.frames))}</pre>')
         return (
             f'<div class="prepbench-error" role="alert" style="{_CARD}"><strong>{_escaped(self.kind)}</strong>: '
-            f"{_escaped(self.what)}{where}{cause}{said}{told}{frames}</div>"
+            f"{_escaped(self.what)}{said}{where}{told}{frames}</div>"
         )
 
 
@@ -136,32 +152,51 @@ _PRE = "margin:2px 0;padding:2px 8px;white-space:pre-wrap;overflow-wrap:anywhere
 
 def notebook_lines(error: BaseException) -> list[str]:
     """Return what IPython prints for an error, after showing its card where there is a notebook."""
-    if wants_all():
-        return traceback.format_exception(error)
-    card = ErrorCard.of(error)
-    option = f"Full traceback: set {VARIABLE}=full"
     shell: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shell is None or wants_all() or _is_asked_for_all(shell, error):
+        return _whole(shell, error)
+    card = ErrorCard.of(error)
     if not hasattr(shell, "kernel"):
-        return card.text(19, option).splitlines()
+        return card.text(19, f"Full traceback: %tb, or set {VARIABLE}=full").splitlines()
     from IPython.display import publish_display_data
 
     # IPython asks twice for what a cell raised: to show it, and to keep it in its history
-    if vars(error).get("_shown_in") != shell.execution_count:
-        vars(error)["_shown_in"] = shell.execution_count
+    shown = (shell.execution_count, error.__traceback__)
+    if vars(error).get("_shown") != shown:
+        vars(error)["_shown"] = shown
         # a cell gives the same outputs to a person and to a program, so that notebooks can be compared
         publish_display_data({"text/plain": card.text(anywhere=True), "text/html": card.page()})
-    # a program such as nbclient prints this alone, into a log
-    by_program = importlib.import_module("prepbench._display").is_asked_by_program()
-    return card.text(15, option).splitlines() if by_program else [f"{card.kind}: {card.what}"]
+    if importlib.import_module("prepbench._display").is_asked_by_program():
+        # such as nbclient, which prints this alone into a log
+        return card.text(15, f"Full traceback: set {VARIABLE}=full", anywhere=True).splitlines()
+    return [f"{card.kind}: see above. %tb shows the whole traceback."]
+
+
+def _is_asked_for_all(shell: Any, error: BaseException) -> bool:
+    """Return whether ``%tb`` asks for an error that a cell has shown before, or ``%xmode`` for all there is."""
+    if getattr(getattr(shell, "InteractiveTB", None), "mode", "") == "Verbose":
+        return True
+    count, trace = vars(error).get("_shown", (None, None))
+    # raised once more, an error has another traceback
+    return trace is not None and trace is error.__traceback__ and count != shell.execution_count
+
+
+def _whole(shell: Any, error: BaseException) -> list[str]:
+    """Return the traceback as IPython shows that of any other error."""
+    if shell is None:
+        return traceback.format_exception(error)
+    lines: list[str] = shell.InteractiveTB.structured_traceback(type(error), error, error.__traceback__, tb_offset=1)
+    return lines
 
 
 def show_in_terminal(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Print an error of prepbench in at most 20 lines; an exception hook."""
-    if wants_all():
+    if wants_all() or not getattr(kind, "is_short_in_terminal", True):
         sys.__excepthook__(kind, error, trace)
         return
-    option = f"Full traceback: set {VARIABLE}=full"
-    print(ErrorCard.of(error).text(19, option), file=sys.stderr)  # noqa: T201 (what Python does here, too)
+    # the hook is given the traceback, which an embedding program may have cut
+    card = ErrorCard.of(error.with_traceback(trace))
+    print(card.text(19, f"Full traceback: set {VARIABLE}=full"), file=sys.stderr)  # noqa: T201 (as Python does)
 
 
 def install(of_prepbench: type[BaseException]) -> None:
@@ -210,12 +245,30 @@ def _escaped(text: str) -> str:
     return html.escape(printable(text))
 
 
+def _wrapped(text: str) -> list[str]:
+    """Return the text in lines of the width of a card, each continued below its own start."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        margin = line[: len(line) - len(line.lstrip())]
+        lines += textwrap.wrap(line, _WIDTH, break_on_hyphens=False, subsequent_indent=margin)
+    return lines
+
+
 def _short(text: str) -> tuple[str, str]:
     """Return what of a message a card shows at once, and all of it where that is not all."""
-    lines = [part for line in text.splitlines() for part in textwrap.wrap(line, _WIDTH)]
+    lines = _wrapped(text)
     if len(lines) <= _MESSAGE_LINES:
         return text, ""
-    return " ".join(lines[: _MESSAGE_LINES - 1]) + " …", text
+    return "\n".join(lines[: _MESSAGE_LINES - 1]) + " …", text
+
+
+def _told(cause: BaseException | None, error: BaseException) -> str:
+    """Return the cause of an error in one line; "" where the error's message quotes it."""
+    if cause is None:
+        return ""
+    said = _one_line(cause)
+    is_quoted = said.partition(": ")[2].rstrip(".") in str(error) or type(cause).__name__ in str(error)
+    return "" if is_quoted else said
 
 
 def _one_line(error: BaseException) -> str:
@@ -238,59 +291,80 @@ def _address() -> str:
 
 # The lines of a traceback, by names that are the same in each kernel.
 
+_Line = tuple[str, int, str]
 
-def _users_frame(trace: TracebackType | None) -> tuple[str, int, str] | None:
-    """Return the innermost line of the user's before prepbench is called."""
+
+def _users_line(trace: TracebackType | None, *, innermost: bool = False) -> _Line | None:
+    """Return the last line of the user's before prepbench is called, or the innermost of all."""
     found = None
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if file.startswith(_OWN):
+    for frame, number in traceback.walk_tb(trace):
+        if _is_own(frame) and not innermost:
             break
-        if not _of_library(file):
-            found = file, trace.tb_lineno, trace.tb_frame.f_code.co_name
-        trace = trace.tb_next
+        code = frame.f_code
+        if not _is_own(frame) and not _is_of_library(code.co_filename):
+            found = code.co_filename, number, code.co_name
     return found
 
 
-def _of_library(file: str) -> bool:
+def _running_cell(trace: TracebackType | None) -> str:
+    """Return the file name of the cell that was running; "" outside notebooks."""
+    files = (frame.f_code.co_filename for frame, _ in traceback.walk_tb(trace))
+    return next((file for file in files if _is_cell(file)), "")
+
+
+def _is_own(frame: FrameType) -> bool:
+    # the methods that dataclasses make have no file, but a module
+    file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))
+    return file.startswith(_OWN) or (file.startswith("<") and module.partition(".")[0] == "prepbench")
+
+
+def _is_of_library(file: str) -> bool:
     is_installed = "site-packages" in file or "dist-packages" in file or file.startswith(sysconfig.get_path("stdlib"))
     return file.startswith(_OWN) or is_installed or file.startswith("<frozen")
 
 
-def _place(file: str, line: int, function: str) -> str:
-    shown = "" if function == "<module>" else f", in {function}"
-    return f"{_file_words(file)}, line {line}{shown}"
-
-
-def _file_words(file: str) -> str:
+def _is_cell(file: str) -> bool:
     shell: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     compiled = getattr(shell, "compile", None)
-    named = compiled.format_code_name(file) if hasattr(compiled, "format_code_name") else None
-    if named:
-        return f"{named[0]} {named[1]}"  # Cell In[3]
+    return hasattr(compiled, "format_code_name") and compiled.format_code_name(file) is not None
+
+
+def _shown_place(line: _Line | None, cell: str) -> tuple[str, str]:
+    """Return a line as a person finds it, and its text."""
+    if line is None:
+        return "", ""
+    return _place(*line, cell), printable(linecache.getline(line[0], line[1])).strip()
+
+
+def _place(file: str, line: int, function: str, cell: str) -> str:
+    shown = "" if function == "<module>" else f" ({function})"
+    return f"{_file_words(file, cell)}, line {line}{shown}"
+
+
+def _file_words(file: str, cell: str) -> str:
+    if file == cell and cell:
+        return "this cell"
+    if _is_cell(file):
+        return "another cell"  # numbers of cells change whenever these run
     if file.startswith(_OWN):
         return f"prepbench/{file.removeprefix(_OWN)}"
     installed = re.search(r"(?:site|dist)-packages/(.*)", file)
     return installed[1] if installed else file
 
 
-def _code(file: str, line: int, _function: str) -> str:
-    return printable(linecache.getline(file, line)).strip()
-
-
-def _frames(error: BaseException) -> Iterator[str]:
+def _frames(error: BaseException, cell: str) -> Iterator[str]:
     """Yield the traceback of an error after those of its causes. Lines of libraries have no numbers, which each release
     changes.
     """
     before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if before is not None and before is not error:
-        yield from _frames(before)
+        yield from _frames(before, cell)
         yield ""
     for frame in traceback.extract_tb(error.__traceback__):
-        if _of_library(frame.filename):
-            yield f"  {_file_words(frame.filename)}, in {frame.name}"
+        if _is_of_library(frame.filename):
+            yield f"  {_file_words(frame.filename, cell)}, in {frame.name}"
         else:
-            yield f"  {_place(frame.filename, frame.lineno or 0, frame.name)}"
+            yield f"  {_place(frame.filename, frame.lineno or 0, frame.name, cell)}"
         if frame.line:
             yield f"      {printable(frame.line)}"
     yield _one_line(error)

@@ -8,6 +8,7 @@ wrong, where (layer name, argument path, sample index), what was expected and wh
 from __future__ import annotations
 
 import re
+from typing import ClassVar
 
 from prepbench.error_display import UNPRINTABLE as UNPRINTABLE
 from prepbench.error_display import install, notebook_lines
@@ -47,6 +48,8 @@ class PrepbenchError(Exception):
         ...     print(type(error).__name__)
         CaptureError
     """
+
+    is_short_in_terminal: ClassVar[bool] = True
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
@@ -128,6 +131,8 @@ class InternalError(PrepbenchError, RuntimeError):
 
     The cause is the original exception.
     """
+
+    is_short_in_terminal = False  # the report needs its traceback
 
 
 class MetricError(PrepbenchError, TypeError):

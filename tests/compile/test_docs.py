@@ -15,6 +15,7 @@ import prepbench as pb
 from docs.tools import error_examples, errors, failing, gallery, notebooks, reference
 from docs.tools.build import glossary
 from prepbench.capture.failures import describe
+from prepbench.error_display import PAGE, sections_of
 from prepbench.errors import page_of
 
 ROOT = Path(__file__).parents[2]
@@ -100,3 +101,10 @@ def test_the_gallery_is_what_its_command_writes() -> None:
     name = "resnet50"
     committed = json.loads((gallery.FOLDER / f"{name}.graph.json").read_text())
     assert gallery.unpacked(committed) == gallery.without_paths(gallery.document(name))
+
+
+def test_the_page_of_errors_in_the_package_is_fresh_and_whole() -> None:
+    assert errors.installed_page() == PAGE.read_text(encoding="utf-8"), "python -m docs.tools.errors --write"
+    for name in (*(kind.__name__ for kind in errors.classes()), *errors.kinds()):
+        [section] = sections_of((page_of(name).partition("#")[2],))
+        assert name.split()[0] in section

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from prepbench.command_line import check, compare, info, show
 from prepbench.command_line.outcomes import Report, broken, write_json, write_junit
+from prepbench.error_display import wants_all
 from prepbench.errors import PrepbenchError, printable, sentence
 from prepbench.internal_errors import internal_error
 
@@ -91,7 +92,7 @@ def _could_not(error: Exception, options: argparse.Namespace) -> int:
     told = internal_error(error, of_libraries=True) or error
     known = isinstance(told, PrepbenchError | OSError)
     message = str(told) if known else f"{type(error).__name__}: {sentence(error)}"
-    if options.traceback:
+    if options.traceback or wants_all():
         traceback.print_exception(error)
     elif not known:
         message += " This error was unexpected; --traceback shows where it comes from."
