@@ -44,6 +44,7 @@ async function styles(name) {
       "style/bench-costs",
       "style/bench-inspector",
       "style/bench-search",
+      "style/samples",
     ],
   };
   const parts = ["generated/controls", ...more[name]];

@@ -21,6 +21,7 @@ const KEPT: readonly Trait[] = [
   "columns",
   "base",
   "code",
+  "difference",
 ];
 
 export function adopt(model: BenchModel, element: HTMLElement, ends: Cleanups): void {

@@ -2,16 +2,23 @@
 
 import type { DifferenceRow } from "../generated/widgets";
 import { make } from "../render/dom";
+import { samplesView } from "../samples";
 import type { BenchModel } from "./model";
 import { counted } from "./numbers";
 
 const LAYERS = 200; // that are listed
 
 export function differenceView(model: BenchModel): HTMLElement {
-  const { first, second, results, settings, layers, note } = model.get("difference");
+  const { first, second, results, settings, layers, note, colours, samples } = model.get("difference");
   const place = make("div", { class: "pbb-compare" });
   if (!first || !second) return place;
   place.append(make("h4", {}, `${first} against ${second}`));
+  const compared = samplesView(samples);
+  if (compared) place.append(make("h5", {}, "Samples on which they differ most"), compared);
+  if (colours.title) {
+    const said = `The diagram is coloured by ${colours.title}${colours.unit && ` (${colours.unit})`}.`;
+    place.append(make("p", { class: "pbb-dim" }, said));
+  }
   if (note) place.append(make("p", { class: "pbb-remedy" }, note));
   if (!results.length && !settings.length && !layers.length) place.append(make("p", {}, "They do not differ."));
   const parts: [string, readonly DifferenceRow[]][] = [

@@ -38,6 +38,7 @@ const STEP_OF: Record<About, StepName | null> = {
   search: "run",
   recover: "recover",
   layers: "precision",
+  samples: "results",
 };
 
 export class Frame {

@@ -4,6 +4,7 @@ import { make } from "../render/dom";
 import { differenceView } from "./compare";
 import { Answers, type Cleanups, listen, live } from "./live";
 import { act, type BenchModel, RUN_TRAITS, type RunNow, runsNow } from "./model";
+import { outcomeView } from "./outcome";
 import { detailsOf } from "./rundetails";
 import { takeAway } from "./takeaway";
 import { WrittenView } from "./written";
@@ -66,6 +67,7 @@ export class ResultsStep {
       this.table,
       details,
       this.wrote,
+      outcomeView(model, "samples", ends, true),
       difference,
       takeAway(model, ends),
     );

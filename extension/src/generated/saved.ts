@@ -35,6 +35,29 @@ export interface Fact {
   value: string;
 }
 
+export interface SampleBox {
+  left: number;
+  top: number;
+  width: number;
+  height: number;
+  text: string;
+}
+
+export interface SamplePart {
+  name: string;
+  modality: "image" | "audio" | "text" | "numbers";
+  said: string;
+  same: string;
+  other: string;
+  rest: string;
+  picture: string;
+  width: number;
+  height: number;
+  boxes: SampleBox[];
+  sound: string;
+  wave: number[];
+}
+
 export interface ShownBench {
   title: string;
   sentence: string;
@@ -45,6 +68,7 @@ export interface ShownBench {
   chart: Chart;
   code: string;
   environment: Fact[];
+  samples: ShownSamples;
 }
 
 export interface ShownFailure {
@@ -55,6 +79,22 @@ export interface ShownFailure {
   code: string;
   remedy: string;
   state: string;
+}
+
+export interface ShownSample {
+  place: string;
+  distance: string;
+  inputs: SamplePart[];
+  first: SamplePart[];
+  second: SamplePart[];
+  target: string;
+}
+
+export interface ShownSamples {
+  first: string;
+  second: string;
+  caption: string;
+  samples: ShownSample[];
 }
 
 export interface Table {

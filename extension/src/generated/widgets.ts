@@ -76,7 +76,7 @@ export interface Card {
   text: string;
   troubles: Trouble[];
   details: string;
-  about: "" | "capture" | "compile" | "recover" | "search" | "layers";
+  about: "" | "capture" | "compile" | "recover" | "search" | "layers" | "samples";
   outcomes: RunOutcome[];
   buttons: CardButton[];
 }
@@ -258,6 +258,13 @@ export interface InspectionSummary {
   samples: string;
 }
 
+export interface LayerColours {
+  title: string;
+  unit: string;
+  fqns: string[];
+  values: number[];
+}
+
 export interface LayerColumn {
   key: string;
   title: string;
@@ -375,6 +382,8 @@ export interface RunDifference {
   settings: DifferenceRow[];
   layers: DifferenceRow[];
   note: string;
+  colours: LayerColours;
+  samples: ShownSamples;
 }
 
 export interface RunOutcome {
@@ -395,7 +404,7 @@ export interface RunStatus {
   remaining_s: number;
   then: string[];
   log: string[];
-  about: "" | "capture" | "compile" | "recover" | "search" | "layers";
+  about: "" | "capture" | "compile" | "recover" | "search" | "layers" | "samples";
   message: Card;
   writing: WrittenBy[];
   training: TrainingCurve;
@@ -427,6 +436,29 @@ export interface RunSummary {
   is_far: boolean;
   is_own: boolean;
   model: string;
+}
+
+export interface SampleBox {
+  left: number;
+  top: number;
+  width: number;
+  height: number;
+  text: string;
+}
+
+export interface SamplePart {
+  name: string;
+  modality: "image" | "audio" | "text" | "numbers";
+  said: string;
+  same: string;
+  other: string;
+  rest: string;
+  picture: string;
+  width: number;
+  height: number;
+  boxes: SampleBox[];
+  sound: string;
+  wave: number[];
 }
 
 export interface Search {
@@ -511,6 +543,22 @@ export interface ShowElsewhere {
 
 export interface Shown {
   shown: boolean;
+}
+
+export interface ShownSample {
+  place: string;
+  distance: string;
+  inputs: SamplePart[];
+  first: SamplePart[];
+  second: SamplePart[];
+  target: string;
+}
+
+export interface ShownSamples {
+  first: string;
+  second: string;
+  caption: string;
+  samples: ShownSample[];
 }
 
 export interface Staleness {

@@ -15,6 +15,7 @@ from prepbench.bench.captures import Captures, Fixing, draft_cell
 from prepbench.bench.choices import Changes, Choices, History
 from prepbench.bench.code import code_for
 from prepbench.bench.compiling import Compiling
+from prepbench.bench.differing import Differing
 from prepbench.bench.input_checks import opening_notes
 from prepbench.bench.inputs import Inputs
 from prepbench.bench.inspecting import Inspecting
@@ -34,6 +35,7 @@ from prepbench.compile import KeptStages
 from prepbench.inputs import Sample
 from prepbench.measure.comparison import Comparison
 from prepbench.measure.generation import Generation
+from prepbench.measure.modality import SAMPLING_RATE, Modality
 from prepbench.search.search_result import SearchResult
 
 
@@ -58,6 +60,9 @@ class Bench:
         loss: ``loss(output, target)`` returns the number that training minimizes, e.g. ``F.cross_entropy``.
         tokenizer: makes tensors of texts where samples and data hold texts, called as
             ``tokenizer(texts, return_tensors="pt", padding=True)``.
+        modality: how samples are shown, as for :meth:`prepbench.Comparison.worst`: ``"image"``, ``"audio"``, ``"text"``
+            or ``"numbers"``, or a table of these by the name of an input or output; read off the values if left out.
+        sampling_rate: of audio, in values a second.
 
     Attributes:
         selected: the FQN of the module that is selected in all views; "" for none.
@@ -66,8 +71,8 @@ class Bench:
             before the first.
         search_result: of the newest search; None before its end.
         opening_notes: what is wrong with samples, data and metric, and how they were read, in lines.
-        inputs, choices, captures, fixing, run_history, jobs, training, compiling, costs, inspecting, found: the parts
-            that do the work.
+        inputs, choices, captures, fixing, run_history, jobs, training, compiling, costs, inspecting, found, differing:
+            the parts that do the work.
 
     Raises:
         InputError: no samples, samples of different structure, a metric without data or one that is no metric of
@@ -94,11 +99,14 @@ class Bench:
         training_data: Iterable[Any] | None = None,
         loss: Callable[[Any, Any], Any] | None = None,
         tokenizer: Callable[..., Any] | None = None,
+        modality: Modality | Mapping[str, Modality] | None = None,
+        sampling_rate: int = SAMPLING_RATE,
     ) -> None:
         samples = {"tracing_inputs": tracing_inputs, "calibration_inputs": calibration_inputs}
         compared = {"data": data, "metric": metric, "decode": decode}
         trained = {"training_data": training_data, "loss": loss}
-        self.inputs = Inputs.of({"model": model, **samples, **compared, **trained, "tokenizer": tokenizer})
+        looks = {"modality": modality, "sampling_rate": sampling_rate}
+        self.inputs = Inputs.of({"model": model, **samples, **compared, **trained, **looks, "tokenizer": tokenizer})
         self.opening_notes = opening_notes(self.inputs)
         tracing, calibrated = self.inputs.tracing_inputs, bool(self.inputs.calibration_inputs)
         self.captures = Captures(model, tracing)
@@ -116,6 +124,7 @@ class Bench:
         self.costs = Costs(*parts)
         self.inspecting = Inspecting(*parts, self.costs)
         self.found = Search(*parts)
+        self.differing = Differing(self.inputs, self.choices, self.run_history, self.jobs, self.changes)
         self._summary: tuple[int, BenchSummary] | None = None
 
     # -- what its parts have and do ------------------------------------------------------------------------------------
@@ -197,6 +206,8 @@ class Bench:
     update_runs = method_of("run_history", Runs.update_runs)
     restore_run = method_of("run_history", Runs.restore_run)
     compare_runs = method_of("run_history", Runs.compare_runs)
+    worst_samples = method_of("differing", Differing.worst_samples)
+    start_comparing = method_of("differing", Differing.start_comparing)
     all_results = method_of("run_history", Runs.all_results)
     outcome = method_of("run_history", Runs.outcome)
     export_onnx = method_of("run_history", Runs.export_onnx)

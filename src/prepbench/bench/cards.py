@@ -13,7 +13,7 @@ from prepbench.errors import InputError, PrepbenchError, TargetError
 from prepbench.internal_errors import internal_error
 from prepbench.results.speed_up import SpeedUp
 
-About = Literal["", "capture", "compile", "recover", "search", "layers"]
+About = Literal["", "capture", "compile", "recover", "search", "layers", "samples"]
 """The actions of the bench that take time."""
 
 LEAF_LABEL = "Keep what fails in PyTorch"

@@ -11,11 +11,12 @@ import torch
 from torch import nn
 
 from prepbench.bench.written import Decode, prompt_texts
-from prepbench.checks import check_function, described
+from prepbench.checks import check_count, check_function, described
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, named_leaves
 from prepbench.measure.generation import Generation
 from prepbench.measure.metrics import token_agreement
+from prepbench.measure.modality import Modality, check_modality
 from prepbench.measure.scores import takes_targets
 from prepbench.objects.flatten import is_nothing
 from prepbench.running.check_inputs import alike_samples
@@ -31,6 +32,8 @@ class Inputs:
     Attributes:
         tracing_inputs: the calibration inputs where none were given.
         calibration_inputs: empty where none were given.
+        modality: how inputs and outputs are shown; None for what their values tell.
+        sampling_rate: of audio, in values a second.
         prompts: the prompts of a generation as text.
         arguments: the objects that the bench was given, by the name of the argument.
         remarks: what was read otherwise than it stands in the samples and the data.
@@ -46,6 +49,8 @@ class Inputs:
     decode: Decode | None
     training_data: Iterable[Any] | None
     loss: Callable[[Any, Any], Any] | None
+    modality: Modality | Mapping[str, Modality] | None
+    sampling_rate: int
     prompts: tuple[str, ...]
     arguments: Mapping[str, Any]
     remarks: tuple[str, ...] = ()
@@ -63,6 +68,8 @@ class Inputs:
         samples = {name: arguments[name] for name in ("tracing_inputs", "calibration_inputs")}
         called = {name: arguments[name] for name in ("metric", "decode")}
         _check_arguments(model, **samples, data=data, **called)
+        check_modality(arguments["modality"])
+        check_count("sampling_rate", arguments["sampling_rate"], 1)
         _check_training(training_data, arguments["loss"])
         remarks: list[str] = []
         compared = _Compared.of(model, data, arguments["metric"], arguments["tokenizer"], remarks)
@@ -79,8 +86,10 @@ class Inputs:
             first=compared.first,
             training_data=list(training_data) if isinstance(training_data, Iterator) else training_data,
             loss=arguments["loss"],
+            modality=arguments["modality"],
+            sampling_rate=arguments["sampling_rate"],
             prompts=prompt_texts(data, called["decode"]) if isinstance(data, Generation) else (),
-            arguments=arguments,
+            arguments={name: value for name, value in arguments.items() if name not in ("modality", "sampling_rate")},
         )
 
     @property

@@ -19,8 +19,8 @@ from prepbench.errors import SettingsError, UnknownNameError
 from prepbench.jobs import Cancelled, Job, Progress, ProgressCallback, report_nothing
 from prepbench.settings import ExplainedLayer
 
-Work = Literal["compile", "layers", "search"]
-"""Kinds of runs: compile and compare, measure single layers, or search."""
+Work = Literal["compile", "layers", "search", "samples"]
+"""Kinds of runs: compile and compare, measure single layers, search, or compare two runs sample by sample."""
 
 Ended = Callable[[BaseException | None, bool | None], None]
 """Called with the error or None, and with whether another run follows; None for work that never began."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 
 from prepbench.adapt.recover import is_better
 from prepbench.bench.cards import CardFact, RunOutcome, size_words
 from prepbench.bench.history import is_far, where
-from prepbench.bench.summary import DifferenceRow, RunDifference, RunSummary, Staleness
+from prepbench.bench.summary import DifferenceRow, LayerColours, RunDifference, RunSummary, Staleness
 from prepbench.bench.written import WrittenBy
 from prepbench.measure.comparison import megabytes, milliseconds, number
 from prepbench.quantize.report import LayerReport
@@ -257,7 +258,25 @@ def difference_of(
     note = f"{len(layers)} layers differ; the first {_LAYERS} are listed." if len(layers) > _LAYERS else ""
     if not layers and first.report and second.report:
         note = "All layers are quantized alike."
-    return RunDifference(first.name, second.name, tuple(results), settings, tuple(layers[:_LAYERS]), note)
+    colours = layer_colours(first, second)
+    return RunDifference(first.name, second.name, tuple(results), settings, tuple(layers[:_LAYERS]), note, colours)
+
+
+def layer_colours(first: Run, second: Run) -> LayerColours:
+    """Return by how much the second run's layers are better or worse: their SQNR, or else the bits of their weights."""
+    one, other = ({row.fqn: row for row in run.report} for run in (first, second))
+    both = [fqn for fqn in one if fqn and fqn in other]
+    which = f"{second.name} minus {first.name}"
+    for what, unit, value in (("SQNR", "dB", "sqnr"), ("weights", "bits", "weights_bits")):
+        pairs = {fqn: (getattr(one[fqn], value), getattr(other[fqn], value)) for fqn in both}
+        found = {
+            fqn: round(float(b - a), 3)
+            for fqn, (a, b) in pairs.items()
+            if a is not None and b is not None and math.isfinite(a) and math.isfinite(b)
+        }
+        if any(found.values()):
+            return LayerColours(f"{what}, {which}", unit, tuple(found), tuple(found.values()))
+    return LayerColours()
 
 
 def _layers(first: Sequence[LayerReport], second: Sequence[LayerReport]) -> list[DifferenceRow]:

@@ -51,10 +51,18 @@ def shown(bench: Parts) -> ShownBench:
         settings=_settings(bench.choices.state, summary),
         failures=tuple(map(_failure, summary.failures)),
         assumptions=summary.assumptions,
-        tables=(_axes(summary.axes), _rules(summary), _layers(summary), _runs(summary), *_written(summary)),
+        tables=(
+            _axes(summary.axes),
+            _rules(summary),
+            _layers(summary),
+            _runs(summary),
+            *_written(summary),
+            *_compared(summary),
+        ),
         chart=_chart(bench.run_history.runs, bench.run_history.float_name, bench.run_history.speed_ups),
         code=summary.code,
         environment=_environment(bench.choices.state.targets),
+        samples=summary.difference.samples,
     )
     cleaned: ShownBench = _cleaned(found)
     return cleaned
@@ -83,6 +91,11 @@ def graph_of(bench: Parts) -> DiagramDocument:
     for cost in cost_overlays(fqns, summary.columns, known):
         made = make_overlay(cost.values, [document], name=cost.name, unit=cost.unit, combine=cost.combine)
         overlays.append(made)
+    colours = summary.difference.colours
+    apart = {fqn: value for fqn, value in zip(colours.fqns, colours.values, strict=True) if fqn in known}
+    if apart:
+        made = make_overlay(apart, [document], name=colours.title, unit=colours.unit, combine="mean", diverging=True)
+        overlays.insert(0, made)
     return DiagramDocument((document,), overlays=tuple(overlays), overlay=overlays[0].name if overlays else "")
 
 
@@ -192,6 +205,23 @@ def _written(summary: BenchSummary) -> tuple[Table, ...]:
                 agree = f"{text.agree} of {text.tokens}" if by is not summary.written[0] else ""
                 rows.append((prompt, by.name, agree, text.same, text.other, text.rest))
     return (Table("Generated", head, tuple(rows), (2,)),)
+
+
+def _compared(summary: BenchSummary) -> tuple[Table, ...]:
+    """Return the differences of the two compared runs: results, settings and layers."""
+    found = summary.difference
+    if not found.first:
+        return ()
+    parts = (("Results", found.results), ("Settings", found.settings), ("Layers", found.layers))
+    return tuple(
+        Table(
+            f"{title} that differ",
+            ("", found.first, found.second),
+            tuple((row.what, row.first, row.second) for row in rows),
+        )
+        for title, rows in parts
+        if rows
+    )
 
 
 def _chart(runs: Sequence[Run], base: str, found: Mapping[str, SpeedUp | None]) -> Chart:

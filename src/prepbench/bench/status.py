@@ -25,6 +25,8 @@ COMPARING = {"accuracy": 4.0, "save": 4.0, "start": 6.0, "warm up": 2.0, "time":
 
 MEASURING = {"capture": 20.0, "measure": 25.0, "measure layers": 45.0, "time layers": 10.0}
 """The stages of measuring single layers."""
+SAMPLING = {"samples": 1.0}
+"""The stage of comparing two runs sample by sample."""
 SEARCHING = {
     "capture": 10.0,
     "calibrate": 4.0,
@@ -69,6 +71,7 @@ _WORDS = {
     "search": "Trying the best mixtures",
     "recover": "Training back",
     "watch": "Counting values",
+    "samples": "Comparing both on each sample",
 }
 """The stages as a person would call them; others have names that say what they do."""
 

@@ -4,13 +4,13 @@ types.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from prepbench.bench.inspection_summary import InspectionSummary
 from prepbench.bench.state import Precision
 from prepbench.bench.written import WrittenBy
-from prepbench.document.bench import Chart
+from prepbench.document.bench import Chart, ShownSamples
 
 StepName = Literal["capture", "axes", "precision", "run", "recover", "results"]
 Kind = Literal["", "good", "warning", "bad"]
@@ -322,8 +322,30 @@ class DifferenceRow:
 
 
 @dataclass(frozen=True)
+class LayerColours:
+    """A number for each layer in which two runs differ, for the diagram; nothing for an empty title.
+
+    Attributes:
+        title: what the numbers are, as the legend says it.
+        unit: of them.
+        fqns: the layers.
+        values: their numbers.
+    """
+
+    title: str = ""
+    unit: str = ""
+    fqns: tuple[str, ...] = ()
+    values: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
 class RunDifference:
-    """The differences between two runs; names are empty where none are compared."""
+    """The differences between two runs; names are empty where none are compared.
+
+    Attributes:
+        colours: what the diagram shows of it.
+        samples: the samples on which they differ most.
+    """
 
     first: str = ""
     second: str = ""
@@ -331,6 +353,8 @@ class RunDifference:
     settings: tuple[DifferenceRow, ...] = ()
     layers: tuple[DifferenceRow, ...] = ()
     note: str = ""
+    colours: LayerColours = field(default_factory=LayerColours)
+    samples: ShownSamples = field(default_factory=ShownSamples)
 
 
 @dataclass(frozen=True)

@@ -140,6 +140,88 @@ class ShownFailure:
 
 
 @dataclass(frozen=True)
+class SampleBox:
+    """A box on an image; its sides are shares of the image's width and height."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+    text: str
+
+
+@dataclass(frozen=True)
+class SamplePart:
+    """One input or output of a sample, ready to be looked at or heard.
+
+    Attributes:
+        name: of the input or output; untrusted, as all texts.
+        modality: how it is shown.
+        said: its shape or class in words; for numbers the numbers.
+        same: of a text the part before the first token that deviates.
+        other: that token; empty where none does.
+        rest: what follows it.
+        picture: of an image a PNG file as a ``data:`` address; empty for other modalities.
+        width: of the picture in pixels.
+        height: of the picture in pixels.
+        boxes: on the picture.
+        sound: of audio a WAV file as a ``data:`` address; empty where there is no room for it.
+        wave: of audio the lowest and the highest value of each stretch in turn, -1 to 1.
+    """
+
+    name: str
+    modality: Literal["image", "audio", "text", "numbers"]
+    said: str
+    same: str = ""
+    other: str = ""
+    rest: str = ""
+    picture: str = ""
+    width: int = 0
+    height: int = 0
+    boxes: tuple[SampleBox, ...] = ()
+    sound: str = ""
+    wave: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class ShownSample:
+    """A sample on which two candidates differ.
+
+    Attributes:
+        place: where it is in the data.
+        distance: how far apart the outputs are, with its unit.
+        inputs: of the model.
+        first: the outputs of one candidate.
+        second: the outputs of the other.
+        target: in short; empty where there is none.
+    """
+
+    place: str
+    distance: str
+    inputs: tuple[SamplePart, ...]
+    first: tuple[SamplePart, ...]
+    second: tuple[SamplePart, ...]
+    target: str = ""
+
+
+@dataclass(frozen=True)
+class ShownSamples:
+    """The samples on which two runs differ most; nothing for two empty names.
+
+    Attributes:
+        first: the name of one run.
+        second: the name of the other.
+        caption: what they are, or why there are none.
+        samples: the farthest first.
+    """
+
+    first: str = ""
+    second: str = ""
+    caption: str = ""
+    samples: tuple[ShownSample, ...] = ()
+
+
+@dataclass(frozen=True)
 class ShownBench:
     """The page's content of a bench.
 
@@ -153,6 +235,7 @@ class ShownBench:
         chart: accuracy against latency.
         code: the Python lines that do the same.
         environment: versions and machine.
+        samples: the samples on which the two compared runs differ most.
     """
 
     title: str
@@ -164,6 +247,7 @@ class ShownBench:
     chart: Chart
     code: str
     environment: tuple[Fact, ...]
+    samples: ShownSamples = ShownSamples()
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from prepbench.measure.artifacts import PARAMETERS
 from prepbench.measure.confusion import Confusion
 from prepbench.measure.generation import GenerationResult
 from prepbench.measure.kept_samples import KeptSamples, WorstSamples
+from prepbench.measure.modality import SAMPLING_RATE, Modality, check_modality
 from prepbench.measure.process import load_warning
 from prepbench.results.speed_up import EAGER, Reference, SpeedUp, speed_up_over_reference, speed_up_text, speed_ups
 
@@ -258,24 +259,38 @@ class Comparison:
         return view("views.tables", "generated_table", self.rows, decode)  # type: ignore[no-any-return]
 
     def worst(
-        self, n: int = 5, candidate: str | None = None, *, decode: Callable[[list[int]], str] | None = None
+        self,
+        n: int = 5,
+        candidate: str | None = None,
+        *,
+        decode: Callable[[list[int]], str] | None = None,
+        modality: Modality | Mapping[str, Modality] | None = None,
+        sampling_rate: int = SAMPLING_RATE,
     ) -> WorstSamples:
         """Return the inputs on which a candidate differs most from the first one, the largest distance first.
 
         The distance is the SQNR of each row, the divergence of its predictions where the metric is one of
         predictions, or the number of equal tokens before two generated texts differ. NaN where the first candidate
         has none is the largest distance. Up to 16 rows are kept of each candidate while it is scored. A notebook
-        shows images as images.
+        shows images as images, audio as waveforms that can be played, and boxes of a detector on its image.
+
+        The modality is read off each row: images are bytes or floats with 1 or 3 channels and 4 pixels or more at each
+        side; audio is 800 floats or more of one or two channels, between -1 and 1 and of both signs; text is integers
+        of one dimension; all else is numbers.
 
         Args:
             n: how many rows.
             candidate: whose; None for the one with the worst score.
             decode: makes text of token numbers, such as ``tokenizer.decode``.
+            modality: ``"image"``, ``"audio"``, ``"text"`` or ``"numbers"`` for all inputs and outputs, or a table of
+                them by name, where what the rule above says is wrong.
+            sampling_rate: of audio, in values a second.
 
         Returns:
             The rows, with inputs and outputs.
 
         Raises:
+            SettingsError: an unknown modality.
             InputError: there is one candidate only, or its outputs could not be compared row by row.
             UnknownNameError: no candidate has this name.
 
@@ -284,6 +299,8 @@ class Comparison:
         """
         check_count("n", n, 1)
         check_function("decode", decode, "decode(tokens)", optional=True)
+        check_modality(modality)
+        check_count("sampling_rate", sampling_rate, 1)
         name = self._other(candidate).name
         if name not in self.kept.worst or name in self.kept.reasons:
             why = self.kept.reasons.get(name, "this comparison did not run it")
@@ -292,7 +309,8 @@ class Comparison:
                 "prepbench.compare, and call worst on what it returns."
             )
         rows = self.kept.worst[name][:n]
-        return WorstSamples(self.rows[0].name, name, self.kept.measure, self.samples, rows, decode)
+        about = self.rows[0].name, name, self.kept.measure, self.samples
+        return WorstSamples(*about, rows, decode, modality, sampling_rate)
 
     def confusion(self, candidate: str | None = None) -> Confusion:
         """Return how often each class was predicted for each other one, where the metric is accuracy.

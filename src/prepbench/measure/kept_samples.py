@@ -6,6 +6,7 @@ Only a few rows are kept, of at most a megabyte each, so that the data may be la
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from prepbench.measure.batches import Batch
 from prepbench.measure.generation import Generation
 from prepbench.measure.language_metrics import IGNORED_CLASS, logits_of, scores_and_classes
 from prepbench.measure.metric_facts import totals_of
+from prepbench.measure.modality import SAMPLING_RATE, Modality, modality_of
 
 if TYPE_CHECKING:
     import pandas
@@ -229,16 +231,17 @@ KEPT = 16
 """How many rows are kept for each candidate."""
 
 _LIMIT = 1_000_000  # bytes of one input of one row
+_OUTPUTS = 8  # tensors of one output
 _CLASSES = 2000
 _REPR = 200
 
 
 @dataclass(frozen=True)
 class SampleInput:
-    """One input of one row.
+    """One input of one row, or one output.
 
     Attributes:
-        name: the parameter of forward, with the path inside it.
+        name: the parameter of forward, with the path inside it; of an output the path inside what forward returns.
         shape: shape of the row; None for inputs that are no tensors.
         values: a copy on the CPU; of large tensors every n-th entry of the last two dimensions, or the first ones. None
             for inputs that are no tensors.
@@ -274,6 +277,7 @@ class WorstSample:
         target: the target in short; empty without targets.
         inputs: the inputs of the model.
         tokens: the tokens that the first candidate and the other one wrote or predicted, where these are tokens.
+        outputs: the tensors of both outputs, the first candidate's first; empty where they are scores of classes.
     """
 
     batch: int
@@ -284,6 +288,7 @@ class WorstSample:
     target: str
     inputs: tuple[SampleInput, ...]
     tokens: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    outputs: tuple[tuple[SampleInput, ...], tuple[SampleInput, ...]] = ((), ())
 
 
 @dataclass(frozen=True)
@@ -375,6 +380,7 @@ class Keeper:
                 _target_text(batch.target, rows, row),
                 self._inputs_of(batch, rows, row),
                 self._tokens(reference, output, batch.target, rows, row),
+                ((), ()) if self._measure.predicts else (_outputs(reference, rows, row), _outputs(output, rows, row)),
             )
             worst.append((distance, sample))
             worst.sort(key=lambda one: -one[0])  # rows that are equally far stay in the order of the data
@@ -447,6 +453,13 @@ def _input(name: str, leaf: Any, rows: int | None, row: int | None) -> SampleInp
     return SampleInput(name, tuple(own.shape), thinned.cpu().clone(), is_whole=thinned.shape == own.shape)
 
 
+def _outputs(output: Any, rows: int | None, row: int | None) -> tuple[SampleInput, ...]:
+    leaves = pytree.tree_flatten_with_path(output)[0]
+    tensors = [(pytree.keystr(path), leaf) for path, leaf in leaves if isinstance(leaf, torch.Tensor)]
+    named = [(re.sub(r"[\[\]'.]+", ".", path).strip("."), leaf) for path, leaf in tensors]
+    return tuple(_input(name, leaf, rows, row) for name, leaf in named[:_OUTPUTS])
+
+
 def _thinned(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor where it is small enough, else every n-th entry of an image, or its first entries."""
     room = max(_LIMIT // tensor.element_size(), 1)
@@ -504,6 +517,8 @@ class WorstSamples:
         samples: how many samples were compared.
         rows: the farthest first; empty where both candidates have equal outputs for all samples.
         decode: makes text of token numbers.
+        modality: how inputs and outputs are shown, for all or by name; None for what their values tell.
+        sampling_rate: of audio, in values a second.
 
     Example:
         >>> WorstSamples("float32", "int8", "SQNR dB", 64, ()).rows
@@ -516,6 +531,8 @@ class WorstSamples:
     samples: int
     rows: tuple[WorstSample, ...]
     decode: Callable[[list[int]], str] | None = field(default=None, repr=False)
+    modality: Modality | Mapping[str, Modality] | None = None
+    sampling_rate: int = SAMPLING_RATE
 
     @property
     def caption(self) -> str:
@@ -555,7 +572,7 @@ class WorstSamples:
     def input_text(self, one: SampleInput) -> str:
         """Return a text of an input: decoded tokens where possible, else a summary of the tensor."""
         values = one.values
-        if self.decode is None or values is None or values.dim() != 1 or not _holds_tokens(one):
+        if self.decode is None or values is None or modality_of(values, one.name) != "text":
             return f"{one.name} {one.text}"
         return str(self.decode(values.tolist()))
 
@@ -599,13 +616,6 @@ def distance_text(value: float) -> str:
     if value in (float("inf"), float("-inf")):
         return "∞" if value > 0 else "−∞"
     return f"{value:.3g}".replace("-", "−")
-
-
-def _holds_tokens(one: SampleInput) -> bool:
-    values = one.values
-    if values is None or values.is_floating_point() or values.is_complex() or str(values.dtype) == "torch.bool":
-        return False
-    return "mask" not in one.name and "position" not in one.name
 
 
 def _short(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import replace
 from typing import Any
 
@@ -18,11 +18,13 @@ from prepbench.measure.comparison import CandidateResult as CandidateResult
 from prepbench.measure.comparison import Comparison as Comparison
 from prepbench.measure.comparison import with_references
 from prepbench.measure.generation import Generation
+from prepbench.measure.kept_samples import Keeper, WorstSamples
 from prepbench.measure.latency import NOT_TIMED, Latency, interval, measure_latency, not_timed, percentile
 from prepbench.measure.metric_facts import facts_of, is_higher_better
 from prepbench.measure.metrics import Metric
+from prepbench.measure.modality import SAMPLING_RATE, Modality
 from prepbench.measure.process import busy_share
-from prepbench.measure.scores import Candidate, Scores, eval_mode, takes_targets
+from prepbench.measure.scores import Candidate, Scores, draws, eval_mode, run, takes_targets
 from prepbench.progress_bar import shows_progress
 from prepbench.running.check_inputs import twin_with_own_writes
 from prepbench.storage import temporary_folder
@@ -221,3 +223,48 @@ def _check(candidates: Any, metric: Any, rounds: Any, timeout: Any) -> None:
         )
     check_count("rounds", rounds)
     check_seconds("timeout", timeout, optional=True)
+
+
+def farthest_samples(
+    candidates: Mapping[str, Candidate],
+    data: Iterable[Any],
+    *,
+    metric: Metric | None,
+    n: int,
+    progress: ProgressCallback = report_nothing,
+    decode: Callable[[list[int]], str] | None = None,
+    modality: Modality | Mapping[str, Modality] | None = None,
+    sampling_rate: int = SAMPLING_RATE,
+) -> WorstSamples:
+    """Return the samples on which the second of two compiled models is farthest from the first; nothing is timed.
+
+    Args:
+        candidates: the two by name.
+        data: as in :func:`compare`.
+        metric: decides whether data has targets, and how far rows are apart.
+        n: how many samples.
+        progress: receives each batch; it may raise :class:`prepbench.Cancelled`.
+        decode: makes text of token numbers.
+        modality: how inputs and outputs are shown; None for what their values tell.
+        sampling_rate: of audio, in values a second.
+
+    Raises:
+        InputError: a candidate fails on an element of data, or the outputs cannot be compared row by row.
+    """
+    (first, one), (second, other) = candidates.items()
+    keeper, samples, seeded = Keeper(metric, one), 0, None
+    total = len(data) if isinstance(data, Sized) else 0
+    with eval_mode(candidates.values()):
+        for batch in read_batches([one, other], data, with_targets=takes_targets(metric)):
+            progress(Progress("samples", batch.sample.index, max(total, batch.sample.index + 1)))
+            if seeded is None:
+                seeded = {name: draws(name, candidate, batch) for name, candidate in candidates.items()}
+            reference = run(first, one, batch, is_seeded=seeded[first])
+            keeper.add(first, reference, reference, batch)
+            keeper.add(second, run(second, other, batch, is_seeded=seeded[second]), reference, batch)
+            samples += batch.size
+    kept = keeper.kept()
+    if second in kept.reasons:
+        raise InputError(f"{first} and {second} cannot be compared sample by sample: {kept.reasons[second]}.")
+    about = first, second, kept.measure, samples
+    return WorstSamples(*about, kept.worst.get(second, ())[:n], decode, modality, sampling_rate)

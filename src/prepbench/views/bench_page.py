@@ -11,7 +11,16 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from prepbench.document.bench import BENCH_MIME_TYPE, Chart, Fact, ShownBench, ShownFailure, Table, shown_to_json
+from prepbench.document.bench import (
+    BENCH_MIME_TYPE,
+    Chart,
+    Fact,
+    ShownBench,
+    ShownFailure,
+    ShownSamples,
+    Table,
+    shown_to_json,
+)
 from prepbench.document.codec import to_json
 from prepbench.document.model import DiagramDocument
 from prepbench.storage import write_file
@@ -20,6 +29,7 @@ from prepbench.views.display import LIMIT, TALLEST, document_data
 from prepbench.views.dot import description, render
 from prepbench.views.page import packed_text, script, to_text
 from prepbench.views.palette import controls
+from prepbench.views.sample_html import samples_html
 from prepbench.views.scene import scene
 
 # One HTML page of a bench: the live diagram, choices, runs, chart, layers and code. It needs no network.
@@ -112,6 +122,7 @@ _ROWS = 60  # rows of a table in a saved output; all of them are in the saved fi
 _POINTS = 200
 _CELL = 600  # letters of a text
 _TEXT = 20_000
+_SAMPLES = 100_000  # bytes of samples
 _LONGEST = LIMIT * 2 // 3  # bytes of the page: our own type needs room, too
 
 _STYLE = """<style>
@@ -151,6 +162,9 @@ def bench_html(shown: ShownBench, graph: DiagramDocument, note: str = NO_KERNEL)
     """
     short = shortened(shown)
     page = _html(short, picture_html(graph), note)
+    if len(page.encode()) > _LONGEST:  # our own type has the samples, too
+        short = replace(short, samples=replace(short.samples, samples=()))
+        page = _html(short, picture_html(graph), note)
     if len(page.encode()) > _LONGEST:
         page = _html(short, "", note)
     if len(page.encode()) > _LONGEST:
@@ -177,10 +191,16 @@ def sections_html(shown: ShownBench) -> str:
         _section("What the graph takes for granted", _list_html(shown.assumptions)),
         _section("Accuracy against latency", chart_html(shown.chart)),
         *(_section(title, text) for title, text in tables.items()),
+        _section(f"{shown.samples.first} against {shown.samples.second}", _samples_html(shown.samples)),
         _section("Code", f"<pre><code>{html.escape(shown.code)}</code></pre>" if shown.code else ""),
         _section("Environment", facts_html(shown.environment)),
     ]
     return "".join(parts)
+
+
+def _samples_html(shown: ShownSamples) -> str:
+    caption = f"<p>{html.escape(shown.caption)}</p>" if shown.caption else ""
+    return caption + samples_html(shown, _SAMPLES) if shown.first else ""
 
 
 def picture_html(graph: DiagramDocument) -> str:
@@ -261,9 +281,10 @@ def shortened(shown: ShownBench) -> ShownBench:
             tables=tables,
             chart=chart,
             code="",
+            samples=ShownSamples(),
         )
     )
-    return replace(short, code=code)
+    return replace(short, code=code, samples=shown.samples)
 
 
 def _cut(value: Any) -> Any:

@@ -27,6 +27,7 @@ from prepbench.bench.saved import JournalWatch
 from prepbench.bench.shown import still
 from prepbench.bench.state import Precision
 from prepbench.bench.status import RunStatus
+from prepbench.bench.summary import LayerColours
 from prepbench.document.codec import field_types
 from prepbench.errors import PrepbenchError
 from prepbench.jobs import Job
@@ -287,6 +288,7 @@ class BenchPicture:
         self._bench = bench
         self._coloured: dict[str, Precision] = {}
         self._costs: tuple[CostOverlay, ...] = ()
+        self._difference = LayerColours()
         self.widget = self._made()
         # a place of its own: where children of a box change, the views of those that follow are made again
         self.place = ipywidgets.Box([self.widget]).add_class("pbb-picture")
@@ -294,7 +296,7 @@ class BenchPicture:
     def refresh(self) -> None:
         """Show the current graphs, precisions and selection."""
         if self._bench.collection is not self._collection:
-            before, self._coloured = self.widget, {}
+            before, self._coloured, self._difference = self.widget, {}, LayerColours()
             self.widget = self._made()
             self.widget.view = before.view
             self.place.children = (self.widget,)
@@ -305,9 +307,25 @@ class BenchPicture:
             show = str(self.widget.overlay) in ("", "precision") or not self._costs
             self.widget.add_overlay(precisions, name="precision", show=show)
         self._colour_costs()
+        self._colour_difference()
         selected = self._bench.selected
         if (selected not in self.widget.selected) if selected else bool(self.widget.selected):
             self.widget.selected = [selected] if selected else []
+
+    def _colour_difference(self) -> None:
+        """Colour the layers by the difference of the two compared runs, until they are compared no longer."""
+        colours = self._bench.run_history.difference.colours
+        if colours == self._difference:
+            return
+        before, self._difference = self._difference, colours
+        was_shown = str(self.widget.overlay) == before.title
+        self.widget.remove_overlay(before.title)
+        known = {module.fqn for module in self._document.modules}
+        values = {fqn: value for fqn, value in zip(colours.fqns, colours.values, strict=True) if fqn in known}
+        if values:
+            self.widget.add_overlay(values, name=colours.title, unit=colours.unit, combine="mean", diverging=True)
+        elif was_shown and self._coloured:
+            self.widget.overlay = "precision"
 
     def _colour_costs(self) -> None:
         """Offer the measured costs of layers as overlays, and keep the shown one."""

@@ -323,7 +323,7 @@ def _edit_draft(controls: Controls) -> Callable[..., object]:
 def _compare_runs(controls: Controls) -> Callable[..., object]:
     bench = controls.bench
     return lambda first, second: (
-        bench.compare_runs(first, second) if first or second else bench.run_history.end_comparison()
+        bench.start_comparing(first, second) if first or second else bench.run_history.end_comparison()
     )
 
 

@@ -117,6 +117,15 @@ class DiagramWidget(anywidget.AnyWidget):
         self._add(make_overlay(table, self._document.documents, column=column, **given), show=show)
         return self
 
+    def remove_overlay(self, name: str) -> None:
+        """Offer an overlay no longer; the boxes have no colours where it was the one that is shown."""
+        if self._made.pop(name, None) is None:
+            return
+        with self.hold_sync():
+            if self.overlay == name:
+                self.overlay = ""
+            self.overlay_data = packed(json.dumps(self.overlays, ensure_ascii=False))
+
     def to_html(self, path: str) -> Path:
         """Write the diagram with its overlays to one HTML file that needs no network."""
         return write_page(self.document, path)

@@ -12,7 +12,7 @@ from typing import Any
 from playwright.sync_api import Page
 
 from prepbench.views.page import STATIC
-from tests.system.browser import fake_search
+from tests.system.browser import fake_samples, fake_search
 
 _PAGE = """<!doctype html><html><head><style>%(css)s</style><style>
 body {margin: 12px; background: %(ground)s; color-scheme: %(scheme)s; --jp-layout-color1: %(ground)s;
@@ -190,7 +190,8 @@ def traits(blocks: int = 24) -> dict[str, Any]:
         ],
         "elsewhere": {"count": 0, "shown": True, "path": ""},
         "runs": [], "shown_run": "", "staleness": [], "stale_of": [],
-        "difference": {"first": "", "second": "", "results": [], "settings": [], "layers": [], "note": ""},
+        "difference": {"first": "", "second": "", "results": [], "settings": [], "layers": [], "note": "",
+                       "colours": {"title": "", "unit": "", "fqns": [], "values": []}, "samples": fake_samples.none()},
         "workload": "", "prompts": [], "written": [],
         "code": "bench = pb.compile_model(\n    model,\n    pb.OnnxRuntimeSettings(),\n)",
         "stale": "",

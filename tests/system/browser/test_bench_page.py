@@ -12,6 +12,7 @@ from playwright.sync_api import Locator, Page, expect
 from prepbench.bench import BenchSummary
 from prepbench.bench.status import RunStatus
 from prepbench.document.codec import read_object
+from tests.system.browser import fake_samples
 from tests.system.browser.bench_states import STATES
 from tests.system.browser.fake_bench import after_run, give, open_bench, run, sent, traits, turn_to
 
@@ -327,8 +328,21 @@ def test_runs_are_renamed_restored_compared(page: Page) -> None:
     rows = [{"what": "weights", "first": "8", "second": "4"}]
     empty: list[Any] = []
     difference = {"first": "a", "second": "b", "results": empty, "settings": rows, "layers": empty, "note": ""}
+    colours = {"title": "SQNR, b minus a", "unit": "dB", "fqns": ["0"], "values": [-3.0]}
+    difference |= {"colours": colours, "samples": fake_samples.both()}
     give(page, {"difference": difference})
-    expect(page.locator(".pbb-compare")).to_contain_text("a against b")
+    compared = page.locator(".pbb-compare")
+    expect(compared).to_contain_text("a against b")
+    expect(compared).to_contain_text("coloured by SQNR, b minus a (dB)")
+    samples = page.get_by_role("region", name="Samples on which they differ most")
+    assert samples.locator("img").first.evaluate("image => image.decode().then(() => image.naturalWidth)") == 16
+    assert samples.locator("rect title").all_text_contents() == ["class 3 91%", "class 5 52%"]
+    expect(samples.locator("mark")).to_have_text(["sunny", "<img src=x onerror=window.harmed=1>"])
+    assert page.evaluate("() => window.harmed") is None, "a text of a model is a text"
+    sound = samples.locator("audio").first
+    playable = "sound => new Promise(done => { sound.oncanplay = () => done(sound.duration); sound.load(); })"
+    assert sound.evaluate(playable) > 0.4
+    assert "M" in (samples.locator(".pbs-wave path").first.get_attribute("d") or "")
 
 
 def test_files_are_written_and_a_point_restores_its_run(page: Page) -> None:

@@ -1,0 +1,235 @@
+"""Samples on which two candidates differ, as a page shows them: pictures, texts, sounds and numbers of bounded size."""
+
+from __future__ import annotations
+
+import base64
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from prepbench.document.bench import SampleBox, SamplePart, ShownSample, ShownSamples
+from prepbench.errors import printable
+from prepbench.measure.kept_samples import SampleInput, WorstSample, WorstSamples, distance_text
+from prepbench.measure.modality import channels_first, chosen_modality
+from prepbench.measure.texts import compared_text
+from prepbench.views.pictures import picture
+
+ROOM = 90_000
+"""Bytes of all pictures and sounds of one comparison: a page and a saved output hold them."""
+
+_PARTS = 4  # inputs and outputs of one sample that are shown
+_TEXT = 400  # characters
+_STRETCHES = 120  # of a drawn waveform
+_RATE = 8_000  # samples in a second of what is heard; a telephone's
+_BOXES = 12
+_SURE = 0.3  # least score of a box that is drawn
+
+
+@dataclass(frozen=True)
+class _Detail:
+    """How much is shown of each part: pixels of a picture's longer side, and seconds of a sound."""
+
+    side: int
+    seconds: float
+
+
+_DETAILS = (_Detail(128, 3.0), _Detail(96, 1.5), _Detail(80, 1.0), _Detail(64, 0.8), _Detail(48, 0.6), _Detail(32, 0.0))
+
+
+def shown_samples(worst: WorstSamples, room: int = ROOM) -> ShownSamples:
+    """Return the samples with as much detail as fits into ``room`` bytes of pictures and sounds."""
+    for detail in _DETAILS:
+        samples = tuple(_sample(worst, row, detail) for row in worst.rows)
+        if sum(map(_size, samples)) <= room:
+            break
+    return ShownSamples(worst.first, worst.candidate, printable(worst.caption), samples)
+
+
+def _size(sample: ShownSample) -> int:
+    parts = (*sample.inputs, *sample.first, *sample.second)
+    return sum(len(part.picture) + len(part.sound) for part in parts)
+
+
+def _sample(worst: WorstSamples, row: WorstSample, detail: _Detail) -> ShownSample:
+    place = f"batch {row.batch}" + ("" if row.row is None else f", row {row.row}")
+    unit = " dB" if worst.measure.endswith("dB") else f" {worst.measure}"
+    centre = _centre(worst, row)
+    inputs = [_part(worst, one, detail, centre=centre) for one in row.inputs[:_PARTS]]
+    image = next((one for one in row.inputs if _is_image(worst, one)), None)
+    first, second = (_output(worst, row, which, image, detail, centre) for which in (0, 1))
+    target = printable(row.target[:_TEXT])
+    return ShownSample(place, f"{distance_text(row.distance)}{unit}", tuple(inputs), first, second, target)
+
+
+def _is_image(worst: WorstSamples, one: SampleInput) -> bool:
+    return chosen_modality(worst.modality, one.name, one.values) == "image"
+
+
+def _output(
+    worst: WorstSamples, row: WorstSample, which: int, image: SampleInput | None, detail: _Detail, centre: float
+) -> tuple[SamplePart, ...]:
+    """Return the output of one candidate: boxes on the image, tensors, tokens or classes."""
+    text = printable((row.expected, row.found)[which][:_TEXT])
+    if row.tokens is not None:
+        tokens, other = row.tokens[which], row.tokens[1 - which]
+        split = compared_text(tokens, other, worst.decode)
+        said = "" if split.agree == split.tokens else f"deviates from token {split.agree + 1} of {split.tokens}"
+        return (SamplePart("", "text", said, split.same, split.other, split.rest[:_TEXT]),)
+    outputs, others = row.outputs[which], row.outputs[1 - which]
+    boxes = _boxes(outputs, image)
+    if boxes and image is not None:
+        return (replace(_part(worst, image, detail), name="boxes", boxes=boxes),)
+    seen = [one for one in outputs[:_PARTS] if chosen_modality(worst.modality, one.name, one.values) != "numbers"]
+    if not seen:
+        return (SamplePart("", "numbers", text),)
+    by_name = {one.name: one for one in others}
+    return tuple(_part(worst, one, detail, by_name.get(one.name), centre) for one in seen)
+
+
+def _part(
+    worst: WorstSamples, one: SampleInput, detail: _Detail, other: SampleInput | None = None, centre: float = 0.0
+) -> SamplePart:
+    """Return an input or output.
+
+    Args:
+        worst: what the sample is of.
+        one: the input or output.
+        detail: how much of it is shown.
+        other: the same output of the other candidate.
+        centre: where in a sound the candidates differ most, as a share of its length.
+    """
+    name, values = printable(one.name[:60]), one.values
+    modality = chosen_modality(worst.modality, one.name, values)
+    if values is None or modality == "numbers":
+        return SamplePart(name, "numbers", printable(one.text[:_TEXT]))
+    said = f"{str(values.dtype).removeprefix('torch.')} of shape {one.shape}"
+    if modality == "image":
+        first = values.dim() == 2 or bool(channels_first(values))
+        height, width = values.shape[-2:] if first else values.shape[:2]
+        shown = picture(values, detail.side)
+        return SamplePart(name, "image", said, picture=shown, width=int(width), height=int(height))
+    if modality == "audio":
+        clip = _clip(values, centre, worst.sampling_rate, detail.seconds)
+        return SamplePart(name, "audio", f"{said}{clip.said}", sound=clip.sound, wave=clip.wave)
+    if other is not None and other.values is not None:
+        split = compared_text(values.tolist(), other.values.tolist(), worst.decode)
+        return SamplePart(name, "text", "", split.same[-_TEXT:], split.other, split.rest[:_TEXT])
+    text = printable(worst.input_text(one))
+    return SamplePart(name, "text", "", text[:_TEXT] + "…" * (len(text) > _TEXT))
+
+
+# Boxes of a detector: the form of torchvision (corners in pixels) or of DETR (centre and size, as shares).
+
+
+def _boxes(outputs: Sequence[SampleInput], image: SampleInput | None) -> tuple[SampleBox, ...]:
+    by_name = {one.name.rpartition(".")[2]: one.values for one in outputs}
+    if len(by_name) < len(outputs):
+        return ()  # of several images
+    found = next((name for name in by_name if name.endswith("boxes")), None)
+    boxes = by_name.get(found or "")
+    if image is None or image.values is None or boxes is None or boxes.dim() != 2 or boxes.shape[-1] != 4:
+        return ()
+    scores, labels = _scores(by_name, len(boxes))
+    order = scores.argsort(descending=True)[:_BOXES].tolist()
+    first = channels_first(image.values)
+    tall, broad = image.values.shape[-2:] if first else image.values.shape[:2]
+    sides = torch.tensor([broad, tall, broad, tall], dtype=torch.float64)
+    wide = boxes.double()
+    if found == "pred_boxes":
+        corner = wide[:, :2] - wide[:, 2:] / 2
+        shares = torch.cat([corner, wide[:, 2:]], 1)
+    else:
+        scaled = wide / sides if float(wide.abs().max()) > 2 else wide
+        shares = torch.cat([scaled[:, :2], scaled[:, 2:] - scaled[:, :2]], 1)
+    return tuple(
+        SampleBox(left, top, width, height, f"{labels[at]} {scores[at]:.0%}")
+        for at in order
+        for left, top, width, height in [[round(share, 4) for share in shares[at].tolist()]]
+        if scores[at] >= _SURE and bool(shares[at].isfinite().all())
+    )
+
+
+def _scores(by_name: dict[str, torch.Tensor | None], count: int) -> tuple[torch.Tensor, list[str]]:
+    """Return how sure each box is, and its class."""
+    scores, labels, logits = by_name.get("scores"), by_name.get("labels"), by_name.get("logits")
+    if logits is not None and logits.dim() == 2 and len(logits) == count and logits.shape[1] > 1:
+        likely, classes = logits.double().softmax(-1)[:, :-1].max(-1)  # the last class of DETR is "no object"
+        return likely, [f"class {label}" for label in classes.tolist()]
+    if scores is None or scores.shape != (count,):
+        scores = torch.ones(count)
+    names = labels.tolist() if labels is not None and labels.shape == (count,) else None
+    return scores.double(), ["box"] * count if names is None else [f"class {label}" for label in names]
+
+
+# Waveforms.
+
+
+@dataclass(frozen=True)
+class _Clip:
+    sound: str
+    wave: tuple[float, ...]
+    said: str
+
+
+def _centre(worst: WorstSamples, row: WorstSample) -> float:
+    """Return where in a sound the outputs differ most, as a share of its length."""
+    for first, second in zip(*row.outputs, strict=False):
+        one, other = first.values, second.values
+        if one is not None and other is not None and chosen_modality(worst.modality, first.name, one) == "audio":
+            apart = (_mono(one) - _mono(other)).abs()
+            return int(torch.nan_to_num(apart, nan=math.inf).argmax()) / len(apart)
+    return 0.0
+
+
+def _clip(values: torch.Tensor, centre: float, rate: int, seconds: float) -> _Clip:
+    """Return the waveform of a sound, and a stretch of it that can be heard."""
+    mono = torch.nan_to_num(_mono(values))
+    stretches = mono.tensor_split(min(_STRETCHES, len(mono)))
+    ends = (end for stretch in stretches for end in (stretch.min(), stretch.max()))
+    wave = tuple(round(max(-1.0, min(1.0, float(end))), 3) for end in ends)
+    length = round(seconds * rate)
+    if not length:
+        return _Clip("", wave, "")
+    begin = max(0, min(round(centre * len(mono)) - length // 2, len(mono) - length))
+    cut = mono[begin : begin + length]
+    is_cut = len(cut) < len(mono)
+    said = f"; heard: {begin / rate:.1f} to {(begin + len(cut)) / rate:.1f} s" if is_cut else ""
+    return _Clip(wav_address(cut, rate), wave, said)
+
+
+def _mono(values: torch.Tensor) -> torch.Tensor:
+    wide = values.double()
+    if not values.is_floating_point():
+        wide = wide / max(float(wide.abs().max()), 1.0)
+    return wide.mean(0) if wide.dim() == 2 and wide.shape[0] <= wide.shape[1] else wide.flatten()
+
+
+def wav_address(mono: torch.Tensor, rate: int) -> str:
+    """Return a sound as a ``data:`` address of a WAV file, in the 8 bits of µ-law (ITU-T G.711), which browsers play.
+
+    Args:
+        mono: of shape (time,), between -1 and 1.
+        rate: values in a second; more than 8,000 are averaged to fewer.
+    """
+    step = max(1, math.ceil(rate / _RATE))
+    length = len(mono) // step * step
+    fewer = mono[:length].reshape(-1, step).mean(1) if length else mono
+    data = _mu_law(torch.nan_to_num(fewer).clamp(-1, 1)).numpy().tobytes()
+    plain = struct.pack("<HHIIHHH", 7, 1, rate // step, rate // step, 1, 8, 0)
+    chunks = b"WAVE" + b"fmt " + struct.pack("<I", len(plain)) + plain
+    chunks += b"fact" + struct.pack("<II", 4, len(data)) + b"data" + struct.pack("<I", len(data)) + data
+    chunks += b"\0" * (len(data) % 2)
+    file = b"RIFF" + struct.pack("<I", len(chunks)) + chunks
+    return "data:audio/wav;base64," + base64.b64encode(file).decode()
+
+
+def _mu_law(values: torch.Tensor) -> torch.Tensor:
+    """Return values between -1 and 1 in the 8 bits of G.711."""
+    wide = (values.abs() * 32767).round().long().clamp(max=32635) + 132
+    exponent = (wide.double().log2().floor().long() - 7).clamp(0, 7)
+    mantissa = (wide >> (exponent + 3)) & 0x0F
+    sign = (values < 0).long() << 7
+    return (~(sign | (exponent << 4) | mantissa) & 0xFF).to(torch.uint8)

@@ -1,0 +1,51 @@
+"""Samples on which two runs differ: an image with boxes, a text with an untrusted token, audio, and numbers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from prepbench.views.pictures import picture
+from prepbench.views.sample_parts import wav_address
+
+
+def part(modality: str, said: str = "", **more: Any) -> dict[str, Any]:
+    """An input or output."""
+    plain = {"name": "x", "same": "", "other": "", "rest": "", "picture": "", "width": 0, "height": 0, "boxes": []}
+    return {**plain, "modality": modality, "said": said, "sound": "", "wave": [], **more}
+
+
+def both() -> dict[str, Any]:
+    """Of two runs of the fake bench, one sample of each modality."""
+    image = picture(torch.linspace(0, 1, 3 * 16 * 16).reshape(3, 16, 16), 64)
+    seen = {"picture": image, "width": 16, "height": 16}
+    box = {"left": 0.2, "top": 0.3, "width": 0.4, "height": 0.5, "text": "class 3 91%"}
+    moved = {**box, "left": 0.3, "text": "class 5 52%"}
+    times = torch.arange(4000) / 8000
+    sound = wav_address(torch.sin(2 * math.pi * 220 * times) * 0.5, 8000)
+    wave = [value for at in range(60) for value in (-0.5 * math.sin(at / 9), 0.5 * abs(math.sin(at / 9)))]
+    heard = {"sound": sound, "wave": wave, "said": "float32 of shape (4000,)"}
+    numbers = [part("numbers", f"0.1, 0.2, {at}, … (40 numbers)") for at in range(3)]
+    apart = "deviates from token 3 of 9"
+    pairs = [
+        ([part("image", "float32 of shape (3, 16, 16)", **seen)],
+         [part("image", **seen, boxes=[box])], [part("image", **seen, boxes=[moved])], "3"),
+        ([part("text", same="The weather in Paris")],
+         [part("text", apart, same="It is ", other="sunny", rest=" today.")],
+         [part("text", apart, same="It is ", other="<img src=x onerror=window.harmed=1>")], ""),
+        ([part("audio", **heard)], [part("audio", **heard)], [part("audio", **heard)], ""),
+        ([numbers[0]], [numbers[1]], [numbers[2]], "7"),
+    ]  # fmt: skip
+    samples = [
+        {"place": f"batch {at}, row 0", "distance": f"{4 + at}.2 dB", "inputs": given, "first": first, "second": second,
+         "target": target} for at, (given, first, second, target) in enumerate(pairs)
+    ]  # fmt: skip
+    caption = "The 4 samples of 64 on which int8 ONNX Runtime 2 is farthest from int8 ONNX Runtime 0, by SQNR dB."
+    return {"first": "int8 ONNX Runtime 0", "second": "int8 ONNX Runtime 2", "caption": caption, "samples": samples}
+
+
+def none() -> dict[str, Any]:
+    """Nothing is compared."""
+    return {"first": "", "second": "", "caption": "", "samples": []}
