@@ -4,6 +4,7 @@ import type { SampleBox, SamplePart, ShownSample, ShownSamples } from "./generat
 import { svg, titled } from "./render/svg_parts";
 
 const [WIDTH, HEIGHT] = [240, 44]; // of a drawn waveform
+const TALLEST = 220; // pixels of an image
 const PICTURE = "data:image/png;base64,";
 const SOUND = "data:audio/wav;base64,";
 
@@ -42,10 +43,9 @@ function sampleView(sample: ShownSample, { first, second }: ShownSamples): HTMLE
 
 function partView(part: SamplePart, owner: string): HTMLElement {
   const place = element("div", `pbs-part pbs-${part.modality}`);
-  const boxes = part.boxes.map(({ text }) => text).join(", ");
-  const about = [part.name, part.said, boxes].filter(Boolean).join(": ");
+  const about = [part.name, part.said].filter(Boolean).join(": ");
   if (part.modality === "image" && part.picture.startsWith(PICTURE)) place.append(imageOf(part, `${owner} ${about}`));
-  else if (part.modality === "audio") place.append(waveOf(part.wave, about), ...soundOf(part, `${owner} ${part.name}`));
+  else if (part.modality === "audio") place.append(...soundOf(part, about, owner));
   else if (part.modality === "text") place.append(textOf(part));
   else place.append(element("span", "pbs-numbers", about || "–"));
   if (part.modality !== "numbers" && about) place.append(element("small", "pbs-dim", about));
@@ -57,9 +57,11 @@ function imageOf(part: SamplePart, about: string): HTMLElement {
   const image = element("img");
   image.src = part.picture;
   image.alt = about;
-  frame.style.aspectRatio = `${Math.max(part.width, 1)} / ${Math.max(part.height, 1)}`;
+  const ratio = Math.max(part.width, 1) / Math.max(part.height, 1);
+  frame.style.aspectRatio = String(ratio);
+  frame.style.maxWidth = `${Math.round(TALLEST * ratio)}px`;
   frame.append(image);
-  if (part.boxes.length) frame.append(boxesOf(part.boxes));
+  if (part.boxes.length) frame.append(boxesOf(part.boxes), ...part.boxes.map(labelOf));
   return frame;
 }
 
@@ -72,6 +74,20 @@ function boxesOf(boxes: readonly SampleBox[]): SVGElement {
     root.append(box);
   }
   return root;
+}
+
+/** The class of a box stands at its upper edge; what is drawn in the box's own square would be stretched with it. */
+function labelOf({ left, top, text }: SampleBox): HTMLElement {
+  const label = element("span", "pbs-label", text);
+  label.ariaHidden = "true"; // the boxes are named
+  label.style.left = percent(left);
+  label.style.top = percent(top);
+  return label;
+}
+
+/** A share of a length, for a style. */
+function percent(share: number): string {
+  return `${(100 * Math.min(Math.max(share, 0), 1)).toFixed(1)}%`;
 }
 
 /** A token without letters, such as the end of a line, is shown by a sign. */
@@ -102,22 +118,37 @@ export function outline(wave: readonly number[]): string {
   return count ? `M${[...up, ...down].join("L")}Z` : "";
 }
 
-function waveOf(wave: readonly number[], about: string): SVGElement {
+function waveOf({ wave, heard }: SamplePart, about: string): SVGElement {
   const root = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img" });
   root.setAttribute("class", "pbs-wave");
   root.setAttribute("aria-label", `Waveform of ${about}`);
+  const [begin = 0, end = 1] = heard;
+  if (end - begin < 1)
+    root.append(svg("rect", { x: WIDTH * begin, y: 0, width: WIDTH * (end - begin), height: HEIGHT }));
   root.append(svg("path", { d: outline(wave) }));
   return root;
 }
 
-function soundOf(part: SamplePart, about: string): HTMLElement[] {
-  if (!part.sound.startsWith(SOUND)) return [];
+/** A waveform, and under it what can be heard of it; a line goes through it as it plays. */
+function soundOf(part: SamplePart, about: string, owner: string): Element[] {
+  const wave = waveOf(part, about);
+  if (!part.sound.startsWith(SOUND)) return [wave];
   const sound = element("audio");
   sound.controls = true;
   sound.preload = "metadata";
   sound.src = part.sound;
-  sound.setAttribute("aria-label", `Listen to ${about}`);
-  return [sound];
+  sound.setAttribute("aria-label", `Listen to ${owner} ${part.name}`);
+  const [begin = 0, end = 1] = part.heard;
+  const line = svg("line", { y1: 0, y2: HEIGHT });
+  const move = (): void => {
+    const x = WIDTH * (begin + (end - begin) * (sound.currentTime / (sound.duration || 1)));
+    for (const name of ["x1", "x2"]) line.setAttribute(name, x.toFixed(1));
+    wave.append(line);
+    if (!sound.paused) requestAnimationFrame(move);
+  };
+  sound.addEventListener("play", move);
+  sound.addEventListener("seeked", move);
+  return [wave, sound];
 }
 
 /** Two sounds at once cannot be compared. */

@@ -13,13 +13,13 @@ export function differenceView(model: BenchModel): HTMLElement {
   const place = make("div", { class: "pbb-compare" });
   if (!first || !second) return place;
   place.append(make("h4", {}, `${first} against ${second}`));
-  const compared = samplesView(samples);
-  if (compared) place.append(make("h5", {}, "Samples on which they differ most"), compared);
+  if (note) place.append(make("p", { class: "pbb-remedy" }, note));
   if (colours.title) {
     const said = `The diagram is coloured by ${colours.title}${colours.unit && ` (${colours.unit})`}.`;
     place.append(make("p", { class: "pbb-dim" }, said));
   }
-  if (note) place.append(make("p", { class: "pbb-remedy" }, note));
+  const compared = samplesView(samples);
+  if (compared) place.append(compared);
   if (!results.length && !settings.length && !layers.length) place.append(make("p", {}, "They do not differ."));
   const parts: [string, readonly DifferenceRow[]][] = [
     ["Results", results],

@@ -65,10 +65,10 @@ export class ResultsStep {
       live(model, ["elsewhere"], elsewhereView, ends),
       this.empty,
       this.table,
-      details,
-      this.wrote,
       outcomeView(model, "samples", ends, true),
       difference,
+      details,
+      this.wrote,
       takeAway(model, ends),
     );
     this.wrote.append(make("h4", {}, "What candidates wrote"), this.written.element);

@@ -56,6 +56,7 @@ export interface SamplePart {
   boxes: SampleBox[];
   sound: string;
   wave: number[];
+  heard: number[];
 }
 
 export interface ShownBench {

@@ -459,6 +459,7 @@ export interface SamplePart {
   boxes: SampleBox[];
   sound: string;
   wave: number[];
+  heard: number[];
 }
 
 export interface Search {

@@ -15,7 +15,7 @@ export function sections(shown: ShownBench): HTMLElement[] {
     section("What the graph takes for granted", assumptions(shown.assumptions)),
     section("Accuracy against latency", chartSvg(shown.chart, "pbl-bench-chart")),
     ...shown.tables.map((each) => section(each.title, table(each))),
-    shown.samples ? section("Samples on which they differ", samplesView(shown.samples)) : null,
+    section("Samples on which they differ", samplesView(shown.samples)),
     section("Code", shown.code ? element("pre", "", shown.code) : null),
     section("Environment", facts(shown.environment)),
   ].filter((made) => made !== null);

@@ -27,14 +27,21 @@ const SHOWN = {
   },
   code: "pb.compile_model(net)",
   environment: [],
+  samples: { first: "a", second: "b", caption: "They differ on 1 sample.", samples: [] },
 };
-const BENCH = { format: "prepbench bench", version: "1.0", shown: SHOWN, graph: { documents: [] }, runs: [] };
+const BENCH = { format: "prepbench bench", version: "1.1", shown: SHOWN, graph: { documents: [] }, runs: [] };
 
 describe("a saved bench", () => {
   it("is read from text", () => {
     const { shown, graph } = parseBench(JSON.stringify(BENCH));
     expect(shown).toEqual(SHOWN);
     expect(graph).toEqual({ documents: [] });
+  });
+
+  it("of the first version has no samples", () => {
+    const { samples, ...first } = SHOWN;
+    expect(samples.first).toBe("a");
+    expect(checkBench({ ...BENCH, version: "1.0", shown: first }).shown.samples.samples).toEqual([]);
   });
 
   it("may have no graph, where it was too large for an output", () => {

@@ -12,6 +12,8 @@ const MAJOR = "1";
 const DEFINITIONS = schema.$defs as Record<string, Schema>;
 
 /** What can be shown of a bench without a kernel; the graph is read by the diagram itself. */
+const NO_SAMPLES = { first: "", second: "", caption: "", samples: [] };
+
 export interface SavedBench {
   readonly shown: ShownBench;
   readonly graph: Source | null;
@@ -37,8 +39,10 @@ export function checkBench(data: unknown): SavedBench {
   const version = typeof fields["version"] === "string" ? fields["version"] : "none";
   if (version.split(".")[0] !== MAJOR)
     throw new DocumentError(`The bench was saved as version ${version}. Update prepbench, then reload the page.`);
-  validate(fields["shown"], DEFINITIONS["ShownBench"]!, "bench.shown", DEFINITIONS);
-  const shown = fields["shown"] as ShownBench;
+  const given = fields["shown"];
+  const isObject = typeof given === "object" && given !== null;
+  const shown = (isObject ? { samples: NO_SAMPLES, ...given } : given) as ShownBench; // files of 1.0 have none
+  validate(shown, DEFINITIONS["ShownBench"]!, "bench.shown", DEFINITIONS);
   for (const table of shown.tables)
     if (table.rows.some((row) => row.length !== table.columns.length))
       throw new DocumentError(`A row of "${table.title}" has other columns than its table. Save the bench again.`);

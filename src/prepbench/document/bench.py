@@ -17,7 +17,7 @@ from prepbench.document.model import DiagramDocument
 from prepbench.errors import DocumentError
 
 BENCH_FORMAT = "prepbench bench"
-BENCH_VERSION = "1.0"
+BENCH_VERSION = "1.1"  # since 1.1 with the samples on which two runs differ
 BENCH_MIME_TYPE = "application/vnd.prepbench.bench+json"
 
 
@@ -167,6 +167,7 @@ class SamplePart:
         boxes: on the picture.
         sound: of audio a WAV file as a ``data:`` address; empty where there is no room for it.
         wave: of audio the lowest and the highest value of each stretch in turn, -1 to 1.
+        heard: where the sound begins and ends in the waveform, as shares of its length; empty without a sound.
     """
 
     name: str
@@ -181,6 +182,7 @@ class SamplePart:
     boxes: tuple[SampleBox, ...] = ()
     sound: str = ""
     wave: tuple[float, ...] = ()
+    heard: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,12 @@ ROOM = 90_000
 
 _PARTS = 4  # inputs and outputs of one sample that are shown
 _TEXT = 400  # characters
+_BEFORE = 200  # characters before the token that deviates
 _STRETCHES = 120  # of a drawn waveform
 _RATE = 8_000  # samples in a second of what is heard; a telephone's
 _BOXES = 12
 _SURE = 0.3  # least score of a box that is drawn
+_MOST = 0.5  # share of queries that find nothing
 
 
 @dataclass(frozen=True)
@@ -74,14 +76,12 @@ def _output(
     """Return the output of one candidate: boxes on the image, tensors, tokens or classes."""
     text = printable((row.expected, row.found)[which][:_TEXT])
     if row.tokens is not None:
-        tokens, other = row.tokens[which], row.tokens[1 - which]
-        split = compared_text(tokens, other, worst.decode)
-        said = "" if split.agree == split.tokens else f"deviates from token {split.agree + 1} of {split.tokens}"
-        return (SamplePart("", "text", said, split.same, split.other, split.rest[:_TEXT]),)
+        return (_text("", row.tokens[which], row.tokens[1 - which], worst),)
     outputs, others = row.outputs[which], row.outputs[1 - which]
     boxes = _boxes(outputs, image)
-    if boxes and image is not None:
-        return (replace(_part(worst, image, detail), name="boxes", boxes=boxes),)
+    if boxes is not None and image is not None:
+        said = f"{len(boxes) or 'no'} box{'' if len(boxes) == 1 else 'es'} of {_SURE:.0%} or more"
+        return (replace(_part(worst, image, detail), name="", said=said, boxes=boxes),)
     seen = [one for one in outputs[:_PARTS] if chosen_modality(worst.modality, one.name, one.values) != "numbers"]
     if not seen:
         return (SamplePart("", "numbers", text),)
@@ -108,41 +108,57 @@ def _part(
     said = f"{str(values.dtype).removeprefix('torch.')} of shape {one.shape}"
     if modality == "image":
         first = values.dim() == 2 or bool(channels_first(values))
-        height, width = values.shape[-2:] if first else values.shape[:2]
+        height, width = _sides(one, first=first)
         shown = picture(values, detail.side)
-        return SamplePart(name, "image", said, picture=shown, width=int(width), height=int(height))
+        return SamplePart(name, "image", said, picture=shown, width=width, height=height)
     if modality == "audio":
         clip = _clip(values, centre, worst.sampling_rate, detail.seconds)
-        return SamplePart(name, "audio", f"{said}{clip.said}", sound=clip.sound, wave=clip.wave)
-    if other is not None and other.values is not None:
-        split = compared_text(values.tolist(), other.values.tolist(), worst.decode)
-        return SamplePart(name, "text", "", split.same[-_TEXT:], split.other, split.rest[:_TEXT])
+        return SamplePart(name, "audio", f"{said}{clip.said}", sound=clip.sound, wave=clip.wave, heard=clip.heard)
+    if other is not None and other.values is not None and other.values.dim() == 1:
+        return _text(name, values.tolist(), other.values.tolist(), worst)
     text = printable(worst.input_text(one))
     return SamplePart(name, "text", "", text[:_TEXT] + "…" * (len(text) > _TEXT))
+
+
+def _sides(one: SampleInput, *, first: bool) -> tuple[int, int]:
+    """Return height and width of an image as the model sees it; of a large one fewer values are kept."""
+    shape = one.shape or (1, 1)
+    height, width = shape[-2:] if first else shape[:2]
+    return height, width
+
+
+def _text(name: str, tokens: Sequence[int], others: Sequence[int], worst: WorstSamples) -> SamplePart:
+    """Return tokens as a text in which the first one that the other candidate has not is marked, and near the start."""
+    split = compared_text(tokens, others, worst.decode)
+    said = f"deviates from token {split.agree + 1} of {split.tokens}"
+    if split.agree == split.tokens:
+        said = "" if len(others) == split.tokens else f"ends after {split.tokens} tokens"
+    same = split.same if len(split.same) <= _BEFORE else "…" + split.same[-_BEFORE:]
+    return SamplePart(name, "text", said, same, split.other, split.rest[:_TEXT])
 
 
 # Boxes of a detector: the form of torchvision (corners in pixels) or of DETR (centre and size, as shares).
 
 
-def _boxes(outputs: Sequence[SampleInput], image: SampleInput | None) -> tuple[SampleBox, ...]:
+def _boxes(outputs: Sequence[SampleInput], image: SampleInput | None) -> tuple[SampleBox, ...] | None:
+    """Return the likeliest boxes of an output on its image; None for what holds none."""
     by_name = {one.name.rpartition(".")[2]: one.values for one in outputs}
     if len(by_name) < len(outputs):
-        return ()  # of several images
+        return None  # of several images
     found = next((name for name in by_name if name.endswith("boxes")), None)
     boxes = by_name.get(found or "")
     if image is None or image.values is None or boxes is None or boxes.dim() != 2 or boxes.shape[-1] != 4:
-        return ()
+        return None
     scores, labels = _scores(by_name, len(boxes))
     order = scores.argsort(descending=True)[:_BOXES].tolist()
-    first = channels_first(image.values)
-    tall, broad = image.values.shape[-2:] if first else image.values.shape[:2]
+    tall, broad = _sides(image, first=channels_first(image.values) is not False)
     sides = torch.tensor([broad, tall, broad, tall], dtype=torch.float64)
     wide = boxes.double()
     if found == "pred_boxes":
         corner = wide[:, :2] - wide[:, 2:] / 2
         shares = torch.cat([corner, wide[:, 2:]], 1)
     else:
-        scaled = wide / sides if float(wide.abs().max()) > 2 else wide
+        scaled = wide / sides if len(wide) and float(wide.abs().max()) > 2 else wide
         shares = torch.cat([scaled[:, :2], scaled[:, 2:] - scaled[:, :2]], 1)
     return tuple(
         SampleBox(left, top, width, height, f"{labels[at]} {scores[at]:.0%}")
@@ -156,12 +172,26 @@ def _scores(by_name: dict[str, torch.Tensor | None], count: int) -> tuple[torch.
     """Return how sure each box is, and its class."""
     scores, labels, logits = by_name.get("scores"), by_name.get("labels"), by_name.get("logits")
     if logits is not None and logits.dim() == 2 and len(logits) == count and logits.shape[1] > 1:
-        likely, classes = logits.double().softmax(-1)[:, :-1].max(-1)  # the last class of DETR is "no object"
+        likely, classes = _likely(logits.double())
         return likely, [f"class {label}" for label in classes.tolist()]
     if scores is None or scores.shape != (count,):
         scores = torch.ones(count)
     names = labels.tolist() if labels is not None and labels.shape == (count,) else None
     return scores.double(), ["box"] * count if names is None else [f"class {label}" for label in names]
+
+
+def _likely(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return how sure each query of a detector is of its class, and the class.
+
+    Either the last class is "no object", which most queries have found then, and the classes share a softmax (DETR);
+    or each class stands for itself (detectors that are trained with a focal loss).
+    """
+    is_nothing = logits.argmax(-1) == logits.shape[1] - 1
+    if is_nothing.double().mean() > _MOST or not bool((logits.amax(-1) < 0).any()):
+        found = logits.softmax(-1)[:, :-1].max(-1)
+    else:
+        found = logits.sigmoid().max(-1)
+    return found.values, found.indices
 
 
 # Waveforms.
@@ -172,6 +202,7 @@ class _Clip:
     sound: str
     wave: tuple[float, ...]
     said: str
+    heard: tuple[float, ...] = ()
 
 
 def _centre(worst: WorstSamples, row: WorstSample) -> float:
@@ -195,9 +226,10 @@ def _clip(values: torch.Tensor, centre: float, rate: int, seconds: float) -> _Cl
         return _Clip("", wave, "")
     begin = max(0, min(round(centre * len(mono)) - length // 2, len(mono) - length))
     cut = mono[begin : begin + length]
-    is_cut = len(cut) < len(mono)
-    said = f"; heard: {begin / rate:.1f} to {(begin + len(cut)) / rate:.1f} s" if is_cut else ""
-    return _Clip(wav_address(cut, rate), wave, said)
+    end = begin + len(cut)
+    said = f"; heard: {begin / rate:.1f} to {end / rate:.1f} s" if len(cut) < len(mono) else ""
+    heard = (round(begin / len(mono), 4), round(end / len(mono), 4))
+    return _Clip(wav_address(cut, rate), wave, said, heard)
 
 
 def _mono(values: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ from prepbench.views.sample_parts import wav_address
 def part(modality: str, said: str = "", **more: Any) -> dict[str, Any]:
     """An input or output."""
     plain = {"name": "x", "same": "", "other": "", "rest": "", "picture": "", "width": 0, "height": 0, "boxes": []}
-    return {**plain, "modality": modality, "said": said, "sound": "", "wave": [], **more}
+    return {**plain, "modality": modality, "said": said, "sound": "", "wave": [], "heard": [], **more}
 
 
 def both() -> dict[str, Any]:
@@ -22,16 +22,20 @@ def both() -> dict[str, Any]:
     image = picture(torch.linspace(0, 1, 3 * 16 * 16).reshape(3, 16, 16), 64)
     seen = {"picture": image, "width": 16, "height": 16}
     box = {"left": 0.2, "top": 0.3, "width": 0.4, "height": 0.5, "text": "class 3 91%"}
+    drawn = {**seen, "name": ""}
+    found = "1 box of 30% or more"
     moved = {**box, "left": 0.3, "text": "class 5 52%"}
     times = torch.arange(4000) / 8000
     sound = wav_address(torch.sin(2 * math.pi * 220 * times) * 0.5, 8000)
-    wave = [value for at in range(60) for value in (-0.5 * math.sin(at / 9), 0.5 * abs(math.sin(at / 9)))]
-    heard = {"sound": sound, "wave": wave, "said": "float32 of shape (4000,)"}
+    heights = [0.6 * abs(math.sin(at / 9)) * math.exp(-at / 60) for at in range(120)]
+    wave = [value for height in heights for value in (-0.8 * height, height)]
+    heard = {"sound": sound, "wave": wave, "heard": [0.25, 0.5]}
+    heard["said"] = "float32 of shape (16000,); heard: 0.5 to 1.0 s"
     numbers = [part("numbers", f"0.1, 0.2, {at}, … (40 numbers)") for at in range(3)]
     apart = "deviates from token 3 of 9"
     pairs = [
         ([part("image", "float32 of shape (3, 16, 16)", **seen)],
-         [part("image", **seen, boxes=[box])], [part("image", **seen, boxes=[moved])], "3"),
+         [part("image", found, **drawn, boxes=[box])], [part("image", found, **drawn, boxes=[moved])], "3"),
         ([part("text", same="The weather in Paris")],
          [part("text", apart, same="It is ", other="sunny", rest=" today.")],
          [part("text", apart, same="It is ", other="<img src=x onerror=window.harmed=1>")], ""),
