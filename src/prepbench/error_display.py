@@ -67,6 +67,7 @@ class ErrorCard:
         inner_code: the text of that line.
         anchors: where the page of errors explains it.
         frames: the traceback, in lines.
+        is_repaired_in_bench: whether a bench on the same model offers changes that repair it.
     """
 
     kind: str
@@ -79,6 +80,7 @@ class ErrorCard:
     inner_code: str
     anchors: tuple[str, ...]
     frames: tuple[str, ...]
+    is_repaired_in_bench: bool
 
     @classmethod
     def of(cls, error: BaseException) -> ErrorCard:
@@ -94,9 +96,9 @@ class ErrorCard:
         notes = getattr(error, "__notes__", ())
         anchors = tuple(note.rpartition("#")[2] for note in notes if note.startswith("Documentation: "))
         frames = tuple(_frames(error, cell))
-        return cls(
-            type(error).__name__, what, rest, where, code, _told(cause, error), inner, inner_code, anchors, frames
-        )
+        told, repaired = _told(cause, error), bool(getattr(error, "is_repaired_in_bench", False))
+        name = type(error).__name__
+        return cls(name, what, rest, where, code, told, inner, inner_code, anchors, frames, repaired)
 
     def text(self, lines: int = 15, ending: str = "", *, anywhere: bool = False) -> str:
         """Return the card as plain text of at most so many lines; ``anywhere`` leaves out paths of this machine."""
@@ -139,7 +141,7 @@ class ErrorCard:
         frames = _folded("Traceback", f'<pre style="{_PRE}">{_escaped(chr(10).join(self.frames))}</pre>')
         return (
             f'<div class="prepbench-error" role="alert" style="{_CARD}"><strong>{_escaped(self.kind)}</strong>: '
-            f"{_escaped(self.what)}{said}{where}{told}{frames}</div>"
+            f"{_escaped(self.what)}{said}{where}{_REPAIR if self.is_repaired_in_bench else ''}{told}{frames}</div>"
         )
 
 
@@ -147,6 +149,8 @@ _CARD = (
     "border-left:4px solid var(--jp-error-color1, currentColor);padding:6px 10px;max-width:100ch;"
     "overflow-wrap:anywhere;font-family:var(--jp-ui-font-family, sans-serif);line-height:1.45"
 )
+# JupyterLab's extension shows the button and listens to it, by its class; elsewhere nobody would
+_REPAIR = '<button type="button" class="prepbench-repair" style="display:none">Repair it in the bench</button>'
 _PRE = "margin:2px 0;padding:2px 8px;white-space:pre-wrap;overflow-wrap:anywhere;background:transparent;color:inherit"
 
 
@@ -158,14 +162,13 @@ def notebook_lines(error: BaseException) -> list[str]:
     card = ErrorCard.of(error)
     if not hasattr(shell, "kernel"):
         return card.text(19, f"Full traceback: %tb, or set {VARIABLE}=full").splitlines()
-    from IPython.display import publish_display_data
-
+    display: Any = importlib.import_module("IPython.display")
     # IPython asks twice for what a cell raised: to show it, and to keep it in its history
     shown = (shell.execution_count, error.__traceback__)
     if vars(error).get("_shown") != shown:
         vars(error)["_shown"] = shown
         # a cell gives the same outputs to a person and to a program, so that notebooks can be compared
-        publish_display_data({"text/plain": card.text(anywhere=True), "text/html": card.page()})
+        display.publish_display_data({"text/plain": card.text(anywhere=True), "text/html": card.page()})
     if importlib.import_module("prepbench._display").is_asked_by_program():
         # such as nbclient, which prints this alone into a log
         return card.text(15, f"Full traceback: set {VARIABLE}=full", anywhere=True).splitlines()
@@ -325,7 +328,7 @@ def _is_of_library(file: str) -> bool:
 
 def _is_cell(file: str) -> bool:
     shell: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    compiled = getattr(shell, "compile", None)
+    compiled: Any = getattr(shell, "compile", None)
     return hasattr(compiled, "format_code_name") and compiled.format_code_name(file) is not None
 
 

@@ -50,6 +50,7 @@ class PrepbenchError(Exception):
     """
 
     is_short_in_terminal: ClassVar[bool] = True
+    is_repaired_in_bench: ClassVar[bool] = False
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)

@@ -20,6 +20,7 @@ import { rendererFactory } from "./mime";
 import { ModelPanel } from "./panel";
 import { addPrepareCommand } from "./prepare";
 import { Diagrams, type OpenSource } from "./registry";
+import { offerRepairs } from "./repair";
 import { followSettings, type Settings } from "./settings";
 import { sourceOpener } from "./source";
 
@@ -55,6 +56,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
     for (const kind of [graphFiles(app, diagrams), benchFiles(app, diagrams)]) addFileType(app, kind, restorer);
     addPanel(app, new ModelPanel(app.shell, diagrams, openSource, benches), restorer);
     addCommands(app, { palette, launcher, browser });
+    offerRepairs(cellInserter(app));
     addPrepareCommand(app, palette, CATEGORY);
     if (palette) beside?.offer(palette, CATEGORY);
     if (settings) {

@@ -16,6 +16,7 @@ from prepbench.bench.choices import Changes, Choices, History
 from prepbench.bench.code import code_for
 from prepbench.bench.compiling import Compiling
 from prepbench.bench.differing import Differing
+from prepbench.bench.failed_call import bench_of_error
 from prepbench.bench.input_checks import opening_notes
 from prepbench.bench.inputs import Inputs
 from prepbench.bench.inspecting import Inspecting
@@ -285,6 +286,32 @@ class Bench:
             InputError: it is of another model (the names that differ are listed), or the samples have other inputs.
         """
         return load_bench(cls, path, model, **given)
+
+    @classmethod
+    def of_error(cls, error: BaseException | None = None) -> Bench:
+        """Open a bench on the model and the samples of a call that failed, to repair it there.
+
+        Args:
+            error: what the call raised; by default the error that a cell or the interpreter showed last.
+
+        Returns:
+            A bench with the arguments of that call; it opens on what cannot be captured.
+
+        Raises:
+            InputError: nothing has failed, or not a call with a model and samples that the model takes.
+
+        Example:
+            >>> class Branch(torch.nn.Module):
+            ...     def forward(self, x):
+            ...         return x if x.sum() > 0 else -x
+            >>> try:
+            ...     pb.capture(Branch(), [torch.ones(2), torch.ones(3)])
+            ... except pb.PrepbenchError as error:
+            ...     bench = pb.Bench.of_error(error)
+            >>> len(bench.summary().failures)
+            1
+        """
+        return bench_of_error(cls, error)
 
     def report(self, path: str | os.PathLike[str]) -> Path:
         """Write one HTML page with the diagram, choices, runs, layers and code; it needs no network.

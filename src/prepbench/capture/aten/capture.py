@@ -45,6 +45,8 @@ from prepbench.running.unchanged import NotedState, outcome
 class FullGraphError(CaptureError):
     """Raised if the model is not one graph; ``failures`` has every reason that was found."""
 
+    is_repaired_in_bench = True
+
     def __init__(self, message: str, failures: Sequence[Failure]) -> None:
         super().__init__(message)
         self.failures = tuple(failures)

@@ -1,0 +1,53 @@
+"""Cards of errors in a real JupyterLab: fifteen lines in both looks, and a button that puts a bench below."""
+
+from __future__ import annotations
+
+import nbformat
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.system.browser.lab import READY, Lab, watch
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+CELLS = [
+    "import torch\nimport prepbench as pb\nclass Branch(torch.nn.Module):\n    def forward(self, x):\n"
+    "        return x if x.sum() > 0 else -x",
+    "pb.capture(Branch(), torch.ones(2))",
+]
+
+
+def test_a_card_leads_to_the_bench_and_stays_in_the_file(page: Page, lab: Lab) -> None:
+    problems, outside = watch(page, lab.url)
+    cells = [nbformat.v4.new_code_cell(source) for source in CELLS]
+    spec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": spec}), lab.folder / "cards.ipynb")
+    page.goto(f"{lab.url}/lab/tree/cards.ipynb?reset")
+    page.wait_for_function(READY, timeout=60_000)
+    page.evaluate("() => window.jupyterapp.commands.execute('notebook:run-all-cells')")
+    card = page.locator(".prepbench-error")
+    expect(card).to_be_visible(timeout=60_000)
+    expect(card).to_contain_text("FullGraphError: Branch cannot be captured as one graph")
+    expect(card.get_by_text("Traceback", exact=True)).to_be_visible()
+    assert card.evaluate("e => e.scrollWidth <= e.clientWidth"), "nothing is cut off"
+    line = card.evaluate("e => parseFloat(getComputedStyle(e).lineHeight)")
+    assert card.evaluate("e => e.offsetHeight") < 18 * line, "15 lines, their margins and the button"
+    expect(page.locator(".jp-OutputArea-output[data-mime-type='application/vnd.jupyter.stderr']").last).to_have_text(
+        "FullGraphError: see above. %tb shows the whole traceback."
+    )
+    card.get_by_text("Documentation: FullGraphError").click()
+    expect(card).to_contain_text("This can be captured:")
+    # the button writes a cell below, which opens a bench on that call
+    card.get_by_role("button", name="Repair it in the bench").click()
+    written = page.locator(".jp-CodeCell").nth(2)
+    expect(written).to_contain_text("pb.Bench.of_error()")
+    page.evaluate("() => window.jupyterapp.commands.execute('notebook:run-cell')")
+    expect(page.locator(".pbb-capture").get_by_text("1 module cannot be captured.")).to_be_visible(timeout=60_000)
+    page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+    page.wait_for_function("() => !window.jupyterapp.shell.currentWidget.context.model.dirty")
+    saved = nbformat.read(lab.folder / "cards.ipynb", 4).cells[1].outputs
+    assert [output.output_type for output in saved[-2:]] == ["display_data", "error"]
+    assert saved[-1].evalue.startswith("Branch cannot be captured")
+    # opened again: nothing runs, and in a notebook that nobody trusts the card is there, too
+    page.goto(f"{lab.url}/lab/tree/cards.ipynb?reset")
+    expect(page.locator(".prepbench-error")).to_contain_text("Branch cannot be captured", timeout=60_000)
+    assert problems == outside == []
