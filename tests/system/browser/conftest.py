@@ -14,8 +14,18 @@ from playwright.sync_api import expect
 from tests.system.browser.chromium import CHROMIUM_FLAGS
 from tests.system.browser.lab import Lab, running
 
+HERE = Path(__file__).parent
+
 # two JupyterLabs share the machine with what they compile; how fast the page answers is measured elsewhere
 expect.set_options(timeout=20_000)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what lies here, so that no file is left out of a run by a line that it lacks."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker("browser")
 
 
 @pytest.fixture(scope="session")
