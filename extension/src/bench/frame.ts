@@ -20,7 +20,7 @@ import { Place } from "./place";
 import { PrecisionStep } from "./precision";
 import { Rail, type StepName } from "./rail";
 import { RecoverStep } from "./recover";
-import { ResultsStep } from "./results";
+import { COMPARED, ResultsStep } from "./results";
 import { runStep } from "./run";
 import { tellSight } from "./sight";
 
@@ -152,6 +152,7 @@ export class Frame {
       return;
     }
     this.turnTo("results");
+    if (goal === "compare") this.panel.querySelector(".pbb-results")?.dispatchEvent(new Event(COMPARED));
     const part = this.panel.querySelector<HTMLElement>(goal === "export" ? "[aria-label='Take away']" : ".pbb-results");
     part?.scrollIntoView({ block: "nearest" });
     part?.querySelector<HTMLElement>("input[type='text'], button")?.focus({ preventScroll: true });

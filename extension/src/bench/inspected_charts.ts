@@ -7,6 +7,7 @@ import { shortNumber } from "./numbers";
 const [WIDTH, LEFT, RIGHT] = [360, 8, 352];
 const [TOP, BOTTOM, HEIGHT] = [8, 104, 124];
 const [STRIP_TOP, STRIP_BOTTOM, STRIP_HEIGHT] = [6, 62, 80];
+const [DEPTH_WIDTH, DEPTH_RIGHT, DEPTH_HEIGHT] = [720, 712, 130]; // as wide as the other two together
 const LINES = 20; // numbers of a grid that the eye can tell apart
 
 /** A share in words; what is there is never "0 %". */
@@ -42,8 +43,8 @@ function scale(low: number, high: number, from: number, to: number): (value: num
   return (value) => round(from + ((value - low) / size) * (to - from));
 }
 
-function root(height: number, words: string): SVGElement {
-  return svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", class: "pbb-inspected", "aria-label": words });
+function root(height: number, words: string, width = WIDTH): SVGElement {
+  return svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", class: "pbb-inspected", "aria-label": words });
 }
 
 export function histogram(values: InspectedValues): SVGElement {
@@ -151,6 +152,40 @@ export function channelBars({ channels, together, sqnr }: InspectedError): SVGEl
   if (sqnr !== null && sqnr < most) drawn.append(svg("path", { class: "edge", d: `M44 ${y(sqnr)}H${RIGHT}` }));
   drawn.append(label(38, TOP + 8, `${most.toFixed(0)}`, "end", "dim"), label(38, y(0), "0", "end", "dim"));
   drawn.append(label((44 + RIGHT) / 2, size + 14, "output channel; dB, higher is better", "middle", "dim"));
+  return drawn;
+}
+
+/** One layer of a chart along the depth of the model; without a value it was left in float. */
+export interface DepthBar {
+  fqn: string;
+  value: number | null;
+}
+
+/** The SQNR of all layers in the model's order, the inspected one marked; ranges of it can be brushed. */
+export function depthBars(layers: readonly DepthBar[], inspected: string): SVGElement {
+  const drawn = root(DEPTH_HEIGHT, `SQNR of ${layers.length} layers along depth`, DEPTH_WIDTH);
+  const known = layers.flatMap(({ value }) => (value === null ? [] : [value]));
+  const [least, most] = [Math.min(0, ...known), Math.max(0, ...known)];
+  const y = scale(least, most, DEPTH_HEIGHT - 20, TOP);
+  const each = (DEPTH_RIGHT - 44) / layers.length;
+  for (const [at, { fqn, value }] of layers.entries()) {
+    const place = { x: round(44 + at * each), width: Math.max(0.8, round(each - Math.min(1, each / 4))) };
+    const height = value === null ? 0 : Math.max(1, Math.abs(round(y(0) - y(value))));
+    const bar = svg("rect", {
+      class: fqn === inspected ? "clipped" : "bar",
+      ...place,
+      y: value === null ? y(0) : Math.min(y(value), y(0)),
+      height,
+    });
+    // the whole column can be pointed at, as a short bar cannot
+    const target = svg("rect", { class: "target", ...place, y: TOP, height: DEPTH_HEIGHT - 20 - TOP, "data-fqn": fqn });
+    target.append(titled(`${fqn || "the model itself"}: ${value === null ? "float" : `${value.toFixed(1)} dB`}`));
+    drawn.append(bar, target);
+  }
+  drawn.append(label(38, TOP + 8, most.toFixed(0), "end", "dim"), label(38, y(0), "0", "end", "dim"));
+  drawn.append(
+    label((44 + DEPTH_RIGHT) / 2, DEPTH_HEIGHT - 6, "layers in order; drag over several to select", "middle", "dim"),
+  );
   return drawn;
 }
 

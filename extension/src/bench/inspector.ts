@@ -3,7 +3,8 @@
 import type { InspectedValues, InspectionSummary, WhatIfChoice } from "../generated/widgets";
 import { make } from "../render/dom";
 import { sharedNow } from "../shared";
-import { channelBars, histogram, scatter, strip, valuesWords } from "./inspected_charts";
+import { brushRows } from "./brush";
+import { channelBars, depthBars, histogram, scatter, strip, valuesWords } from "./inspected_charts";
 import { type Cleanups, listen } from "./live";
 import { cardView } from "./message";
 import { act, type BenchModel } from "./model";
@@ -40,7 +41,12 @@ export class Inspector {
     ends: Cleanups,
   ) {
     listen(model, ["selected", "layers"], () => this.follow(), ends);
-    listen(model, ["inspection"], () => this.draw(), ends);
+    listen(model, ["inspection", "columns"], () => this.draw(), ends);
+    brushRows(this.element);
+    this.element.addEventListener("click", ({ target }) => {
+      const bar = (target as Element).closest<SVGElement>("svg [data-fqn]");
+      if (bar && this.isLayer(bar.dataset["fqn"] ?? "")) act(model, "select", { fqn: bar.dataset["fqn"]! });
+    });
     this.follow();
   }
 
@@ -154,9 +160,24 @@ export class Inspector {
 
   private parts(now: InspectionSummary): Element[] {
     if (this.tab === "Values") return valuesView(now);
-    if (this.tab === "Error") return errorView(now);
+    if (this.tab === "Error") return [...errorView(now), ...this.alongDepth()];
     if (this.tab === "Cost") return costView(now);
     return sourceView(now, this.element);
+  }
+
+  /** The error of every layer of the last run; nothing where none was measured. */
+  private alongDepth(): Element[] {
+    const column = this.model.get("columns").find(({ key }) => key === "sqnr");
+    if (!column) return [];
+    const bars = this.model.get("layers").map(({ fqn }, at) => ({ fqn, value: column.values[at] ?? null }));
+    const words = `${column.stale ? `old: ${column.stale}` : "each layer's own error, in the last run"}`;
+    const caption = make(
+      "figcaption",
+      {},
+      make("b", {}, "Along depth"),
+      make("span", { class: "pbb-dim" }, ` ${words}`),
+    );
+    return [make("figure", { class: "pbb-depth" }, caption, depthBars(bars, this.fqn))];
   }
 
   private choices(now: InspectionSummary | null): HTMLElement[] {

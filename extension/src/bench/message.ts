@@ -8,12 +8,12 @@ import { act, type BenchModel } from "./model";
 import { duration } from "./numbers";
 
 /** Where the page goes when a card's button asks for it, and the event that asks. */
-export type Goal = "results" | "export" | "code";
+export type Goal = "results" | "compare" | "export" | "code";
 export const GO = "pbb-go";
 
 const TROUBLES = 5; // that an error's card shows
 const SHORT = 600; // characters of an error that is shown whole
-const GOALS: ReadonlySet<string> = new Set<Goal>(["results", "export", "code"]);
+const GOALS: ReadonlySet<string> = new Set<Goal>(["results", "compare", "export", "code"]);
 
 /** A card; `seconds` is how long the action took, 0 where that says nothing. */
 export function cardView(model: BenchModel, card: Card, seconds = 0): HTMLElement {
@@ -60,6 +60,8 @@ function factView({ label, value, note }: RunOutcome["facts"][number]): HTMLElem
 
 function cardButton(model: BenchModel, { label, action, value }: CardButton): HTMLElement {
   const click = ({ target }: Event): void => {
+    const [first = "", second = ""] = value.split(" ");
+    if (action === "compare") act(model, "compare_runs", { first, second });
     if (GOALS.has(action)) (target as Element).dispatchEvent(new CustomEvent(GO, { detail: action, bubbles: true }));
     else act(model, "repair", { how: action as Exclude<CardButton["action"], Goal>, value });
   };

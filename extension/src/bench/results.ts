@@ -25,6 +25,9 @@ const TEXTS = [
 const WHERE = "Where";
 const WORDS = new Set(["Compare", "Run", WHERE, "Made"]); // columns without numbers
 
+/** The event that says that a comparison was asked for from another step. */
+export const COMPARED = "pbb-compared";
+
 export class ResultsStep {
   readonly element: HTMLElement;
   private readonly body = make("tbody");
@@ -56,6 +59,7 @@ export class ResultsStep {
     const details = live(model, RUN_TRAITS, () => this.detail(), ends);
     const difference = live(model, ["difference"], differenceView, ends);
     const differs = (): void => {
+      this.tickCompared();
       if (model.get("difference").second) this.answers.show(difference);
     };
     listen(model, ["difference"], differs, ends);
@@ -71,10 +75,12 @@ export class ResultsStep {
       this.wrote,
       takeAway(model, ends),
     );
+    this.element.addEventListener(COMPARED, () => this.answers.ask());
     this.wrote.append(make("h4", {}, "What candidates wrote"), this.written.element);
     listen(model, RUN_TRAITS, () => this.update(), ends);
     listen(model, ["prompts", "written"], () => this.compareTexts(), ends);
     this.update();
+    this.tickCompared();
     this.compareTexts();
   }
 
@@ -184,6 +190,17 @@ export class ResultsStep {
       if (run.is_own && !(event.target as Element).closest("button, input, a")) show();
     });
     return row;
+  }
+
+  /** Ticks the runs that are compared, also where a card has asked for that. */
+  private tickCompared(): void {
+    const { first, second } = this.model.get("difference");
+    const found = [first, second].map((name) => runsNow(this.model).find((run) => run.name === name && run.is_own)?.id);
+    const [one, other] = found;
+    if (one === undefined || other === undefined) return;
+    this.compared = [one, other];
+    for (const box of this.body.querySelectorAll<HTMLInputElement>("input[data-id]"))
+      box.checked = this.compared.includes(box.dataset["id"]!);
   }
 
   private compareBox({ id, name, is_own: own }: RunNow): HTMLElement {

@@ -83,7 +83,7 @@ export interface Card {
 
 export interface CardButton {
   label: string;
-  action: "results" | "export" | "code" | "measure_again" | "keep_in_pytorch" | "make_dynamic" | "use_target";
+  action: "results" | "compare" | "export" | "code" | "measure_again" | "keep_in_pytorch" | "make_dynamic" | "use_target";
   value: string;
 }
 

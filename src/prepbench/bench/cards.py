@@ -85,13 +85,16 @@ class CardButton:
 
     Attributes:
         label: of the button.
-        action: what it does: it shows results, what can be taken away, or the code; or it compiles and measures again,
-            as before, with what fails in PyTorch, with a dim made dynamic, or for another target.
-        value: the path of the dim with its number (``"ids:0"``), or the name of the target.
+        action: what it does: it shows results, two runs compared, what can be taken away, or the code; or it compiles
+            and measures again, as before, with what fails in PyTorch, with a dim made dynamic, or for another target.
+        value: the path of the dim with its number (``"ids:0"``), the name of the target, or the ids of two runs with a
+            space between them.
     """
 
     label: str
-    action: Literal["results", "export", "code", "measure_again", "keep_in_pytorch", "make_dynamic", "use_target"]
+    action: Literal[
+        "results", "compare", "export", "code", "measure_again", "keep_in_pytorch", "make_dynamic", "use_target"
+    ]
     value: str = ""
 
 

@@ -71,9 +71,12 @@ class QueuedRun:
         return cls(uuid.uuid4().hex[:12], name, targets, precision_words(explained), state, work)
 
 
-def _further(outcomes: Sequence[RunOutcome]) -> tuple[CardButton, ...]:
-    """Return what can be done after runs that succeeded, three things at most."""
-    found = (CardButton("See results", "results"), CardButton("Export", "export"), CardButton("Code", "code"))
+def _further(outcomes: Sequence[RunOutcome], ids: Sequence[str]) -> tuple[CardButton, ...]:
+    """Return what can be done after runs of these ids that succeeded, three things at most."""
+    see = CardButton("See results", "results")
+    if len(ids) > 1:
+        see = CardButton("Compare them" if len(ids) == 2 else "Compare the first two", "compare", " ".join(ids[:2]))
+    found = (see, CardButton("Export", "export"), CardButton("Code", "code"))
     doubtful = any(outcome.is_doubtful for outcome in outcomes)
     return (CardButton("Measure again", "measure_again"), *found[:2]) if doubtful else found
 
@@ -307,7 +310,8 @@ class Jobs:
         elif error is None:
             ready = [f"{outcome.name} is ready." for outcome in outcomes]
             text = f"{len(ready)} runs are ready." if len(ready) > 1 else "".join(ready)
-            message = Card("info", text, about=about, outcomes=outcomes, buttons=_further(outcomes))
+            ids = [made.id for made in self._runs.runs if made.id not in known and not made.error]
+            message = Card("info", text, about=about, outcomes=outcomes, buttons=_further(outcomes, ids))
             reused = self._runs.runs[-1].reused if run is not None and self._runs.runs else ()
             notes = [f"used again: {', '.join(reused)}", *notes] if reused else notes
         elif isinstance(error, Cancelled):

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page
 
 from tests.system.browser.axe import violations
-from tests.system.browser.fake_bench import card, give, inspection, open_bench, sent, traits, turn_to
+from tests.system.browser.fake_bench import after_run, card, give, inspection, open_bench, sent, traits, turn_to
 
 FQN = "layers.0.up_proj"
 
@@ -166,3 +166,28 @@ def test_a_range_dragged_over_bars_marks_these_layers(page: Page) -> None:
     assert bars.nth(1).get_attribute("aria-pressed") == "true"
     bars.nth(3).click(modifiers=["Shift"])
     assert page.locator("tr[aria-selected='true']").count() == 4
+
+
+def test_a_range_of_the_error_along_depth_marks_these_layers(page: Page) -> None:
+    given = traits(2)
+    names = [layer["fqn"] for layer in given["layers"]]
+    open_bench(page, {**given, **after_run(given)})
+    turn_to(page, "precision")
+    page.locator(f"tr[data-fqn='{FQN}']").click()
+    give(page, {"selected": FQN, "inspection": inspected()})
+    page.locator(".pbb-inspector").get_by_role("tab", name="Error").click()
+    bars = page.locator(".pbb-depth [data-fqn]")
+    assert [bars.nth(at).get_attribute("data-fqn") for at in range(bars.count())] == names
+    assert bars.nth(0).text_content() == f"{names[0]}: float"
+    assert page.locator(".pbb-depth .clipped").count() == 1
+    bars.nth(0).scroll_into_view_if_needed()
+    boxes = [bars.nth(at).bounding_box() for at in (1, 4)]
+    for at, box in enumerate(boxes):
+        assert box
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 20, steps=4)
+        (page.mouse.down if at == 0 else page.mouse.up)()
+    marked = page.locator("tr[aria-selected='true']")
+    assert [marked.nth(at).get_attribute("data-fqn") for at in range(marked.count())] == names[1:5]
+    sent(page)
+    bars.nth(6).click()
+    assert {"action": "select", "fqn": names[6]} in sent(page)
