@@ -1,18 +1,23 @@
 """What torch specialises to one sample's sizes, in forms that are one graph for all sizes.
 
-``max_pool1d`` and ``linspace`` specialise a symbolic size, ``tensor_split`` branches on whether the parts are equal,
-and ``interpolate(mode="area")`` over one dim takes only Python numbers.
+Most of these operators take ``int`` in their schema, where others take ``SymInt``, or are written in C++ over concrete
+sizes: windows, index pairs and frequencies, pooling over a whole dim, ``kron``, ``cov``, ``take_along_dim``.
+``tensor_split`` branches on whether the parts are equal, and ``interpolate(mode="area")`` over one dim takes only
+Python numbers.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from prepbench._torch_compat.scans import surely_equal
 from prepbench._torch_compat.sizes import named_expression
 from prepbench.capture.sizes.dynamic_axes import SampleSizes
 
@@ -38,6 +43,8 @@ def _max_pool1d(
     """Compute 1d pooling as pooling of an image of one row."""
     if not _is_symbolic(input.shape[-1]) or return_indices:
         return NotImplemented
+    if _is_symbolic(kernel_size):
+        return _largest_of_all(1, input, kernel_size, stride, padding, dilation)
     window, pad, spread = _number(kernel_size), _number(padding), _number(dilation)
     # an empty list is what torch itself has for no stride
     step = window if stride is None or stride in ([], ()) else _number(stride)
@@ -85,6 +92,184 @@ def _tensor_split(input: torch.Tensor, sections: Any, dim: int = 0) -> Any:
     return tuple(input.narrow(dim, start, length) for start, length in zip(starts, lengths, strict=True))
 
 
+def _logspace(start: Any, end: Any, steps: Any = None, base: float = 10.0, **kwargs: Any) -> Any:
+    powers = _linspace(start, end, steps, **kwargs)
+    return powers if powers is NotImplemented else torch.pow(base, powers)
+
+
+def _window(
+    terms: Sequence[float], length: Any, *rest: Any, periodic: bool = True, dtype: Any = None, device: Any = None,
+    **kwargs: Any,
+) -> Any:  # fmt: skip
+    """Compute a window that is a sum of cosines.
+
+    Args:
+        terms: the weight of each cosine: the first has no period in the window, the second one, and so on.
+        length: of the window.
+        rest: ``periodic`` by position, and further weights, for which there is no form.
+        periodic: whether the window is one entry of a longer symmetric one short.
+    """
+    is_plain = len(rest) <= 1 and not {"out", "alpha", "beta"} & set(kwargs)
+    if not _is_symbolic(length) or not is_plain:
+        return NotImplemented
+    periodic = rest[0] if rest else periodic
+    angles = torch.arange(length, dtype=dtype or torch.get_default_dtype(), device=device)
+    angles = angles * (2 * math.pi / (length if periodic else torch.sym_max(length - 1, 1)))
+    window = torch.full_like(angles, terms[0])
+    for place, weight in enumerate(terms[1:], 1):
+        window = window + weight * torch.cos(place * angles)
+    # one entry is 1, of which a formula makes the window's edge
+    return torch.where(torch.scalar_tensor(length, device=device) == 1, torch.ones_like(window), window)
+
+
+def _index_pairs(is_upper: bool, row: Any, col: Any = None, offset: int = 0, **kwargs: Any) -> Any:
+    """Compute the indices of a square's triangle from the place in its list.
+
+    A place before the end of row ``r`` has ``r (r + 1) / 2`` places of earlier rows before it.
+    """
+    if not _is_symbolic(row) or kwargs or (col is not None and col is not row and not surely_equal(row, col)):
+        return NotImplemented
+    is_lower = not is_upper
+    if offset not in ((-1, 0) if is_lower else (0, 1)):
+        return NotImplemented
+    size = row - 1 if offset else row
+    count = size * (size + 1) // 2
+    places = torch.arange(count)
+    places = places if is_lower else count - 1 - places
+    rows = ((torch.sqrt(8.0 * places.double() + 1) - 1) / 2).long()
+    columns = places - rows * (rows + 1) // 2
+    if is_lower:
+        return torch.stack([rows - offset, columns])
+    return torch.stack([size - 1 - rows, row - 1 - columns])
+
+
+def _frequencies(is_real: bool, n: Any, d: float = 1.0, *, out: Any = None, dtype: Any = None, device: Any = None,
+                 **kwargs: Any) -> Any:  # fmt: skip
+    if not _is_symbolic(n) or out is not None or kwargs:
+        return NotImplemented
+    dtype = dtype or torch.get_default_dtype()
+    if is_real:
+        return torch.arange(n // 2 + 1, dtype=dtype, device=device) / (n * d)
+    places = torch.arange(n, dtype=dtype, device=device)
+    return (places - n * (places >= (n + 1) // 2)) / (n * d)
+
+
+def _one_hot(tensor: torch.Tensor, num_classes: Any = -1) -> Any:
+    if not _is_symbolic(num_classes):
+        return NotImplemented
+    return (tensor.unsqueeze(-1) == torch.arange(num_classes, device=tensor.device)).long()
+
+
+def _vander(x: torch.Tensor, N: Any = None, *, increasing: bool = False) -> Any:
+    size: Any = x.shape[-1] if N is None else N
+    if not _is_symbolic(size):
+        return NotImplemented
+    is_first = torch.arange(size, device=x.device) == 0
+    powers = torch.where(is_first, torch.ones_like(x).unsqueeze(-1), x.unsqueeze(-1)).cumprod(-1)
+    return powers if increasing else powers.flip(-1)
+
+
+def _affine_grid(theta: torch.Tensor, size: Any, align_corners: bool | None = None) -> Any:
+    """Compute a grid as the product of each cell's place, from -1 to 1, with the matrices."""
+    sizes = list(size)
+    spans = sizes[2:]
+    if not any(map(_is_symbolic, spans)):
+        return NotImplemented
+    axes: list[torch.Tensor] = []
+    for dim, span in enumerate(spans):
+        # not from sums of steps: what is exact in the middle stays so
+        doubled = 2 * torch.arange(span, dtype=theta.dtype, device=theta.device) + 1
+        line = (doubled - span) / (torch.sym_max(span - 1, 1) if align_corners else span)
+        axes.insert(0, line.reshape(-1, *[1] * (len(spans) - 1 - dim)).expand(spans))  # the last axis comes first
+    places = torch.stack([*axes, torch.ones_like(axes[0])], -1).flatten(0, -2)
+    return (places @ theta.transpose(1, 2)).reshape(theta.shape[0], *spans, len(spans))
+
+
+def _mean_of_all(
+    dims: int,
+    input: torch.Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Any:
+    """Compute pooling whose window is all that there is as a mean."""
+    if not _takes_all(dims, input, kernel_size, padding) or divisor_override is not None:
+        return NotImplemented
+    return input.mean(tuple(range(-dims, 0)), keepdim=True)
+
+
+def _largest_of_all(
+    dims: int,
+    input: torch.Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """Compute pooling whose window is all that there is as a maximum."""
+    if not _takes_all(dims, input, kernel_size, padding) or _number(dilation) != 1 or return_indices:
+        return NotImplemented
+    return input.amax(tuple(range(-dims, 0)), keepdim=True)
+
+
+def _takes_all(dims: int, input: torch.Tensor, kernel_size: Any, padding: Any) -> bool:
+    window = list(kernel_size) if isinstance(kernel_size, Sequence) else [kernel_size]
+    window = window * dims if len(window) == 1 else window
+    sizes = input.shape[-dims:]
+    is_whole = all(surely_equal(one, size) for one, size in zip(window, sizes, strict=True))
+    return is_whole and _number(padding) == 0 and any(map(_is_symbolic, window))
+
+
+def _kron(input: torch.Tensor, other: torch.Tensor) -> Any:
+    if not _has_symbols(input, other):
+        return NotImplemented
+    dims = max(input.dim(), other.dim())
+    one, two = (tensor.reshape(*[1] * (dims - tensor.dim()), *tensor.shape) for tensor in (input, other))
+    sizes = [a * b for a, b in zip(one.shape, two.shape, strict=True)]
+    for dim in range(dims):
+        one, two = one.unsqueeze(2 * dim + 1), two.unsqueeze(2 * dim)
+    return (one * two).reshape(sizes)
+
+
+def _take_along_dim(input: torch.Tensor, indices: torch.Tensor, dim: int | None = None, **kwargs: Any) -> Any:
+    if not _has_symbols(input, indices) or kwargs:
+        return NotImplemented
+    if dim is None:
+        return torch.gather(input.flatten(), 0, indices.flatten())
+    if input.dim() != indices.dim():
+        return NotImplemented  # torch's own error
+    dim %= input.dim()
+    return torch.gather(_spread(input, indices, dim), dim, _spread(indices, input, dim))
+
+
+def _spread(one: torch.Tensor, other: torch.Tensor, dim: int) -> torch.Tensor:
+    """Expand the dims of one entry to the sizes that another tensor has there, but for ``dim``."""
+    pairs = enumerate(zip(one.shape, other.shape, strict=True))
+    return one.expand([wanted if at != dim and surely_equal(size, 1) else size for at, (size, wanted) in pairs])
+
+
+def _cov(input: torch.Tensor, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Any:
+    if not _has_symbols(input) or fweights is not None or aweights is not None:
+        return NotImplemented
+    rows = input.reshape(1, -1) if input.dim() < 2 else input
+    rows = rows - rows.mean(1, keepdim=True)
+    found = rows @ rows.mH / torch.sym_max(rows.shape[1] - correction, 0)
+    return found.reshape([]) if input.dim() < 2 else found
+
+
+def _corrcoef(input: torch.Tensor) -> Any:
+    if not _has_symbols(input) or input.dim() < 2 or input.is_complex():
+        return NotImplemented
+    found = _cov(input)
+    spread = found.diagonal().sqrt()
+    return (found / spread.unsqueeze(1) / spread.unsqueeze(0)).clamp(-1, 1)
+
+
 def _number(value: Any) -> Any:
     return value[0] if isinstance(value, Sequence) else value
 
@@ -93,12 +278,41 @@ def _is_symbolic(size: Any) -> bool:
     return isinstance(_number(size), torch.SymInt)
 
 
+def _has_symbols(*tensors: torch.Tensor) -> bool:
+    return any(isinstance(size, torch.SymInt) for tensor in tensors for size in tensor.shape)
+
+
 _FORMS: Mapping[Any, Callable[..., Any]] = {
     F.max_pool1d: _max_pool1d,
     torch.max_pool1d: _max_pool1d,
     F.adaptive_avg_pool1d: _adaptive_avg_pool1d,
     F.interpolate: _interpolate,
     torch.linspace: _linspace,
+    torch.logspace: _logspace,
+    torch.hann_window: partial(_window, (0.5, -0.5)),
+    torch.hamming_window: partial(_window, (0.54, -0.46)),
+    torch.blackman_window: partial(_window, (0.42, -0.5, 0.08)),
+    torch.tril_indices: partial(_index_pairs, False),
+    torch.triu_indices: partial(_index_pairs, True),
+    torch.fft.fftfreq: partial(_frequencies, False),
+    torch.fft.rfftfreq: partial(_frequencies, True),
+    F.one_hot: _one_hot,
+    torch.vander: _vander,
+    F.affine_grid: _affine_grid,
+    F.avg_pool1d: partial(_mean_of_all, 1),
+    F.avg_pool2d: partial(_mean_of_all, 2),
+    F.avg_pool3d: partial(_mean_of_all, 3),
+    F.max_pool2d: partial(_largest_of_all, 2),
+    torch.max_pool2d: partial(_largest_of_all, 2),
+    F.max_pool3d: partial(_largest_of_all, 3),
+    torch.max_pool3d: partial(_largest_of_all, 3),
+    torch.kron: _kron,
+    torch.take_along_dim: _take_along_dim,
+    torch.Tensor.take_along_dim: _take_along_dim,
+    torch.cov: _cov,
+    torch.Tensor.cov: _cov,
+    torch.corrcoef: _corrcoef,
+    torch.Tensor.corrcoef: _corrcoef,
     torch.tensor_split: _tensor_split,
     torch.Tensor.tensor_split: _tensor_split,
 }
