@@ -17,8 +17,9 @@ aten = torch.ops.aten
 
 
 def decompose_for_onnx(program: Program) -> Program:
-    """Decompose attention into two products and a softmax, reductions over all dims into ones with explicit dims, and
-    complex numbers into pairs of real ones.
+    """Decompose attention into two products and a softmax, reductions over all dims into ones with explicit dims,
+    complex numbers into pairs of real ones, and what ONNX has no operator for: the middle and the k-th of sorted
+    values, distances of all pairs, running products.
 
     The exporter's translation of attention computes the shape of the keys, scales queries and keys separately and
     replaces NaN in all weights, so that no runtime recognizes it. OpenVINO computes the products and the softmax in
@@ -36,6 +37,12 @@ def decompose_for_onnx(program: Program) -> Program:
             aten.max_pool3d.default: maximum_pool(3),
             aten.amax.default: _over_all(aten.amax.default),
             aten.amin.default: _over_all(aten.amin.default),
+            aten.median.default: _median_of_all,
+            aten.median.dim: _median,
+            aten.kthvalue.default: _kth_value,
+            aten.cdist.default: _distances,
+            aten._cdist_forward.default: _distances,
+            aten.cumprod.default: _running_product,
             **grouped_products(program),
             **computed_from_sizes(),
         },
@@ -54,3 +61,49 @@ def _over_all(reduction: Any) -> Any:
         return NotImplemented if dim or not x.ndim else reduction(x, list(range(x.ndim)), keepdim)
 
     return reduce
+
+
+def _median_of_all(x: torch.Tensor) -> Any:
+    return _median(x.reshape(-1), 0)[0] if x.numel() else NotImplemented
+
+
+def _median(x: torch.Tensor, dim: int, keepdim: bool = False) -> Any:
+    """Return the lower of the two values in the middle, and its place; NaN where there is one."""
+    if not x.ndim:
+        return NotImplemented
+    values, places = _kth_value(x, (x.shape[dim] + 1) // 2, dim, keepdim)
+    if not x.is_floating_point():
+        return values, places
+    is_nan = torch.isnan(x)
+    has_nan = is_nan.any(dim, keepdim)
+    first = is_nan.to(torch.int64).argmax(dim, keepdim)
+    return torch.where(has_nan, torch.full_like(values, torch.nan), values), torch.where(has_nan, first, places)
+
+
+def _kth_value(x: torch.Tensor, k: Any, dim: int = -1, keepdim: bool = False) -> Any:
+    if not x.ndim:
+        return NotImplemented
+    place = torch.arange(k - 1, k, device=x.device)  # a slice would not be sure to have one entry
+    found = [part.index_select(dim, place) for part in torch.sort(x, dim)]
+    return tuple(part if keepdim else part.squeeze(dim) for part in found)
+
+
+def _distances(one: torch.Tensor, other: torch.Tensor, p: float = 2.0, compute_mode: int | None = None) -> Any:
+    """Return the distance of each row of one from each row of the other, without the products that cancel."""
+    apart = (one.unsqueeze(-2) - other.unsqueeze(-3)).abs()
+    if p == float("inf"):
+        return apart.amax(-1)
+    if p == 0:
+        return (apart != 0).to(apart.dtype).sum(-1)
+    if p == 1:
+        return apart.sum(-1)
+    return (apart * apart).sum(-1).sqrt() if p == 2 else apart.pow(p).sum(-1).pow(1 / p)
+
+
+def _running_product(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
+    """Return running products from sums of logarithms, and the signs from how many factors are negative."""
+    if not x.is_floating_point() or dtype is not None or not x.ndim:
+        return NotImplemented
+    sizes = x.abs().log().cumsum(dim).exp()
+    is_odd = (x < 0).to(torch.int64).cumsum(dim) % 2 == 1
+    return torch.where(is_odd, -sizes, sizes)

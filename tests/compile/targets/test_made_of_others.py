@@ -1,0 +1,61 @@
+"""Operators for which ONNX has no operator are made of others, for all sizes, also of NaN and of equal values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import prepbench as pb
+
+OPERATORS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "middle values": lambda x: x.median(1, keepdim=True),
+    "the middle of all": lambda x: x.median(),
+    "middle numbers": lambda x: (x * 9).long().median(-1).values,
+    "the third": lambda x: x.kthvalue(3, 1)[0],
+    "the one in the middle": lambda x: x.kthvalue(x.shape[1] // 2, 1, True).values,
+    "distances": lambda x: torch.cdist(x, x.flip(1)),
+    "distances by blocks": lambda x: torch.cdist(x, x + 1, p=1.0) + torch.cdist(x, x + 1, p=torch.inf),
+    "distances of another norm": lambda x: torch.cdist(x, x + 1, p=3.0) + torch.cdist(x, x.round(), p=0.0),
+    "running products": lambda x: x.cumprod(1),
+    "running products with zeros": lambda x: torch.where(x > 0.8, 0.0, x).cumprod(-1),
+}
+
+
+class Operator(nn.Module):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.operator = OPERATORS[name]
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.operator(x)
+
+
+@pytest.mark.parametrize("target", [pb.OnnxRuntimeDeployment(), pb.OpenVinoDeployment()], ids=["ort", "openvino"])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_it_gives_what_torch_gives(name: str, target: Any) -> None:
+    torch.manual_seed(0)
+    model = Operator(name)
+    samples = [torch.randn(rows, columns) for rows, columns in ((3, 8), (4, 12), (5, 9))]
+    compiled = pb.compile_model(model, tracing_inputs=samples, deployment_settings=target)
+    for rows, columns in ((6, 7), (2, 16)):
+        x = torch.randn(rows, columns)
+        for found, expected in zip(_parts(compiled(x)), _parts(model(x)), strict=True):
+            torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_the_middle_of_what_has_nan_is_nan() -> None:
+    model = Operator("middle values")
+    samples = [torch.randn(rows, 8) for rows in (3, 4)]
+    compiled = pb.compile_model(model, tracing_inputs=samples, deployment_settings=pb.OnnxRuntimeDeployment())
+    x = torch.randn(5, 8)
+    x[1, 3] = torch.nan
+    for found, expected in zip(compiled(x), model(x), strict=True):
+        torch.testing.assert_close(found, expected, equal_nan=True)
+
+
+def _parts(result: Any) -> tuple[torch.Tensor, ...]:
+    return (result,) if isinstance(result, torch.Tensor) else tuple(result)
