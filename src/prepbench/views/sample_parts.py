@@ -13,7 +13,7 @@ import torch
 from prepbench.document.bench import SampleBox, SamplePart, ShownSample, ShownSamples
 from prepbench.errors import printable
 from prepbench.measure.kept_samples import SampleInput, WorstSample, WorstSamples, distance_text
-from prepbench.measure.modality import channels_first, chosen_modality
+from prepbench.measure.modality import channels_first, chosen_modality, modality_of
 from prepbench.measure.texts import compared_text
 from prepbench.views.pictures import picture
 
@@ -43,11 +43,26 @@ _DETAILS = (_Detail(128, 3.0), _Detail(96, 1.5), _Detail(80, 1.0), _Detail(64, 0
 
 def shown_samples(worst: WorstSamples, room: int = ROOM) -> ShownSamples:
     """Return the samples with as much detail as fits into ``room`` bytes of pictures and sounds."""
+    rows = [_one_sample(row) for row in worst.rows]
     for detail in _DETAILS:
-        samples = tuple(_sample(worst, row, detail) for row in worst.rows)
+        samples = tuple(_sample(worst, row, detail) for row in rows)
         if sum(map(_size, samples)) <= room:
             break
     return ShownSamples(worst.first, worst.candidate, printable(worst.caption), samples)
+
+
+def _one_sample(row: WorstSample) -> WorstSample:
+    """Return the row without a batch dimension of one sample: outputs such as boxes may have none of their own."""
+    if row.row is not None:
+        return row
+    return replace(row, inputs=tuple(map(_without_batch, row.inputs)))
+
+
+def _without_batch(one: SampleInput) -> SampleInput:
+    is_batch = one.values is not None and one.values.dim() > 1 and one.values.shape[0] == 1
+    if one.values is None or one.shape is None or not is_batch or modality_of(one.values, one.name) != "numbers":
+        return one
+    return replace(one, values=one.values[0], shape=one.shape[1:])
 
 
 def _size(sample: ShownSample) -> int:
@@ -147,6 +162,9 @@ def _boxes(outputs: Sequence[SampleInput], image: SampleInput | None) -> tuple[S
         return None  # of several images
     found = next((name for name in by_name if name.endswith("boxes")), None)
     boxes = by_name.get(found or "")
+    if boxes is not None and boxes.shape == (4,):  # a single box was taken for the only row of a batch
+        by_name = {name: None if values is None else values[None] for name, values in by_name.items()}
+        boxes = boxes[None]
     if image is None or image.values is None or boxes is None or boxes.dim() != 2 or boxes.shape[-1] != 4:
         return None
     scores, labels = _scores(by_name, len(boxes))

@@ -120,6 +120,74 @@ def test_boxes_of_a_detector_lie_on_its_image() -> None:
     assert found.second[0].boxes[0].left > box.left
 
 
+def test_boxes_in_pixels_lie_on_the_image_as_the_model_saw_it() -> None:
+    def detector(shift: float) -> Any:
+        def forward(x: torch.Tensor) -> dict[str, torch.Tensor]:
+            boxes = torch.tensor([[300.0, 150.0, 600.0, 450.0], [0.0, 0.0, 9.0, 9.0]]) + shift
+            return {"boxes": boxes, "labels": torch.tensor([7, 1]), "scores": torch.tensor([0.9, 0.1])}
+
+        return forward
+
+    found = shown(detector(0.0), detector(60.0), [torch.rand(1, 3, 600, 1200)]).samples[0]
+    part, moved = found.first[0], found.second[0]
+    assert (part.width, part.height) == (1200, 600)
+    [box], [other] = part.boxes, moved.boxes
+    assert (box.left, box.top, box.width, box.height) == pytest.approx((0.25, 0.25, 0.25, 0.5))
+    assert (other.left, other.top) == pytest.approx((0.3, 0.35))
+    assert box.text == "class 7 90%"
+    assert part.said == "1 box of 30% or more"
+
+
+def test_a_candidate_that_finds_nothing_has_the_image_without_boxes() -> None:
+    def detector(score: float) -> Any:
+        return lambda x: {"boxes": torch.tensor([[1.0, 1.0, 9.0, 9.0]]) + score, "scores": torch.tensor([score])}
+
+    found = shown(detector(0.8), detector(0.1), [torch.rand(1, 3, 32, 32)]).samples[0]
+    assert len(found.first[0].boxes) == 1
+    assert found.second[0].boxes == ()
+    assert found.second[0].picture == found.first[0].picture
+    assert found.second[0].said == "no boxes of 30% or more"
+
+
+def test_queries_share_a_softmax_or_have_classes_that_stand_for_themselves() -> None:
+    def detector(logits: torch.Tensor, shift: float) -> Any:
+        boxes = torch.tensor([[0.5, 0.5, 0.2, 0.2]]).expand(len(logits), 4)
+        return lambda x: {"logits": (logits - shift)[None], "pred_boxes": boxes[None] + shift / 10}
+
+    nothing = torch.tensor([-2.0, -2.0, 5.0])
+    shared = torch.stack([torch.tensor([6.0, 0.0, 1.0]), nothing, nothing])
+    apart = torch.tensor([[2.0, -4.0, -4.0], [-4.0, -4.0, -4.5], [-4.0, -4.6, -4.5]])
+    for logits, said in ((shared, "class 0 99%"), (apart, "class 0 88%")):
+        [box] = (
+            shown(detector(logits, 0.0), detector(logits, 0.1), [torch.rand(1, 3, 32, 32)]).samples[0].first[0].boxes
+        )
+        assert box.text == said
+
+
+def test_the_first_token_that_deviates_is_marked() -> None:
+    words = [f"w{at}" for at in range(400)]
+
+    def decode(tokens: list[int]) -> str:
+        return " ".join(words[token] for token in tokens)
+
+    def same(output: torch.Tensor, target: torch.Tensor) -> float:
+        return float((output == target).double().mean())
+
+    ids = torch.arange(1, 301)[None]
+    other = torch.cat([ids[:, :250], ids[:, 250:] + 1], 1)
+    compared = pb.compare({"first": lambda x: x, "second": lambda x: other}, [(ids, ids)], metric=same, rounds=0)
+    everything = shown_samples(compared.worst(1, decode=decode))
+    found = everything.samples[0]
+    first, second = found.first[0], found.second[0]
+    assert (first.said, second.said) == ("deviates from token 251 of 300",) * 2
+    assert (first.other.strip(), second.other.strip()) == ("w251", "w252")
+    assert first.same.startswith("…"), "the mark is near the start of what is shown"
+    assert first.same.endswith("w250")
+    assert first.same == second.same
+    page = samples_html(everything, 50_000)
+    assert "<mark> w252</mark>" in page
+
+
 def test_text_of_a_page_stays_text() -> None:
     data = [torch.tensor([[1, 2, 3]])]
     found = shown(
