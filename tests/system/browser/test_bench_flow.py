@@ -54,7 +54,6 @@ again = next(model for name, model in compiled.items() if "ONNX" in name)
 print("same" if facts(again.report.layers) == facts(restored.report) else "another")
 """
 CLICKS = 14
-WAITING = 60  # seconds, on two cores without other work
 
 
 class Hand:
@@ -128,7 +127,6 @@ def test_from_a_failure_to_code_that_runs(page: Page, lab: Any) -> None:
     expect(insert).to_be_visible()
     print(f"\n{hand.count} clicks and keys, {time.monotonic() - begun:.0f} s")  # noqa: T201
     assert hand.count <= CLICKS
-    assert time.monotonic() - begun < WAITING
 
     cells = page.locator(".jp-Notebook .jp-CodeCell")
     count = cells.count()
