@@ -43,9 +43,9 @@ def normalize_samples(
 ) -> list[Sample]:
     """Read ``samples`` once and turn each element into a :class:`Sample`.
 
-    An element may be a tensor; a tuple of positional arguments; a tuple ending in a dict of keyword arguments; a
-    mapping of keyword arguments; or a mapping that ``forward`` takes whole, as its one argument. A lone tensor or
-    mapping in place of the list counts as one sample.
+    An element may be a tensor; a tuple of positional arguments; a tuple ending in a dict of keyword arguments; a pair
+    of a tuple and a dict, as ``torch.export`` takes them; a mapping of keyword arguments; or a mapping that ``forward``
+    takes whole, as its one argument. A lone tensor or mapping in place of the list counts as one sample.
 
     It may also be a batch with a label: ``(x, y)``, ``(y, x)`` or a dict with further keys. What ``forward`` does not
     take is left out. Arrays become tensors, 64 bit floats in the dtype of the model's weights. Images of PIL become
@@ -181,7 +181,8 @@ class Form:
 
     Attributes:
         kind: ``"whole"``, or which part is the label: ``"last"``, ``"first"``; ``"keys"`` for mappings; ``"spread"``
-            for a list whose parts are arguments.
+            for a list whose parts are arguments; ``"call"`` for the two arguments of ``torch.export``: a tuple and a
+            mapping.
         label: the key of the label, for keys.
         left_out: further keys that forward does not take.
         only: the one key whose value forward takes as its argument; "" where keys are its arguments.
@@ -202,6 +203,8 @@ class Form:
             return _alone(value[1:]), value[0]
         if self.kind == "spread":
             return tuple(value), None
+        if self.kind == "call":
+            return (*value[0], value[1]), None
         if self.kind == "keys":
             target = value.get(self.label) if self.label else None
             if self.only:
@@ -306,6 +309,10 @@ class Reader:
         if count == 1:
             is_list = isinstance(value, list) and not self._runs(_WHOLE, value, index)
             return spread if is_list and self._runs(spread, value, index) else _WHOLE
+        if count == 2 and isinstance(value[0], tuple) and isinstance(value[1], Mapping):
+            call = Form("call", parts=2)
+            if not self._runs(_WHOLE, value, index) and self._runs(call, value, index):
+                return call
         is_call = not isinstance(value, list) or _takes_positional(self._signature, count)
         if is_call and self._binds(_WHOLE, value, index) and not self._may_hold_label(value):
             return _WHOLE

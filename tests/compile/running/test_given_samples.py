@@ -285,3 +285,24 @@ def test_images_are_scaled_and_get_a_batch() -> None:
         read(net, [[grey, colour]])
     with pytest.raises(InputError, match="is an image of mode 'F', whose range is not known"):
         read(net, [image.new("F", (4, 4))])
+
+
+class Scales(nn.Module):
+    def forward(self, x: torch.Tensor, *, by: float = 1.0, mask: torch.Tensor | None = None) -> torch.Tensor:
+        return x * by if mask is None else (x * by).masked_fill(mask, 0.0)
+
+
+class TakesPair(nn.Module):
+    def forward(self, pair: tuple[torch.Tensor, torch.Tensor], *, by: float = 1.0) -> torch.Tensor:
+        return pair[0] * pair[1] * by
+
+
+def test_a_tuple_with_a_dict_is_a_call_as_export_takes_it() -> None:
+    x, mask = torch.ones(2, 3), torch.zeros(2, 3, dtype=torch.bool)
+    one, other = normalize_samples(Scales(), [((x,), {"by": 2.0, "mask": mask}), ((x,), {"by": 2.0, "mask": mask})])
+    assert [len(one.args), sorted(one.kwargs)] == [1, ["by", "mask"]]
+    assert other.args[0] is x
+    # what forward takes as it is stays so
+    (whole,) = normalize_samples(TakesPair(), [((x, x), {"by": 2.0})])
+    assert isinstance(whole.args[0], tuple)
+    assert whole.kwargs == {"by": 2.0}
