@@ -79,6 +79,7 @@ class Differing:
             decode=inputs.decode,
             modality=inputs.modality,
             sampling_rate=inputs.sampling_rate,
+            caller=inputs.model,
         )
 
     def start_comparing(

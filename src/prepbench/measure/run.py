@@ -235,6 +235,7 @@ def farthest_samples(
     decode: Callable[[list[int]], str] | None = None,
     modality: Modality | Mapping[str, Modality] | None = None,
     sampling_rate: int = SAMPLING_RATE,
+    caller: Callable[..., Any] | None = None,
 ) -> WorstSamples:
     """Return the samples on which the second of two compiled models is farthest from the first; nothing is timed.
 
@@ -247,12 +248,13 @@ def farthest_samples(
         decode: makes text of token numbers.
         modality: how inputs and outputs are shown; None for what their values tell.
         sampling_rate: of audio, in values a second.
+        caller: whose forward names the inputs; the first of the two if left out.
 
     Raises:
         InputError: a candidate fails on an element of data, or the outputs cannot be compared row by row.
     """
     (first, one), (second, other) = candidates.items()
-    keeper, samples, seeded = Keeper(metric, one), 0, None
+    keeper, samples, seeded = Keeper(metric, caller or one), 0, None
     total = len(data) if isinstance(data, Sized) else 0
     with eval_mode(candidates.values()):
         for batch in read_batches([one, other], data, with_targets=takes_targets(metric)):

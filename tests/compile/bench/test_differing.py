@@ -47,6 +47,7 @@ def test_the_farthest_samples_are_shown_with_both_outputs_as_images(bench: pb.Be
         parts = (*sample.inputs, *sample.first, *sample.second)
         assert [part.modality for part in parts] == ["image"] * 3
         assert len({part.picture for part in parts}) == 3
+        assert sample.inputs[0].name == "input", "as forward names it"
 
 
 def test_layers_are_coloured_by_what_the_second_run_loses(bench: pb.Bench) -> None:

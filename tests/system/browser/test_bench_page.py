@@ -345,6 +345,29 @@ def test_runs_are_renamed_restored_compared(page: Page) -> None:
     assert "M" in (samples.locator(".pbs-wave path").first.get_attribute("d") or "")
 
 
+@pytest.mark.parametrize("width", [1440, 1100, 800])
+def test_compared_samples_come_into_view_side_by_side(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    open_bench(page, {**traits(), **after_run(traits(), 2)})
+    turn_to(page, "results")
+    for at in (0, 1):
+        page.locator(".pbb-runs input").nth(at).click()
+    difference = traits()["difference"] | {"first": "a", "second": "b", "samples": fake_samples.both()}
+    give(page, {"difference": difference})
+    samples = page.locator(".pbs-sample")
+    expect(samples).to_have_count(4)
+    page.wait_for_timeout(100)
+    first = samples.first.bounding_box()
+    assert first is not None
+    assert 0 <= first["y"] < 900 - first["height"], "one does not have to look for the answer"
+    for each in samples.all():
+        one, other = (each.locator(".pbs-side").nth(at).bounding_box() for at in (1, 2))
+        assert one is not None
+        assert other is not None
+        assert one["y"] == other["y"]
+        assert one["x"] + one["width"] < other["x"]
+
+
 def test_files_are_written_and_a_point_restores_its_run(page: Page) -> None:
     given = traits()
     open_bench(page, given)
