@@ -14,6 +14,7 @@ from torch import fx
 from torch.export.graph_signature import (
     ConstantArgument,
     ExportGraphSignature,
+    InputKind,
     OutputKind,
     OutputSpec,
     SymBoolArgument,
@@ -214,6 +215,12 @@ def with_further_outputs(
     )
 
 
+def input_placeholders(program: torch.export.ExportedProgram) -> tuple[str | None, ...]:
+    """Return the placeholder of each user input; None for a constant, which may be a text like any name."""
+    specs = [spec for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
+    return tuple(None if isinstance(spec.arg, ConstantArgument) else spec.arg.name for spec in specs)
+
+
 def constant_outputs(program: torch.export.ExportedProgram) -> dict[int, Any]:
     """Return the user outputs that are constants, by index."""
     specs = [spec for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
@@ -243,8 +250,8 @@ def size_limits(program: torch.export.ExportedProgram) -> list[tuple[int, int, i
     """
     values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
     found: dict[Any, tuple[int, int, int, int | None]] = {}
-    for leaf, name in enumerate(program.graph_signature.user_inputs):
-        value = values.get(name) if isinstance(name, str) else None
+    for leaf, name in enumerate(input_placeholders(program)):
+        value = values.get(name) if name is not None else None
         for dim, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
             symbol = getattr(getattr(size, "node", None), "expr", None)
             bounds = program.range_constraints.get(symbol)

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from prepbench._torch_compat import pytree
+from prepbench._torch_compat.programs import input_placeholders
 from prepbench.errors import InputError, sentence
 from prepbench.inputs import dense_fault, tensor_fault
 
@@ -24,8 +25,8 @@ def tensor_specs(program: torch.export.ExportedProgram) -> TensorSpecs:
     examples = pytree.tree_leaves(program.example_inputs)
     limits = index_limits(program.graph)
     return tuple(
-        _spec(values.get(name), example, limits.get(name)) if isinstance(name, str) else None
-        for name, example in zip(program.graph_signature.user_inputs, examples, strict=True)
+        _spec(values.get(name), example, limits.get(name)) if name is not None else None
+        for name, example in zip(input_placeholders(program), examples, strict=True)
     )
 
 

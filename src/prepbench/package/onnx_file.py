@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from prepbench._torch_compat.programs import with_outputs
+from prepbench._torch_compat.programs import input_placeholders, with_outputs
 from prepbench.calls.call_spec import CallSpec
 from prepbench.calls.checked_conditions import FileConditions, write_beside, write_conditions
 from prepbench.checks import check_table, described
@@ -110,8 +110,7 @@ def renamed(source: Lowering, names: ExportNames, assertions: Sequence[str] = ()
             )
         program = with_outputs(program, [*places, *range(count, count + len(assertions))])
         outputs = [outputs[place] for place in places]
-    user_inputs = program.graph_signature.user_inputs
-    tensors = [i for i, value in enumerate(user_inputs) if isinstance(value, str)]
+    tensors = [i for i, place in enumerate(input_placeholders(program)) if place is not None]
     inputs = list(source.input_names)
     if names.inputs is not None:
         old = [inputs[i] for i in tensors]

@@ -439,3 +439,26 @@ def test_a_request_that_was_read_is_simulated_for_several_targets(counted: dict[
     for target in (pb.EagerDeployment(), pb.OnnxRuntimeDeployment()):
         assert Simulation.captured(replace(request, deployment_settings=target), report_nothing).layers == ("0", "2")
     assert counted["samples"] == 1
+
+
+class Heads(nn.Module):
+    """The head is named by a text; one name is that of the input, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = nn.ModuleDict({"x": nn.Linear(4, 2), "other": nn.Linear(4, 3)})
+
+    def forward(self, x: torch.Tensor, head: str = "other") -> torch.Tensor:
+        return self.heads[head](x)
+
+
+@pytest.mark.parametrize("target", [pb.OnnxRuntimeDeployment(), pb.OpenVinoDeployment()], ids=["ort", "openvino"])
+@pytest.mark.parametrize("head", ["x", "other"])
+def test_an_argument_that_is_a_text_is_no_input_of_the_graph(head: str, target: Any) -> None:
+    model = Heads().eval()
+    samples = [(torch.randn(rows, 4), head) for rows in (2, 3)]
+    compiled = pb.compile_model(model, tracing_inputs=samples, deployment_settings=target)
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(compiled(x, head), model(x, head))
+    with pytest.raises(pb.PrepbenchError, match="head"):
+        compiled(x, "x" if head == "other" else "other")

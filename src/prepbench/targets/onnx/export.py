@@ -23,7 +23,7 @@ from prepbench._torch_compat.onnx_exporter import (
     exact_rules,
     translations_read_once,
 )
-from prepbench._torch_compat.programs import without_guards
+from prepbench._torch_compat.programs import input_placeholders, without_guards
 from prepbench._torch_compat.sizes import forget_pending_sizes
 from prepbench.capture.aten.export_program import traced_alike
 from prepbench.errors import TargetError, sentence
@@ -171,10 +171,8 @@ def _keep_free(model: Any, names: set[str]) -> None:
 
 def _name_inputs(model: Any, lowering: Lowering) -> list[str]:
     """Name the graph's inputs; return the name of each input of the program, "" for a constant."""
-    user_inputs = lowering.program.graph_signature.user_inputs
-    tensors = [
-        name if isinstance(leaf, str) else "" for name, leaf in zip(lowering.input_names, user_inputs, strict=True)
-    ]
+    places = input_placeholders(lowering.program)
+    tensors = ["" if place is None else name for name, place in zip(lowering.input_names, places, strict=True)]
     graph_inputs = list(model.graph.inputs)
     names = [name for name in tensors if name]
     if len(names) != len(graph_inputs):

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from prepbench._torch_compat.programs import input_placeholders
 from prepbench.errors import TargetError
 from prepbench.quantize import RECURRENT_IN_FLOAT, Constraint, Placement, why_reduce_range
 from prepbench.settings import DeploymentSettings, OpenVinoDeployment
@@ -223,8 +224,8 @@ def _bits_of(constant: Any) -> int:
 
 
 def _tensor_names(lowering: Lowering) -> list[str]:
-    user_inputs = lowering.program.graph_signature.user_inputs
-    return [name if isinstance(leaf, str) else "" for name, leaf in zip(lowering.input_names, user_inputs, strict=True)]
+    places = input_placeholders(lowering.program)
+    return ["" if place is None else name for name, place in zip(lowering.input_names, places, strict=True)]
 
 
 @functools.cache
