@@ -54,6 +54,11 @@ def surely_equal(one: Any, other: Any) -> bool:
     return bool(_statically_known_true(one == other))
 
 
+def surely_different(one: Any, other: Any) -> bool:
+    """Return whether two sizes differ for all sizes of the inputs, without adding an assumption."""
+    return bool(_statically_known_true(one != other))
+
+
 def is_symbolic(size: Any) -> bool:
     """Return whether a size depends on the inputs."""
     return isinstance(size, torch.SymInt)

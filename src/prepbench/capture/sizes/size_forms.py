@@ -17,7 +17,7 @@ import torch
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from prepbench._torch_compat.scans import surely_equal
+from prepbench._torch_compat.scans import surely_different, surely_equal
 from prepbench._torch_compat.sizes import named_expression
 from prepbench.capture.sizes.dynamic_axes import SampleSizes
 
@@ -270,6 +270,25 @@ def _corrcoef(input: torch.Tensor) -> Any:
     return (found / spread.unsqueeze(1) / spread.unsqueeze(0)).clamp(-1, 1)
 
 
+def _contiguous(input: torch.Tensor, memory_format: Any = torch.contiguous_format) -> Any:
+    """Copy a tensor that is contiguous for some sizes only, such as a slice that may be all there is.
+
+    Torch asks which it is, and keeps the answer as a condition on sizes.
+    """
+    if not _has_symbols(input) or memory_format is not torch.contiguous_format:
+        return NotImplemented
+    expected: Any = 1
+    is_open = False
+    for size, stride in zip(reversed(input.shape), reversed(input.stride()), strict=True):
+        if surely_equal(size, 1):
+            continue
+        if surely_different(stride, expected):
+            return NotImplemented
+        is_open |= not surely_equal(stride, expected)
+        expected = expected * torch.sym_max(size, 1)
+    return input.clone(memory_format=memory_format) if is_open else NotImplemented
+
+
 def _number(value: Any) -> Any:
     return value[0] if isinstance(value, Sequence) else value
 
@@ -306,6 +325,7 @@ _FORMS: Mapping[Any, Callable[..., Any]] = {
     torch.max_pool2d: partial(_largest_of_all, 2),
     F.max_pool3d: partial(_largest_of_all, 3),
     torch.max_pool3d: partial(_largest_of_all, 3),
+    torch.Tensor.contiguous: _contiguous,
     torch.kron: _kron,
     torch.take_along_dim: _take_along_dim,
     torch.Tensor.take_along_dim: _take_along_dim,
