@@ -20,6 +20,8 @@ OPERATORS: dict[str, Callable[[torch.Tensor], Any]] = {
     "distances": lambda x: torch.cdist(x, x.flip(1)),
     "distances by blocks": lambda x: torch.cdist(x, x + 1, p=1.0) + torch.cdist(x, x + 1, p=torch.inf),
     "distances of another norm": lambda x: torch.cdist(x, x + 1, p=3.0) + torch.cdist(x, x.round(), p=0.0),
+    "places in a row": lambda x: torch.searchsorted(x.flatten().sort().values, x.round()),
+    "places in rows": lambda x: torch.searchsorted(x.sort(1).values, x[:, :3].round(), right=True, out_int32=True),
     "running products": lambda x: x.cumprod(1),
     "running products with zeros": lambda x: torch.where(x > 0.8, 0.0, x).cumprod(-1),
 }

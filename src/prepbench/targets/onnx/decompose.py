@@ -19,7 +19,7 @@ aten = torch.ops.aten
 def decompose_for_onnx(program: Program) -> Program:
     """Decompose attention into two products and a softmax, reductions over all dims into ones with explicit dims,
     complex numbers into pairs of real ones, and what ONNX has no operator for: the middle and the k-th of sorted
-    values, distances of all pairs, running products.
+    values, distances of all pairs, running products, places in sorted values.
 
     The exporter's translation of attention computes the shape of the keys, scales queries and keys separately and
     replaces NaN in all weights, so that no runtime recognizes it. OpenVINO computes the products and the softmax in
@@ -43,6 +43,7 @@ def decompose_for_onnx(program: Program) -> Program:
             aten.cdist.default: _distances,
             aten._cdist_forward.default: _distances,
             aten.cumprod.default: _running_product,
+            aten.searchsorted.Tensor: _places_in_sorted,
             **grouped_products(program),
             **computed_from_sizes(),
         },
@@ -107,3 +108,20 @@ def _running_product(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = N
     sizes = x.abs().log().cumsum(dim).exp()
     is_odd = (x < 0).to(torch.int64).cumsum(dim) % 2 == 1
     return torch.where(is_odd, -sizes, sizes)
+
+
+def _places_in_sorted(
+    sorted_sequence: torch.Tensor,
+    x: torch.Tensor,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: torch.Tensor | None = None,
+) -> Any:
+    """Return how many sorted values lie before each value."""
+    if sorter is not None or not x.ndim:
+        return NotImplemented
+    row, values = sorted_sequence.unsqueeze(-2), x.unsqueeze(-1)
+    before = row <= values if right or side == "right" else row < values
+    return before.sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
