@@ -68,7 +68,10 @@ def test_other_cells_print_as_ever(made: list[list[Any]]) -> None:
 
 
 def test_errors_come_after_the_block_and_warnings_are_not_folded(made: list[list[Any]]) -> None:
-    assert [each.output_type for each in made[3]] == ["display_data", "error"]
+    block, card, error = made[3]
+    assert [each.output_type for each in (block, card, error)] == ["display_data", "display_data", "error"]
+    assert block.data["text/plain"].startswith("Your code printed")
+    assert not card.data["text/plain"].startswith("Your code printed")
     texts = ["".join(each.get("text", "")) for each in made[4]]
     assert any("of the user" in text for text in texts)
     assert "of the user" not in made[4][-1].data["text/plain"]
