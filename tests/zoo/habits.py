@@ -174,7 +174,6 @@ class Sampler(nn.Module):
     [(x, x[:, :2]) for x in tensors((2, 3, 4, 6), (3, 3, 6, 8))],
     [(x, x[:, :2]) for x in tensors((4, 3, 8, 10))],
     assumes="x.size(2) == 4",
-    leaves=("",),
     bounded=("x.shape[2]", "x.shape[3]", "flow.shape[2]", "flow.shape[3]"),
 )
 def warped_by_a_flow():

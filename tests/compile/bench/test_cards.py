@@ -73,7 +73,9 @@ def test_a_run_ends_in_a_card_with_its_numbers() -> None:
     assert [outcome.name for outcome in card.outcomes] == [run.name for run in bench.runs]
     for outcome in card.outcomes:
         assert [fact.label for fact in outcome.facts] == ["SQNR", "Size"], "nothing is timed here"
-    assert [button.action for button in card.buttons] == ["results", "export", "code"]
+    see, *others = card.buttons
+    assert (see.action, see.value) == ("compare", " ".join(run.id for run in bench.runs))
+    assert [button.action for button in others] == ["export", "code"]
 
 
 def test_a_fixed_batch_that_the_data_breaks_is_made_dynamic_by_a_button() -> None:
