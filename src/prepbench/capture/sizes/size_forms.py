@@ -157,6 +157,9 @@ def _frequencies(is_real: bool, n: Any, d: float = 1.0, *, out: Any = None, dtyp
 def _one_hot(tensor: torch.Tensor, num_classes: Any = -1) -> Any:
     if not _is_symbolic(num_classes):
         return NotImplemented
+    # torch raises for other classes, of which the comparison would make rows of zeros
+    are_known = ((tensor >= 0) & (tensor < num_classes)).all()
+    torch.ops.aten._assert_async.msg(are_known, "Class values must be from 0 to below num_classes.")
     return (tensor.unsqueeze(-1) == torch.arange(num_classes, device=tensor.device)).long()
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import prepbench as pb
 from prepbench.capture.aten.capture import FullGraphError, capture
 
 FORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -100,3 +101,19 @@ def test_what_decides_about_sizes_is_not_left_out() -> None:
         return
     x = torch.randn(6, 20)
     torch.testing.assert_close(program(x), model(x))
+
+
+class Classes(nn.Module):
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return F.one_hot(labels, x.shape[1]) * x
+
+
+@pytest.mark.parametrize("target", [pb.EagerDeployment(), pb.OnnxRuntimeDeployment()], ids=["eager", "ort"])
+def test_a_class_beyond_the_size_is_refused(target: pb.DeploymentSettings) -> None:
+    samples = [(torch.randn(rows, size), torch.randint(size, (rows,))) for rows, size in ((2, 5), (3, 8))]
+    compiled = pb.compile_model(Classes(), tracing_inputs=samples, deployment_settings=target)
+    x = torch.randn(2, 9)
+    torch.testing.assert_close(compiled(x, torch.tensor([0, 8])), Classes()(x, torch.tensor([0, 8])))
+    for wrong in (9, -1):
+        with pytest.raises(pb.PrepbenchError, match="Class values"):
+            compiled(x, torch.tensor([1, wrong]))
