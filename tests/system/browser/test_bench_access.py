@@ -15,7 +15,7 @@ from tests.system.browser.bench_states import STATES
 from tests.system.browser.diagrams import net_document
 from tests.system.browser.fake_bench import open_bench, sent, traits
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 LOOKS = [(1440, False), (1440, True), (700, False), (700, True)]
 ZOOMED = [(720, 450), (550, 450), (800, 900)]

@@ -7,7 +7,7 @@ from playwright.sync_api import Page, expect
 
 from tests.system.browser.fake_bench import axis, open_bench, traits, turn_to
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 PLACES = """() => [...document.querySelectorAll('.pbb-axes-row')].map(row => {
   const label = row.querySelector('code').getBoundingClientRect();

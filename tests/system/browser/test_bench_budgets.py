@@ -11,7 +11,7 @@ from playwright.sync_api import Locator, Page
 from tests.system.browser.bench_states import STATES
 from tests.system.browser.fake_bench import after_run, give, open_bench, traits, turn_to
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 STEPS = ("capture", "axes", "precision", "recover", "run", "results")
 MOST = 0.05  # of layout shift, as browsers count it

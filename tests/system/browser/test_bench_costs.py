@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 
 from tests.system.browser.fake_bench import give, layer_costs, open_bench, sent, traits, turn_to
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 
 def _shown(page: Page, *, stale: str = "", width: int = 1100) -> None:

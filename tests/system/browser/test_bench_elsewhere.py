@@ -7,7 +7,7 @@ from playwright.sync_api import Page, expect
 
 from tests.system.browser.fake_bench import after_run, elsewhere, give, open_bench, sent, traits, turn_to
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tests.system.browser.measures import turn_to
 from tests.system.browser.models import GATE, UNTIMED
 from tests.system.browser.notebooks import open_notebook, outputs_of, run_cell
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 FILE = f"""{GATE}
 class Never(torch.nn.Module):

@@ -13,7 +13,7 @@ from tests.system.browser.lab import watch
 from tests.system.browser.models import GATE
 from tests.system.browser.notebooks import open_notebook, run_cell
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 MODEL = f"""{GATE}
 def normed(inputs, outputs, stride=1):

@@ -9,7 +9,7 @@ from tests.system.browser.fake_bench import after_run, give, open_bench, sent, t
 from tests.system.browser.lab import Lab
 from tests.system.browser.notebooks import open_notebook, run_cell
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 # a cell of a notebook: cut off, and the containing block of what is fixed in it
 CELL = """() => {

@@ -16,7 +16,7 @@ from tests.system.browser.measures import turn_to as turn_bench_to
 from tests.system.browser.models import UNTIMED
 from tests.system.browser.notebooks import open_notebook, outputs_of, run_cell
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 
 HARM = "<img src=x onerror=window.harmed=1>"
 MODEL = f"""

@@ -9,7 +9,7 @@ from prepbench.views.page import page as diagram_page
 from tests.system.browser.diagrams import net_document
 from tests.system.browser.fake_bench import open_bench, sent, traits, turn_to
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 TELL = """name => document.querySelector('.picture').dispatchEvent(
   new CustomEvent('pb-hovered', {detail: name, bubbles: true}))"""

@@ -16,7 +16,7 @@ from tests.system.browser.measures import turn_to
 from tests.system.browser.models import UNTIMED
 from tests.system.browser.notebooks import looks, open_notebook, run_cell
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 MODEL = """
 import torch, prepbench as pb

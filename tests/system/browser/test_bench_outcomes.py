@@ -10,7 +10,7 @@ from playwright.sync_api import Locator, Page, expect
 from tests.system.browser.models import UNTIMED
 from tests.system.browser.notebooks import open_notebook, run_cell
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 MODEL = f"""
 import torch, prepbench as pb

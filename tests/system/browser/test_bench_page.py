@@ -16,7 +16,7 @@ from tests.system.browser import fake_samples
 from tests.system.browser.bench_states import STATES
 from tests.system.browser.fake_bench import after_run, give, open_bench, run, sent, traits, turn_to
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 STEPS = ("capture", "axes", "precision", "recover", "run", "results")
 WIDE = "() => document.querySelector('.pbb-box').classList.contains('pbb-wide')"

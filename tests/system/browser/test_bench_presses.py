@@ -9,7 +9,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.system.browser.fake_bench import after_run, give, open_bench, run, sent, traits, turn_to
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 EVERYTHING = "() => window.bench.set(window.bench.all())"
 """A message of Python that sets every trait again."""

@@ -7,7 +7,7 @@ from playwright.sync_api import Page, expect
 
 from tests.system.browser.fake_bench import give, open_bench, sent, training, traits, turn_to
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 
 def test_a_training_is_asked_for_followed_and_stopped(page: Page) -> None:

@@ -13,7 +13,7 @@ from tests.system.browser.lab import Lab, running
 from tests.system.browser.measures import turn_to
 from tests.system.browser.notebooks import open_notebook, run_cell
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 MODEL = """
 import torch, prepbench as pb

@@ -8,7 +8,7 @@ from playwright.sync_api import Locator, Page, expect
 from tests.system.browser import fake_search
 from tests.system.browser.fake_bench import give, open_bench, sent, traits, turn_to
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 
 from tests.system.browser.fake_bench import give, open_bench, sent, traits, turn_to
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 BRUSH = """names => document.querySelector('.picture').dispatchEvent(
   new CustomEvent('prepbench:brushed', {detail: names, bubbles: true}))"""

@@ -20,7 +20,7 @@ from tests.system.browser.snapshots import (
     words_of,
 )
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 NEAR = 14.0  # pixels: fonts differ between machines
 SHARE = 0.06  # of the size

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from tests.system.browser.fake_bench import after_run, give, layer_costs, open_bench, traits, turn_to
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 HEADS = "() => [...document.querySelectorAll('.pbb-layers thead th')].map(th => th.firstChild.textContent)"
 CUT = """() => {

@@ -18,7 +18,7 @@ from prepbench.views.display import combined
 from tests.system.browser.diagrams import Net, View, luminance, net_document, opened
 from tests.system.browser.lab import watch
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from tests.compile.views.documents import failing, reused
 from tests.system.browser.diagrams import View, opened
 from tests.system.browser.lab import READY, watch
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 _IN_MODEL, _IN_ITSELF = '"id": "block", "parent": ""', '"id": "block", "parent": "block"'
 

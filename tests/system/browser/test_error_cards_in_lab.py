@@ -8,7 +8,7 @@ from playwright.sync_api import Page, expect
 
 from tests.system.browser.lab import READY, Lab, watch
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 CELLS = [
     "import torch\nimport prepbench as pb\nclass Branch(torch.nn.Module):\n    def forward(self, x):\n"
     "        return x if x.sum() > 0 else -x",

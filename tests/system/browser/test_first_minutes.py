@@ -16,7 +16,7 @@ from tests.system.browser.measures import broken_labels, contrast, covered_by_ma
 from tests.system.browser.models import GATE, UNTIMED
 from tests.system.browser.notebooks import looks, open_notebook, outputs_of, run_cell, set_source
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 MODEL = f"""{GATE}
 class Block(torch.nn.Module):

@@ -17,8 +17,6 @@ import prepbench as pb
 from prepbench.document.codec import to_json
 from tests.system.browser.lab import is_local
 
-pytestmark = pytest.mark.browser
-
 MODEL = """
 import torch
 from torch import nn

@@ -21,7 +21,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.system.browser.lab import READY, ROOT, watch
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 GUIDE = ROOT / "docs" / "guides" / "pages-and-books.md"
 SETUP = """

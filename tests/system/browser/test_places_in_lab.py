@@ -14,7 +14,7 @@ from playwright.sync_api import Locator, Page, expect
 from tests.system.browser.lab import READY, Lab, running, watch
 from tests.system.browser.notebooks import open_notebook, run_cell
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 SETUP = """
 import torch, ipywidgets as w, prepbench as pb

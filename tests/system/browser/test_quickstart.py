@@ -10,8 +10,6 @@ from playwright.sync_api import Page, expect
 
 from tests.system.browser.lab import READY, watch
 
-pytestmark = pytest.mark.browser
-
 IDLE = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'idle'"
 
 

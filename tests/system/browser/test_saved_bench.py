@@ -16,8 +16,6 @@ from tests.compile.views.benches import GRAPH, HOSTILE, shown
 from tests.system.browser.axe import violations
 from tests.system.browser.lab import READY, is_local
 
-pytestmark = pytest.mark.browser
-
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 RESTORED = "() => window.jupyterapp?.restored.then(() => true)"
 LIVE = """

@@ -11,8 +11,6 @@ from playwright.sync_api import Page
 from prepbench.measure.comparison import CandidateResult, Comparison
 from tests.system.browser.lab import READY
 
-pytestmark = pytest.mark.browser
-
 SIZE = "() => document.querySelector('.js-plotly-plot .main-svg').getBoundingClientRect().toJSON()"
 
 

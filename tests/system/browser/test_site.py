@@ -15,8 +15,6 @@ import prepbench as pb
 from docs.tools import errors, gallery, links, reference
 from prepbench.errors import page_of
 
-pytestmark = pytest.mark.browser
-
 ROOT = Path(__file__).parents[3]
 QUESTIONS = {
     "How do I install and start it?": ("start.html", "two-commands"),

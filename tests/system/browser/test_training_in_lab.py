@@ -12,7 +12,7 @@ from tests.system.browser.lab import watch
 from tests.system.browser.models import UNTIMED
 from tests.system.browser.notebooks import open_notebook, run_cell
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 MODEL = f"""import torch
 from torch import nn
