@@ -155,7 +155,8 @@ export class Frame {
     if (goal === "compare") this.panel.querySelector(".pbb-results")?.dispatchEvent(new Event(COMPARED));
     const part = this.panel.querySelector<HTMLElement>(goal === "export" ? "[aria-label='Take away']" : ".pbb-results");
     part?.scrollIntoView({ block: "nearest" });
-    part?.querySelector<HTMLElement>("input[type='text'], button")?.focus({ preventScroll: true });
+    const first = goal === "export" ? "input[type='text'], button" : ".pbb-runs button";
+    part?.querySelector<HTMLElement>(first)?.focus({ preventScroll: true });
   }
 
   /** What goes on in another step, or how it ended there. */
