@@ -542,7 +542,7 @@ class WorstSamples:
         count = len(self.rows)
         return (
             f"{'The sample' if count == 1 else f'The {count} samples'} of {self.samples} on which {self.candidate} is "
-            f"farthest from {self.first}, by {self.measure}."
+            f"farthest from {self.first}, by {self.measure.removesuffix(' dB')}."
         )
 
     @property

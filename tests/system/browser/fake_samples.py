@@ -46,7 +46,7 @@ def both() -> dict[str, Any]:
         {"place": f"batch {at}, row 0", "distance": f"{4 + at}.2 dB", "inputs": given, "first": first, "second": second,
          "target": target} for at, (given, first, second, target) in enumerate(pairs)
     ]  # fmt: skip
-    caption = "The 4 samples of 64 on which int8 ONNX Runtime 2 is farthest from int8 ONNX Runtime 0, by SQNR dB."
+    caption = "The 4 samples of 64 on which int8 ONNX Runtime 2 is farthest from int8 ONNX Runtime 0, by SQNR."
     return {"first": "int8 ONNX Runtime 0", "second": "int8 ONNX Runtime 2", "caption": caption, "samples": samples}
 
 
