@@ -93,7 +93,7 @@ def test_generator_is_read_once_and_transformed() -> None:
     [
         ([], ["calibration_inputs is empty"]),
         (3, ["calibration_inputs must be an iterable", "got 3"]),
-        ([T, (T, T)], ["calibration_inputs[1]", "OneArgument", "data_transform_fn"]),
+        ([T, (T, T)], ["calibration_inputs[1]", "OneArgument", "transform=..."]),
         ([(T, {"y": T})], ["calibration_inputs[0]"]),
     ],
 )

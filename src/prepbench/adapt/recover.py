@@ -25,6 +25,7 @@ from prepbench.objects.digest import state_digest
 from prepbench.objects.flatten import register_nodes
 from prepbench.progress_bar import shows_progress
 from prepbench.running.given_samples import Reader
+from prepbench.running.transforms import with_transform
 
 if TYPE_CHECKING:
     import pandas
@@ -58,6 +59,7 @@ def recover(
     learning_rate: float = 1e-3,
     on_step: Callable[[int, float | None, float | None], None] | None = None,
     progress: ProgressCallback = report_nothing,
+    transform: Callable[[Any], Any] | None = None,
 ) -> Recovery:
     """Train a prepared model for some steps, in place, and leave it with the best weights found.
 
@@ -84,6 +86,7 @@ def recover(
             end as if the steps were over; a score that is taken then is only in what is returned.
         progress: receives each step; may raise :class:`prepbench.Cancelled` to stop, after which the model holds the
             best weights so far.
+        transform: applied to each sample of data and validation first, as for ``compile_model``.
 
     Returns:
         The loss of each step, the scores, and the step of the model's final weights. Its notes say whether scores
@@ -105,6 +108,9 @@ def recover(
         >>> len(recover(prepared, samples, steps=3).losses)
         3
     """
+    data, validation = (
+        with_transform(each, transform, name) for name, each in (("data", data), ("validation", validation))
+    )
     _check(
         prepared, data, validation, loss, steps, teacher, metric, higher_is_better, optimizer, learning_rate, progress
     )

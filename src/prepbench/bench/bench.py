@@ -61,6 +61,9 @@ class Bench:
         loss: ``loss(output, target)`` returns the number that training minimizes, e.g. ``F.cross_entropy``.
         tokenizer: makes tensors of texts where samples and data hold texts, called as
             ``tokenizer(texts, return_tensors="pt", padding=True)``.
+        transform: applied to each sample and to each element of data and training data first, of a data set of torch or
+            Hugging Face ``datasets`` or of any other form: makes of it what the model is called with, batch dimension
+            and all, with the target beside it.
         modality: how samples are shown, as for :meth:`prepbench.Comparison.worst`: ``"image"``, ``"audio"``, ``"text"``
             or ``"numbers"``, or a table of these by the name of an input or output; read off the values if left out.
         sampling_rate: of audio, in values a second.
@@ -100,6 +103,7 @@ class Bench:
         training_data: Iterable[Any] | None = None,
         loss: Callable[[Any, Any], Any] | None = None,
         tokenizer: Callable[..., Any] | None = None,
+        transform: Callable[[Any], Any] | None = None,
         modality: Modality | Mapping[str, Modality] | None = None,
         sampling_rate: int = SAMPLING_RATE,
     ) -> None:
@@ -107,7 +111,8 @@ class Bench:
         compared = {"data": data, "metric": metric, "decode": decode}
         trained = {"training_data": training_data, "loss": loss}
         looks = {"modality": modality, "sampling_rate": sampling_rate}
-        self.inputs = Inputs.of({"model": model, **samples, **compared, **trained, **looks, "tokenizer": tokenizer})
+        read = {"tokenizer": tokenizer, "transform": transform}
+        self.inputs = Inputs.of({"model": model, **samples, **compared, **trained, **looks, **read})
         self.opening_notes = opening_notes(self.inputs)
         tracing, calibrated = self.inputs.tracing_inputs, bool(self.inputs.calibration_inputs)
         self.captures = Captures(model, tracing)
@@ -276,7 +281,7 @@ class Bench:
             path: the file.
             model: the model that the bench was made for.
             given: ``tracing_inputs``, ``calibration_inputs``, ``data``, ``metric``, ``decode``, ``training_data``,
-                ``loss`` and ``tokenizer``, as for a new bench.
+                ``loss``, ``tokenizer`` and ``transform``, as for a new bench.
 
         Returns:
             A bench of the same kind as the one that was saved.

@@ -17,6 +17,7 @@ B = TypeVar("B")
 _MODELS = ("model", "module_or_func")
 _INPUTS = {"inputs": "tracing_inputs", "tracing_inputs": "tracing_inputs", "calibration_inputs": "calibration_inputs"}
 _GIVEN = {**_INPUTS, "data": "data", "metric": "metric", "tokenizer": "tokenizer"}
+_GIVEN |= {"data_transform_fn": "transform", "transform": "transform"}
 
 
 def bench_of_error(kind: Callable[..., B], error: BaseException | None) -> B:

@@ -21,6 +21,7 @@ from prepbench.measure.scores import takes_targets
 from prepbench.objects.flatten import is_nothing
 from prepbench.running.check_inputs import alike_samples
 from prepbench.running.given_samples import Form, Reader, check_iterable, with_tokenizer
+from prepbench.running.transforms import Transformed, with_transform
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -64,15 +65,17 @@ class Inputs:
         Raises:
             InputError: they are of the wrong types, do not fit each other, or lack samples.
         """
-        model, data, training_data = arguments["model"], arguments["data"], arguments["training_data"]
+        model, data, transform = arguments["model"], arguments["data"], arguments["transform"]
         samples = {name: arguments[name] for name in ("tracing_inputs", "calibration_inputs")}
+        training_data = with_transform(arguments["training_data"], transform, "training_data")
         called = {name: arguments[name] for name in ("metric", "decode")}
-        _check_arguments(model, **samples, data=data, **called)
+        given = data if isinstance(data, Generation) else with_transform(data, transform, "data")
+        _check_arguments(model, **samples, data=given, **called)
         check_modality(arguments["modality"])
         check_count("sampling_rate", arguments["sampling_rate"], 1)
         _check_training(training_data, arguments["loss"])
         remarks: list[str] = []
-        compared = _Compared.of(model, data, arguments["metric"], arguments["tokenizer"], remarks)
+        compared = _Compared.of(model, given, arguments["metric"], arguments["tokenizer"], remarks)
         read = functools.partial(_samples, model, arguments, compared.form, remarks)
         calibration = read("calibration_inputs")
         return cls(
@@ -140,9 +143,9 @@ def _samples(
     inputs = arguments[name]
     if inputs is None:
         return []
-    tokens = with_tokenizer(arguments["tokenizer"])
+    prepared = with_tokenizer(arguments["tokenizer"], arguments["transform"])
     alike = form if form is not None and (form.kind == "keys" or inputs is arguments["data"]) else None
-    return alike_samples(model, inputs, name=name, data_transform_fn=tokens, remarks=remarks, form=alike)
+    return alike_samples(model, inputs, name=name, data_transform_fn=prepared, remarks=remarks, form=alike)
 
 
 @dataclass(frozen=True)
@@ -160,12 +163,15 @@ class _Compared:
             return cls(data)
         check_iterable("data", data)
         targets = takes_targets(metric)
-        reader = Reader(model, "data", with_tokenizer(tokenizer), source=data, with_targets=targets)
+        data = with_transform(data, with_tokenizer(tokenizer), "data")
+        reader = Reader(model, "data", source=data, with_targets=targets)
         elements = list(data)
         read = [reader.read(element, index) for index, element in enumerate(elements)]
         reader.tell(remarks)
         form = reader.form
-        is_usual = not reader.notes and tokenizer is None and (form is None or form.kind in ("whole", "last"))
+        is_usual = (
+            not reader.notes and not isinstance(data, Transformed) and (form is None or form.kind in ("whole", "last"))
+        )
         kept = elements if is_usual else [pair if targets else pair[0] for pair in read]
         return cls(kept, tuple(sample for sample, _ in read), next(iter(read), None), form if targets else None)
 

@@ -248,9 +248,13 @@ def given_to(arguments: Mapping[str, Any], sizes: Iterable[tuple[str, int]]) -> 
     values = dict(arguments)
     if values["tracing_inputs"] is None:
         values["tracing_inputs"] = values["calibration_inputs"]
-    if values.pop("tokenizer", None) is not None:  # the bench has tokens where the variables have texts
-        for name in ("tracing_inputs", "calibration_inputs", "data"):
-            values[name] = None if values[name] is None else object()
+    made = (  # the bench has tensors where the variables have texts and rows
+        ("tokenizer", ("tracing_inputs", "calibration_inputs", "data")),
+        ("transform", ("tracing_inputs", "calibration_inputs", "data", "training_data")),
+    )
+    for maker, names in made:
+        if values.pop(maker, None) is not None:
+            values |= {name: None if values[name] is None else object() for name in names}
     return tuple(Given(name, values[name], *wanted[name]) for name in wanted if values.get(name) is not None)
 
 

@@ -34,6 +34,7 @@ from prepbench.progress_bar import shows_progress
 from prepbench.running.callable_module import as_module
 from prepbench.running.check_inputs import check_traced
 from prepbench.running.given_samples import with_tokenizer
+from prepbench.running.transforms import chosen_transform
 from prepbench.running.unchanged import numbers_kept
 from prepbench.settings import (
     CompileOptions,
@@ -78,6 +79,7 @@ def compile_model(
     progress: ProgressCallback = report_nothing,
     reuse: KeptStages | None = None,
     tokenizer: Callable[..., Any] | None = None,
+    transform: Callable[[Any], Any] | None = None,
     **extra_options: Any,
 ) -> Any:
     """Capture, quantize and lower a model. The model itself is never changed, nor are the Python objects that it keeps.
@@ -90,7 +92,7 @@ def compile_model(
             ``quantization_settings``.
         deployment_settings: the target that the model will run on; needed with ``quantization_settings``, else
             ``OnnxRuntimeDeployment()``.
-        data_transform_fn: applied to each sample first, e.g. to pick the images of a ``DataLoader``'s batches.
+        data_transform_fn: NNCF's name of ``transform``.
         forward_fn: called as ``forward_fn(model, args, kwargs)`` in place of ``model(*args, **kwargs)``, for arguments
             that are always the same: ``lambda model, args, kwargs: model(*args, **kwargs, use_cache=False)``. The
             compiled model is called like the samples.
@@ -131,6 +133,9 @@ def compile_model(
             finds is added. The result is that of a compile without it.
         tokenizer: makes tensors of texts where samples are texts or lists of them, called as
             ``tokenizer(texts, return_tensors="pt", padding=True)``.
+        transform: applied to each sample first, of a data set of torch or Hugging Face ``datasets`` or of any other
+            form: makes of it what the model is called with, batch dimension and all,
+            e.g. ``lambda row: pixels(row["image"])[None]``, or picks the images of a ``DataLoader``'s batches.
         extra_options: fields of the deployment settings or of :class:`CompileOptions`, to set them one by one.
 
     Returns:
@@ -170,7 +175,7 @@ def compile_model(
         tracing_inputs=tracing_inputs,
         calibration_inputs=calibration_inputs,
         deployment_settings=deployment_settings,
-        data_transform_fn=with_tokenizer(tokenizer, data_transform_fn),
+        data_transform_fn=with_tokenizer(tokenizer, chosen_transform(transform, data_transform_fn)),
         forward_fn=forward_fn,
         quantization_settings=quantization_settings,
         layer_quantization_settings=layer_quantization_settings,

@@ -51,6 +51,7 @@ from prepbench.quantize.observed import observed_value, observer_of
 from prepbench.quantize.plan import Plan
 from prepbench.running.callable_module import as_module
 from prepbench.running.tracing import tracing
+from prepbench.running.transforms import chosen_transform
 from prepbench.running.unchanged import numbers_kept
 from prepbench.settings import (
     CompileOptions,
@@ -76,6 +77,7 @@ def trainable(
     calibration_inputs: Iterable[Any] | None = None,
     deployment_settings: DeploymentSettings | None = None,
     data_transform_fn: Callable[[Any], Any] | None = None,
+    transform: Callable[[Any], Any] | None = None,
     quantization_settings: QuantizationSettings | None = None,
     layer_quantization_settings: Mapping[str, LayerQuantizationSettings] | None = None,
     pruning_settings: PruningSettings | None = None,
@@ -104,6 +106,7 @@ def trainable(
         deployment_settings: the target that it will be compiled for; ``OnnxRuntimeDeployment()`` when left out and
             nothing is quantized.
         data_transform_fn: as for ``compile_model``.
+        transform: as for ``compile_model``.
         quantization_settings: as for ``compile_model``; None trains in float, for adapters alone.
         layer_quantization_settings: as for ``compile_model``.
         pruning_settings: what to remove before training, as for ``compile_model``. Masked weights stay zero whatever
@@ -148,7 +151,7 @@ def trainable(
         # a model without learned quantizers needs none
         calibration_inputs=tracing_inputs if calibration_inputs is None and learns else calibration_inputs,
         deployment_settings=deployment_settings,
-        data_transform_fn=data_transform_fn,
+        data_transform_fn=chosen_transform(transform, data_transform_fn),
         quantization_settings=quantization_settings,
         layer_quantization_settings=layer_quantization_settings,
         pruning_settings=pruning_settings,

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset
 
 from prepbench._torch_compat import pytree
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, forward_of
-from prepbench.running.given_samples import Reader, check_iterable, with_tokenizer
+from prepbench.running.given_samples import Reader
+from prepbench.running.transforms import check_batched, with_transform
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ def read_batches(
     data: Any,
     *,
     with_targets: bool,
-    tokenizer: Callable[..., Any] | None = None,
+    transform: Callable[[Any], Any] | None = None,
 ) -> Iterator[Batch]:
     """Yield the batches of ``data``, one at a time, in any form that :class:`Reader` reads.
 
@@ -38,8 +38,8 @@ def read_batches(
         InputError: ``data`` is not an iterable, is empty, or an element is not an input (with targets: not a pair of an
             input and a target).
     """
-    if isinstance(data, Dataset):
-        check_iterable("data", data)
+    data = with_transform(data, transform, "data")
+    check_batched("data", data)
     if isinstance(data, torch.Tensor | Mapping) or not isinstance(data, Iterable):
         form = "(input, target) pairs" if with_targets else "inputs"
         raise InputError(
@@ -49,7 +49,6 @@ def read_batches(
     reader = Reader(
         caller,
         "data",
-        data_transform_fn=with_tokenizer(tokenizer),
         source=data,
         with_targets=with_targets,
     )

@@ -27,6 +27,8 @@ from prepbench.measure.process import busy_share
 from prepbench.measure.scores import Candidate, Scores, draws, eval_mode, run, takes_targets
 from prepbench.progress_bar import shows_progress
 from prepbench.running.check_inputs import twin_with_own_writes
+from prepbench.running.given_samples import with_tokenizer
+from prepbench.running.transforms import chosen_transform
 from prepbench.storage import temporary_folder
 
 
@@ -41,6 +43,7 @@ def compare(
     timeout: float | None = 600.0,
     progress: ProgressCallback = report_nothing,
     tokenizer: Callable[..., Any] | None = None,
+    transform: Callable[[Any], Any] | None = None,
 ) -> Comparison:
     """Compare accuracy, latency and size of float modules and compiled models.
 
@@ -69,6 +72,9 @@ def compare(
         progress: receives each step; it may raise :class:`prepbench.Cancelled`.
         tokenizer: makes tensors of texts where samples are texts or lists of them, called as
             ``tokenizer(texts, return_tensors="pt", padding=True)``.
+        transform: applied to each sample first, of a data set of torch or Hugging Face ``datasets`` or of any other
+            form: makes of it what the model is called with, batch dimension and all, with the target
+            beside it: ``lambda row: (pixels(row["image"])[None], row["label"])``.
 
     Returns:
         One row for each candidate.
@@ -88,11 +94,12 @@ def compare(
         check_switch("higher_is_better", higher_is_better)
     check_progress(progress)
     _check(candidates, metric, rounds, timeout)
+    prepared = with_tokenizer(tokenizer, chosen_transform(transform))
     if isinstance(data, Generation):
         from prepbench.measure.generation_run import compare_generation
 
         return compare_generation(candidates, data, metric=metric, rounds=rounds, timeout=timeout, progress=progress)
-    batches = read_batches(candidates.values(), data, with_targets=takes_targets(metric), tokenizer=tokenizer)
+    batches = read_batches(candidates.values(), data, with_targets=takes_targets(metric), transform=prepared)
     total = len(data) if isinstance(data, Sized) else 0
     first = next(batches)
     # for other threads the models stay in their modes

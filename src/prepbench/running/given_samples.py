@@ -16,16 +16,24 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from prepbench._torch_compat import pytree
 from prepbench.checks import check_function, described
-from prepbench.errors import InputError, PrepbenchError, PrepbenchWarning, printable, sentence
+from prepbench.errors import InputError, PrepbenchWarning, printable, sentence
 from prepbench.inputs import Sample, check_tensors, parameter_names, signature_of
 from prepbench.interrupts import interruptible
 from prepbench.objects.copy import Twin
 from prepbench.objects.flatten import register_nodes
 from prepbench.objects.restore import writes_watched
+from prepbench.running.transforms import (
+    Transformed,
+    check_batched,
+    check_splits,
+    is_data_set,
+    with_transform,
+    without_batches,
+)
 from prepbench.running.unchanged import own_copy, unchanged, without_output
 
 LABELS = ("labels", "label", "targets", "target", "y", "y_true", "gt", "ground_truth", "class", "classes", "class_id")
@@ -56,7 +64,7 @@ def normalize_samples(
         module_or_function: the callee; its signature decides how mappings and lists are passed.
         samples: an iterable of samples (a generator or ``DataLoader`` is read once).
         name: the argument's name, for error messages.
-        data_transform_fn: applied to each element first.
+        data_transform_fn: applied to each element first, see :func:`with_transform`.
         remarks: receives a sentence on what was left out or converted; None warns of it.
         form: that of the elements, where other samples have told it; elements without it are read as they are.
 
@@ -73,10 +81,12 @@ def normalize_samples(
         >>> said
         ['inputs: the last of the 2 parts of each batch is left out as its label, because forward takes input alone.']
     """
+    check_splits(name, samples)
     if isinstance(samples, Mapping | Sample) or _is_value(samples):
         samples = [samples]
+    samples = with_transform(samples, data_transform_fn, name)
     check_iterable(name, samples)
-    reader = Reader(module_or_function, name, data_transform_fn=data_transform_fn, source=samples)
+    reader = Reader(module_or_function, name, source=samples)
     if form is not None:
         reader.form, reader.is_given_form = form, True
     result = [reader.read(element, index)[0] for index, element in enumerate(samples)]
@@ -91,11 +101,8 @@ def normalize_samples(
 
 def check_iterable(name: str, samples: Any) -> None:
     """Raise ``InputError`` unless samples can be read one by one."""
-    if isinstance(samples, Dataset) and not isinstance(samples, IterableDataset):
-        raise InputError(
-            f"{name} is a data set, whose elements have no batch dimension. Give its batches: "
-            f"{name}=torch.utils.data.DataLoader({name}, batch_size=8)."
-        )
+    check_splits(name, samples)
+    check_batched(name, samples)
     if not isinstance(samples, Iterable) or isinstance(samples, str | bytes | type):
         raise InputError(
             f"{name} must be an iterable of sample inputs, got {described(samples)}. Give a list of tensors, tuples or "
@@ -228,14 +235,13 @@ class Reader:
     Args:
         function: the callee.
         name: the argument, for errors.
-        data_transform_fn: applied to each element first.
-        source: what is read; batches of a ``DataLoader`` often hold labels that forward could take, too.
+        source: what is read; batches of a ``DataLoader`` often hold labels that forward could take, too, and labels of
+            a data set are numbers for one sample.
         with_targets: whether each element needs a target.
     """
 
     function: Callable[..., Any]
     name: str = "inputs"
-    data_transform_fn: Callable[[Any], Any] | None = None
     source: Any = None
     with_targets: bool = False
     form: Form | None = None
@@ -246,6 +252,7 @@ class Reader:
     def __post_init__(self) -> None:
         self._signature = signature_of(self.function)
         self._of_loader = _is_loader(self.source)
+        self._of_data_set = is_data_set(self.source)
 
     def read(self, element: Any, index: int) -> tuple[Sample, Any]:
         """Return the call and the target of an element.
@@ -256,8 +263,9 @@ class Reader:
         place = f"{self.name}[{index}]"
         if isinstance(element, Sample):
             return replace(element, index=index), None
-        value = element if self.data_transform_fn is None else _transformed(self.data_transform_fn, element, place)
-        value = self._converted(value, place)
+        value = self._converted(element, place)
+        if self._of_data_set and not isinstance(self.source, Transformed) and _is_single(value):
+            raise InputError(without_batches(self.name))
         if self.form is None:
             self.form = self._find(value, index, place)
             self.notes += [note] if (note := self._note(value)) else []
@@ -274,6 +282,8 @@ class Reader:
                 f"{f'{form.parts} parts' if form.parts else 'other keys'}. Give elements of one form."
             )
         target = form.divide(value)[1]
+        if self._of_data_set:
+            target = _of_one_sample(target)
         sample = self._call(form, value, index)
         _check_fits(sample, self._signature, self.function, self.name)
         check_tensors(sample, self.function, self.name)
@@ -475,7 +485,23 @@ def _is_value(samples: Any) -> bool:
     return isinstance(samples, torch.Tensor | np.ndarray) or (images is not None and isinstance(samples, images))
 
 
+def _is_single(value: Any) -> bool:
+    """Return whether a row of a table is one sample: some of its values are single numbers."""
+    parts = value.values() if isinstance(value, Mapping) else ()
+    return any(
+        isinstance(part, bool | int | float) or (isinstance(part, torch.Tensor) and not part.ndim) for part in parts
+    )
+
+
+def _of_one_sample(target: Any) -> Any:
+    """Return a label with the dim of the batch of one that stands beside it."""
+    if isinstance(target, bool | int | float | np.generic):
+        return torch.tensor([target])
+    return target[None] if isinstance(target, torch.Tensor) and not target.ndim else target
+
+
 def _is_loader(samples: Any) -> bool:
+    samples = samples.data if isinstance(samples, Transformed) else samples
     return isinstance(samples, DataLoader | IterableDataset)
 
 
@@ -597,18 +623,6 @@ def _caller() -> int:
 # From a value to the call.
 
 
-def _transformed(function: Callable[[Any], Any], element: Any, place: str) -> Any:
-    try:
-        return function(element)
-    except PrepbenchError:
-        raise
-    except Exception as error:
-        raise InputError(
-            f"data_transform_fn raises on {place}: {type(error).__name__}: {sentence(error)} Check that it takes one "
-            "element, and returns a tensor, a tuple of positional arguments, or a dict of keyword arguments."
-        ) from error
-
-
 def as_call(value: Any, signature: inspect.Signature | None, index: int) -> Sample:
     """Return the call that an input stands for."""
     if isinstance(value, Sample):
@@ -668,5 +682,5 @@ def _check_fits(
     raise InputError(
         f"{name}[{sample.index}] does not fit {owner}.forward{signature}: {error}. Give a tensor, a tuple of "
         "positional arguments (a dict of keyword arguments may come last), or a dict of keyword arguments; "
-        "data_transform_fn can reshape what a DataLoader yields."
+        "transform=... can reshape what a DataLoader or a data set yields."
     ) from error

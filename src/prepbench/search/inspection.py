@@ -24,6 +24,7 @@ from prepbench.quantize.layer_noise import bounded_decibels
 from prepbench.quantize.layer_values import LayerError, TensorValues
 from prepbench.running.callable_module import as_module
 from prepbench.running.source_lines import frame_of
+from prepbench.running.transforms import chosen_transform
 from prepbench.search.candidates import name_of_settings, named_candidates
 from prepbench.settings import (
     CompileOptions,
@@ -61,6 +62,7 @@ def inspect_layer(
     dynamic_axes: DynamicAxes | None = None,
     forward_fn: Callable[..., Any] | None = None,
     data_transform_fn: Callable[[Any], Any] | None = None,
+    transform: Callable[[Any], Any] | None = None,
     fullgraph: bool = True,
     reuse: KeptStages | None = None,
     progress: ProgressCallback = report_nothing,
@@ -89,6 +91,7 @@ def inspect_layer(
         dynamic_axes: as for ``compile_model``.
         forward_fn: as for ``compile_model``.
         data_transform_fn: as for ``compile_model``.
+        transform: as for ``compile_model``.
         fullgraph: as for ``compile_model``.
         reuse: captures of earlier compiles, which are not made again.
         progress: receives each step; it may raise :class:`prepbench.Cancelled`.
@@ -123,7 +126,7 @@ def inspect_layer(
         compile_options=compile_options,
         dynamic_axes=dynamic_axes,
         forward_fn=forward_fn,
-        data_transform_fn=data_transform_fn,
+        data_transform_fn=chosen_transform(transform, data_transform_fn),
         fullgraph=fullgraph,
         reuse=reuse,
     )

@@ -32,6 +32,7 @@ from prepbench.measure.process import KeptWorkers, load_warning
 from prepbench.objects.digest import function_digest
 from prepbench.progress_bar import shows_progress
 from prepbench.running.check_inputs import check_runs, twin_with_own_writes
+from prepbench.running.transforms import with_transform
 from prepbench.search.candidates import (
     Candidate,
     Choices,
@@ -80,6 +81,7 @@ def search(
     timeout: float | None = 600.0,
     progress: ProgressCallback = report_nothing,
     on_candidate: Callable[[SearchCandidate], None] | None = None,
+    transform: Callable[[Any], Any] | None = None,
 ) -> SearchResult:
     """Find the settings of each layer that are best within a budget, and prove them by measuring.
 
@@ -117,6 +119,7 @@ def search(
         timeout: seconds to wait for each answer of a timing process; None waits for ever.
         progress: receives each step; it may raise :class:`prepbench.Cancelled`.
         on_candidate: receives each candidate as soon as it is timed, and again once it is scored.
+        transform: applied to each sample and to each element of data first, as for ``compile_model`` and ``compare``.
 
     Returns:
         The best settings, with all measured and predicted candidates.
@@ -166,6 +169,7 @@ def search(
         model=model,
         tracing_inputs=tracing_inputs,
         calibration_inputs=calibration_inputs,
+        data_transform_fn=transform,
         forward_fn=forward_fn,
         quantization_settings=QuantizationSettings(),
         compile_options=compile_options,
@@ -177,7 +181,9 @@ def search(
     others: dict[str, Any] = {"dynamic_axes": dynamic_axes, "forward_fn": forward_fn}
     if tracing_inputs is not None:
         others["tracing_inputs"] = tracing
-    scoring = _scoring(request.called, calibration, data, metric, higher_is_better, progress)
+    scoring = _scoring(
+        request.called, calibration, with_transform(data, transform, "data"), metric, higher_is_better, progress
+    )
     scoring.scale.limit(budget)
     timed = scoring.first().sample
     scoring.begin()

@@ -27,6 +27,7 @@ from prepbench.objects.compare import Powers
 from prepbench.progress_bar import shows_progress
 from prepbench.quantize import Score
 from prepbench.quantize.layer_noise import bounded_decibels
+from prepbench.running.transforms import chosen_transform, with_transform
 from prepbench.search.candidates import Candidate, LayerChoice, PrunedTrials, bits_of, named_candidates, without_pruning
 from prepbench.search.executors import check_executor
 from prepbench.search.parallel_scores import STAGE, map_in_order, scores_in_processes, shares_process
@@ -72,6 +73,7 @@ def sensitivity(
     reuse: KeptStages | None = None,
     executor: Any = None,
     progress: ProgressCallback = report_nothing,
+    transform: Callable[[Any], Any] | None = None,
 ) -> Sensitivity:
     """Measure how much quantizing each layer alone costs the model, for each candidate.
 
@@ -99,13 +101,14 @@ def sensitivity(
         compile_options: the algorithms around quantization; floors play no part.
         dynamic_axes: as for ``compile_model``.
         forward_fn: as for ``compile_model``.
-        data_transform_fn: as for ``compile_model``.
+        data_transform_fn: as for ``compile_model``, for the samples alone.
         fullgraph: as for ``compile_model``.
         reuse: captures of earlier compiles, which are not made again.
         executor: measures several layers at once: None, any ``concurrent.futures.Executor``, or a
             ``dask.distributed.Client``. Other processes get the captured program and the calibration samples as files,
             and measure up to 96 pairs with ``exact="auto"``; they do not have ``data``.
         progress: receives each step; it may raise :class:`prepbench.Cancelled`.
+        transform: applied to each sample and to each element of data first, as for ``compile_model`` and ``compare``.
 
     Returns:
         A :class:`Sensitivity`: a table, a bar chart, and values to colour a diagram with.
@@ -133,9 +136,10 @@ def sensitivity(
         named_candidates(pairs, settings)
     if pruned and exact is False:
         raise SettingsError("What pruning costs is measured, and exact=False measures nothing. Leave exact out.")
-    if data is not None:
-        read_often(data, [])
-        next(read_batches([model], data, with_targets=takes_targets(metric)))  # most mistakes show in the first
+    scored = with_transform(data, transform, "data")
+    if scored is not None:
+        read_often(scored, [])
+        next(read_batches([model], scored, with_targets=takes_targets(metric)))  # most mistakes show in the first
     request = CompileRequest(
         model=model,
         calibration_inputs=calibration_inputs,
@@ -144,7 +148,7 @@ def sensitivity(
         compile_options=compile_options,
         dynamic_axes=dynamic_axes,
         forward_fn=forward_fn,
-        data_transform_fn=data_transform_fn,
+        data_transform_fn=chosen_transform(transform, data_transform_fn),
         fullgraph=fullgraph,
         reuse=reuse,
     )
@@ -156,9 +160,9 @@ def sensitivity(
         )
     if metric is None:
         _check_outputs(simulation)
-    if data is not None and exact is not False:
-        check_data(simulation, read_batches([model], data, with_targets=takes_targets(metric)))
-    found = _Found(simulation, named, pruned, metric, model, data, progress)
+    if scored is not None and exact is not False:
+        check_data(simulation, read_batches([model], scored, with_targets=takes_targets(metric)))
+    found = _Found(simulation, named, pruned, metric, model, scored, progress)
     found.estimate()
     if exact is not False:
         found.measure(exact, executor)

@@ -45,6 +45,7 @@ from prepbench.results.results import Results
 from prepbench.results.speed_up import Reference
 from prepbench.running.callable_module import as_module
 from prepbench.running.given_samples import Reader
+from prepbench.running.transforms import with_transform
 from prepbench.search.executors import check_executor, run_tasks
 from prepbench.search.scoring import REFERENCE
 from prepbench.search.tasks import computing_lock, name_of, task, timing_lock
@@ -75,6 +76,7 @@ def sweep(
     results: str | Path | None = None,
     executor: Any = None,
     progress: ProgressCallback = report_nothing,
+    transform: Callable[[Any], Any] | None = None,
 ) -> SweepResult:
     """Compile and measure many models, on many targets, with many settings.
 
@@ -102,6 +104,7 @@ def sweep(
         executor: None for this process, a ``concurrent.futures.Executor``, or a ``dask.distributed.Client``. A metric
             of your own is computed here.
         progress: receives each step; it may raise :class:`prepbench.Cancelled`. What was measured is in the journal.
+        transform: applied to each sample and to each element of data first, as for ``compile_model`` and ``compare``.
 
     Returns:
         The results of all combinations, with those that failed.
@@ -125,8 +128,8 @@ def sweep(
     check_path("results", results, optional=True)
     check_executor(executor)
     check_progress(progress)
-    calibrations = per_model("calibration_inputs", calibration_inputs, found.models, optional=False)
-    batches = per_model("data", data, found.models, optional=metric is None)
+    calibrations = per_model("calibration_inputs", calibration_inputs, found.models, transform, optional=False)
+    batches = per_model("data", data, found.models, transform, optional=metric is None)
     for name, model in found.models.items():  # before anything slow
         if batches[name] is not None:
             next(read_batches([model], batches[name], with_targets=takes_targets(metric)))
@@ -449,13 +452,21 @@ class Axes:
         return cls(models, targets, {name: _setting(name, value) for name, value in settings.items()})
 
 
-def per_model(argument: str, given: Any, models: Iterable[str], *, optional: bool) -> dict[str, Any]:
+def per_model(
+    argument: str,
+    given: Any,
+    models: Iterable[str],
+    transform: Callable[[Any], Any] | None = None,
+    *,
+    optional: bool,
+) -> dict[str, Any]:
     """Return the data of each model: one for all, or a dict by model name. Iterators become lists.
 
     Raises:
         InputError: a model has none, or a name is of no model.
     """
     names = list(models)
+    given = given if isinstance(given, Mapping) else with_transform(given, transform, argument)
     once = given is not None and isinstance(given, Iterable) and iter(given) is given
     by_name = given if isinstance(given, Mapping) else dict.fromkeys(names, list(given) if once else given)
     for name in by_name:
@@ -467,7 +478,7 @@ def per_model(argument: str, given: Any, models: Iterable[str], *, optional: boo
             )
     found: dict[str, Any] = {}
     for name in names:
-        value = by_name.get(name)
+        value = with_transform(by_name.get(name), transform if by_name is given else None, argument)
         if value is None and not optional:
             raise InputError(
                 f"{argument} has nothing for the model {name!r}. Give samples for all models, or a dict by their "

@@ -39,6 +39,7 @@ from prepbench.running.check_inputs import (
 from prepbench.running.first_calls import REMEDY, built_buffers, fill_caches_, filled_for_all
 from prepbench.running.given_samples import with_tokenizer
 from prepbench.running.tracing import tracing
+from prepbench.running.transforms import chosen_transform
 from prepbench.running.unchanged import NotedState, outcome
 
 
@@ -65,6 +66,7 @@ def capture(
     strict: bool = False,
     variants: int = 1,
     tokenizer: Callable[..., Any] | None = None,
+    transform: Callable[[Any], Any] | None = None,
 ) -> Captured:
     """Capture a model, function or bound method as one ATen graph that equals it on the inputs.
 
@@ -86,6 +88,8 @@ def capture(
             graph would be wrong for some of them: :attr:`Captured.variants`.
         tokenizer: makes tensors of texts where samples are texts or lists of them, called as
             ``tokenizer(texts, return_tensors="pt", padding=True)``.
+        transform: applied to each sample first, of a data set of torch or Hugging Face ``datasets`` or of any other
+            form: makes of it what the model is called with, batch dimension and all.
 
     Returns:
         The graph with its axes, its assumptions and its leaves.
@@ -106,7 +110,8 @@ def capture(
     check_count("variants", variants, 1)
     model = as_module(module_or_func)
     function = model if isinstance(module_or_func, torch.jit.ScriptModule) else module_or_func
-    samples = alike_samples(function, inputs, data_transform_fn=with_tokenizer(tokenizer))
+    prepared = with_tokenizer(tokenizer, chosen_transform(transform))
+    samples = alike_samples(function, inputs, data_transform_fn=prepared)
     axes = axes_of(samples, function) if dynamic_axes is None else dynamic_axes
     chosen = list(leaf_modules) if isinstance(leaf_modules, Iterator) else leaf_modules
     code = ModelCode.of(module_or_func)
