@@ -16,14 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from prepbench.checks import check_path, check_switch, check_texts
+from prepbench.strict_pages import for_strict_pages
 
 
 def view(module: str, function: str, *arguments: Any, **keywords: Any) -> Any:
     """Call ``prepbench.<module>.<function>``, e.g. ``view("views.display", "collection_bundle", self)``.
 
-    Of a bundle, which is what functions of that name return, the parts that were chosen by :func:`static`.
+    Of a bundle, which is what functions of that name return, the parts that were chosen by :func:`static`. HTML is
+    made readable for strict pages.
     """
     made = getattr(importlib.import_module(f"prepbench.{module}"), function)(*arguments, **keywords)
+    if function.endswith("_html"):
+        return for_strict_pages(made)
     return as_chosen(made) if function.endswith("bundle") else made
 
 
@@ -86,8 +90,11 @@ def is_static() -> bool:
 
 
 def as_chosen(bundle: dict[str, Any]) -> dict[str, Any]:
-    """Return an output with what every reader knows only, if that was chosen; else as it is."""
-    return {kind: data for kind, data in bundle.items() if not (_choice() and kind.startswith("application/vnd."))}
+    """Return an output with what every reader knows only, if that was chosen; its HTML is readable in strict pages."""
+    chosen = {kind: data for kind, data in bundle.items() if not (_choice() and kind.startswith("application/vnd."))}
+    if "text/html" in chosen:
+        chosen["text/html"] = for_strict_pages(chosen["text/html"])
+    return chosen
 
 
 def _choice() -> bool | None:

@@ -23,6 +23,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
+from prepbench.strict_pages import for_strict_pages
+
 UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters, which steer a terminal, characters that reverse text, and halves of surrogate pairs."""
 
@@ -168,7 +170,9 @@ def notebook_lines(error: BaseException) -> list[str]:
     if vars(error).get("_shown") != shown:
         vars(error)["_shown"] = shown
         # a cell gives the same outputs to a person and to a program, so that notebooks can be compared
-        display.publish_display_data({"text/plain": card.text(anywhere=True), "text/html": card.page()})
+        display.publish_display_data(
+            {"text/plain": card.text(anywhere=True), "text/html": for_strict_pages(card.page())}
+        )
     if importlib.import_module("prepbench._display").is_asked_by_program():
         # such as nbclient, which prints this alone into a log
         return card.text(15, f"Full traceback: set {VARIABLE}=full", anywhere=True).splitlines()

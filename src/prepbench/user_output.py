@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+from prepbench.strict_pages import for_strict_pages
+
 _LINES = 200  # different ones that are kept
 
 _kept: contextvars.ContextVar[_Kept | None] = contextvars.ContextVar("what the user's code has printed", default=None)
@@ -138,5 +140,5 @@ def _bundle(kept: _Kept) -> dict[str, str]:
     body = f"<pre>{text}</pre>" if lines else ""
     return {
         "text/plain": "\n".join([title, *(f"  {line}" for line in lines)]),
-        "text/html": f"<details><summary>{html.escape(title)}</summary>{body}</details>",
+        "text/html": for_strict_pages(f"<details><summary>{html.escape(title)}</summary>{body}</details>"),
     }

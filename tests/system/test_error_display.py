@@ -77,6 +77,7 @@ def outputs() -> dict[str, Any]:
 
 def visible(page: str) -> str:
     """The text of a card while everything is folded."""
+    page = re.sub(r'<(\w+) hidden="".*?</\1>', "", page, flags=re.DOTALL)
     folded = re.sub(r"<details.*?<summary[^>]*>(.*?)</summary>.*?</details>", r"\n\1\n", page, flags=re.DOTALL)
     return re.sub(r"<[^>]*>", "\n", folded)
 

@@ -22,6 +22,7 @@ from prepbench.settings.quantization import (
     weight_formats,
 )
 from prepbench.settings.rules import LayerNames, LayerRules, check_layer_rules, check_rule
+from prepbench.strict_pages import for_strict_pages
 
 # of tables of embeddings where no rule names their bits
 _TABLE_BITS = 8
@@ -80,8 +81,7 @@ class Explanation(list[ExplainedLayer]):
         return view("views.tables", "explanation_table", self)
 
     def _repr_html_(self) -> str:
-        html: str = self.table().to_html()
-        return html
+        return for_strict_pages(self.table().to_html())
 
     def __repr__(self) -> str:
         if not self:

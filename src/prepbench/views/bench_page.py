@@ -24,6 +24,7 @@ from prepbench.document.bench import (
 from prepbench.document.codec import to_json
 from prepbench.document.model import DiagramDocument
 from prepbench.storage import write_file
+from prepbench.strict_pages import for_strict_pages_only
 from prepbench.views.bench_chart import chart_svg
 from prepbench.views.display import LIMIT, TALLEST, document_data
 from prepbench.views.dot import description, render
@@ -207,11 +208,11 @@ def picture_html(graph: DiagramDocument) -> str:
     """Return the first graph as an image; as text where it is too large or cannot be laid out."""
     document = graph.documents[0]
     view = scene(document)
-    svg = render(view)
+    svg, text = render(view), to_text(document, view.expanded)
+    text = f"{text[:_TEXT]}{'…' if len(text) > _TEXT else ''}"
     if svg is None or len(svg) > TALLEST:
-        text = to_text(document, view.expanded)
-        return f"<pre>{html.escape(text[:_TEXT])}{'…' if len(text) > _TEXT else ''}</pre>"
-    return f'<div class="pb-picture">{_image(svg, description(view))}</div>'
+        return f"<pre>{html.escape(text)}</pre>"
+    return f'<div class="pb-picture">{_image(svg, description(view))}</div>{for_strict_pages_only(text)}'
 
 
 def chart_html(chart: Chart) -> str:

@@ -23,6 +23,7 @@ from prepbench.document.model import (
     alike_failures,
 )
 from prepbench.errors import InputError
+from prepbench.strict_pages import for_strict_pages_only
 from prepbench.views.dot import HINT, description, render
 from prepbench.views.page import packed, sizes_text, to_text
 from prepbench.views.palette import STATUS
@@ -287,7 +288,7 @@ def _picture(document: GraphCollectionDocument, view: Scene, svg: str | None) ->
         return f"<pre>{html.escape(to_text(document, view.expanded))}</pre><p>{html.escape(why)}</p>"
     data = base64.b64encode(svg.encode()).decode()
     image = f'<img alt="{html.escape(description(view))}" src="data:image/svg+xml;base64,{data}"/>'
-    return f'<div class="pb-picture">{image}</div>'
+    return f'<div class="pb-picture">{image}</div>{for_strict_pages_only(to_text(document, view.expanded))}'
 
 
 def failures_html(failures: tuple[Failure, ...]) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from prepbench.capture.sizes.axis import counted_places
 from prepbench.document.model import Failure
+from prepbench.strict_pages import for_strict_pages
 
 if TYPE_CHECKING:
     import pandas
@@ -71,7 +72,7 @@ def generated_table(rows: Any, decode: Any) -> pandas.DataFrame:
 
     class Texts(pandas.DataFrame):
         def _repr_html_(self) -> str:
-            return texts_html(list(self.columns), self.to_numpy().tolist())
+            return for_strict_pages(texts_html(list(self.columns), self.to_numpy().tolist()))
 
     def text(tokens: tuple[int, ...]) -> str:
         return " ".join(map(str, tokens)) if decode is None else str(decode(list(tokens)))

@@ -63,7 +63,7 @@ SAW = r"""outputs => outputs.map(output => {
   const small = [...output.querySelectorAll('td, th, p, pre, small')].filter(e => e.innerText.trim())
     .filter(e => parseFloat(getComputedStyle(e).fontSize) < 9);
   const text = output.innerText;
-  if (/Error displaying|<(style|th|img)\b/.test(text)) return 'markup';
+  if (/Error displaying|<\/?[a-z]+\b|\{[a-z-]+:/.test(text)) return 'markup';
   if (small.length) return 'small text';
   if ([...output.querySelectorAll('.pbd')].some(seen)) return 'live';
   const images = [...output.querySelectorAll('img')].filter(seen);
@@ -153,6 +153,9 @@ PLACES: dict[str, Callable[[Callable[[str], Path], Path], Path]] = {
     "`--no-input`": lambda executed, _: converted(executed(""), "--to", "html", "--no-input"),
     "`--to slides`": lambda executed, _: converted(executed(""), "--to", "slides"),
     "`--sanitize-html`": lambda executed, _: converted(executed(""), "--to", "html", "--sanitize-html"),
+    "`--template classic --sanitize-html`": lambda executed, _: converted(
+        executed(""), "--to", "html", "--template", "classic", "--sanitize-html"
+    ),
     "Sphinx with myst-nb": lambda executed, folder: book(executed("1"), folder),
     "without scripts and styles": lambda executed, folder: stripped(executed(""), folder),
 }
