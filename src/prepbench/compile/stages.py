@@ -216,6 +216,7 @@ def _compiled_graph(task: CompileTask, timer: StageTimer, kept: KeptCapture | No
         remarks=(
             *task.remarks,
             *_remarks(target, quantized),
+            *_suppression(target, program, fallbacks),
             *size_remarks(task, quantized.layers if quantized else ()),
             *(leaves.remarks if leaves is not None else ()),
         ),
@@ -270,6 +271,16 @@ def _remarks(target: Target, quantized: Quantized | None) -> tuple[str, ...]:
     if quantized and quantized.score and quantized.score.remark:
         remarks.append(quantized.score.remark)
     return tuple(remarks)
+
+
+def _suppression(target: Target, program: Any, fallbacks: Sequence[str]) -> tuple[str, ...]:
+    """Return where torchvision's suppression of boxes runs, in words; nothing for models without it."""
+    name = "torchvision.nms"
+    if not any(str(node.target).startswith(name) for node in program.graph.nodes):
+        return ()
+    if any(name in each for each in fallbacks):
+        return (f"boxes are suppressed in PyTorch, outside the parts that {target.display_name} runs",)
+    return (f"boxes are suppressed inside the graph, by {target.display_name}",)
 
 
 _NOT_FINITE = (

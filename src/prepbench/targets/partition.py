@@ -120,7 +120,9 @@ def _cuts(module: fx.GraphModule, fallback: set[str], numbers: set[str]) -> list
         nodes = [node for node in module.graph.nodes if levels.get(node) == level]
         # a level of nothing but sizes has no reader left: _repeat_sizes has copied these into their readers' partitions
         if not all(_is_number(node) and node.name not in numbers for node in nodes):
-            cuts.append(_cut_out(module, nodes, numbers, on_target=level % 2 == 0))
+            cut = _cut_out(module, nodes, numbers, on_target=level % 2 == 0)
+            if cut.writes or not cut.on_target:  # checks of sizes alone, which targets drop, make no file
+                cuts.append(cut)
     return cuts
 
 

@@ -8,6 +8,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from prepbench._torch_compat.sizes import SQRT
@@ -34,8 +35,36 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
         torch.ops.aten.log1p.default: _log1p,
         torch.ops.aten.expm1.default: _expm1,
         torch.ops.aten.group_norm.default: _group_norm,
+        **_of_torchvision(),
         **size_translations(),
     }
+
+
+def _of_torchvision() -> dict[Callable[..., Any], Callable[..., Any]]:
+    """Return the translation of torchvision's suppression, where it was imported; its models have it behind them."""
+    suppression = getattr(torch.ops.torchvision, "nms", None)
+    return {} if suppression is None else {suppression.default: _suppression}
+
+
+def _suppression(dets: Any, scores: Any, iou_threshold: float) -> Any:
+    """Return the places of the boxes that no better box hides, best first.
+
+    Both break ties for the first box and hide what overlaps by more than the limit. ONNX turns boxes whose corners are
+    exchanged, which hide nothing and are not hidden in torchvision, so these are made empty.
+    """
+    import onnx_ir
+
+    onnx = _operators()
+    boxes, first = (onnx.Cast(each, to=onnx_ir.DataType.FLOAT.value) for each in (dets, scores))
+    start, middle, end, axis = (onnx.Constant(value_ints=[place]) for place in (0, 2, 4, 1))
+    low = onnx.Slice(boxes, start, middle, axis)
+    boxes = onnx.Concat(low, onnx.Max(low, onnx.Slice(boxes, middle, end, axis)), axis=1)
+    # torchvision compares overlaps in float32 with a limit in float64
+    limit = np.float32(iou_threshold)
+    limit = limit if float(limit) <= iou_threshold else np.nextafter(limit, np.float32(-np.inf))
+    limits = onnx.Constant(value_ints=[2**31 - 1]), onnx.Constant(value_floats=[float(limit)])
+    both = onnx.Unsqueeze(boxes, onnx.Constant(value_ints=[0])), onnx.Unsqueeze(first, onnx.Constant(value_ints=[0, 1]))
+    return onnx.Gather(onnx.NonMaxSuppression(*both, *limits), onnx.Constant(value_int=2), axis=1)
 
 
 def _dequantize_blocks(q: Any, scale: Any, zero_point: Any, block_size: int, bits: int) -> Any:
