@@ -14,7 +14,8 @@ PIECES = {
     "a table": "<table><thead><tr><th>layer</th><th>bits</th></tr></thead>"
     "<tbody><tr><td>enc&lt;0&gt;</td><td><b>8</b></td></tr></tbody></table><small>two layers</small>",
     "a picture": '<style>.a{color:red}</style><div><img alt="a chart" src="data:image/svg+xml;base64,AAAA"/></div>',
-    "a folded part": "<details><summary>3 <b>changes</b></summary><pre>x &lt; y</pre><details><summary>inner</summary></details></details>",
+    "a folded part": "<details><summary>3 <b>changes</b></summary><pre>x &lt; y</pre>"
+    "<details><summary>inner</summary></details></details>",
     "a drawing": '<svg viewBox="0 0 1 1" aria-label="waveform"><g><path d="M0 0"/></g></svg>',
     "a button": '<div><button type="button">Repair</button></div>',
 }
