@@ -49,7 +49,7 @@ def running(tmp_path: Path, settings: dict[str, Any] | None = None, **environmen
         [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--port={port}",
          "--ServerApp.port_retries=0", "--IdentityProvider.token=", "--LabApp.expose_app_in_browser=True",
          f"--LabApp.extra_labextensions_path={extensions}", f"--ServerApp.root_dir={folder}"],
-        stdout=log, stderr=subprocess.STDOUT,
+        stdout=log, stderr=subprocess.STDOUT, cwd=tmp_path,  # where jupyter-collaboration keeps its database
         env={**os.environ, **_folders_of_its_own(tmp_path), **environment},
     )  # fmt: skip
     url = f"http://127.0.0.1:{port}"
