@@ -122,7 +122,8 @@ def nncf_quantize(model: torch.nn.Module, calibration: Sequence[torch.Tensor]) -
     import nncf
     import openvino
 
-    network = openvino.convert_model(model, example_input=calibration[0])
+    # from ONNX, because its frontend for PyTorch lacks an operator of the detector
+    network = openvino.convert_model(onnx_file(model, calibration[0], Path(tempfile.mkdtemp())))
     network.reshape(list(calibration[0].shape))
     images = nncf.Dataset([each.numpy() for each in calibration])
     compiled = openvino.compile_model(nncf.quantize(network, images), "CPU")
