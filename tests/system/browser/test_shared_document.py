@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.system.browser.lab import READY, watch
+from tests.system.browser.lab import watch
 from tests.system.browser.measures import turn_to
 from tests.system.browser.notebooks import open_notebook, run_cell
 

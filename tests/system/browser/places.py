@@ -1,0 +1,193 @@
+"""The places where notebooks are read without their kernel, and the table of the guide that says what each shows.
+
+``python -m tests.system.browser.places --write`` makes the files, looks at them in Chromium and writes the table. The
+row of JupyterLab is written by hand: its test opens a notebook there and holds the row to what it sees.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import nbformat
+from playwright.sync_api import Page, sync_playwright
+
+from tests.system.browser.chromium import CHROMIUM_FLAGS
+from tests.system.browser.lab import ROOT
+
+GUIDE = ROOT / "docs" / "guides" / "pages-and-books.md"
+SETUP = """
+import torch
+import prepbench as pb
+from prepbench.measure.comparison import CandidateResult, Comparison
+
+class Wide(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ways = torch.nn.ModuleList(torch.nn.Linear(4, 8) for _ in range(3))
+        self.head = torch.nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.head(self.ways[0](x) + self.ways[1](x) + self.ways[2](x))
+
+net = Wide().eval()
+samples = [torch.ones(2, 4), torch.ones(3, 4)]
+of = ("saved artifact", "eager", "own process")
+rows = [CandidateResult(name, 0.9, 0.0, 3.0, 4.0, None, 10**6, *of) for name in ("float", "int8")]
+compiled = pb.compile_model(net, tracing_inputs=samples, deployment_settings=pb.EagerDeployment(),
+                            discard_input_model=False)
+graph = pb.recursive_trace(net, inputs=samples)
+"""
+DISPLAYS = {
+    "graph": "graph",
+    "diagram": "graph.diagram()",
+    "two graphs": "pb.diagram(graph, compiled)",
+    "compiled": "compiled.report",
+    "comparison": "Comparison(tuple(rows), 'accuracy', '', True, 64, 8, 10, 2)",
+    "inspector": "pb.inspect_layer(net, samples, 'head')",
+    "bench": "pb.Bench(net, calibration_inputs=samples)",
+}
+SAW = r"""outputs => outputs.map(output => {
+  const seen = (e) => e.getBoundingClientRect().width >= 200 && e.getBoundingClientRect().height >= 20;
+  const smallest = (image) => {
+    const text = image.src.startsWith('data:') ? atob(image.src.split(',')[1]) : '';
+    const sizes = [...text.matchAll(/font-size="([\d.]+)"/g)].map(found => Number(found[1]) * 4 / 3);
+    return Math.min(...sizes, 99) * image.getBoundingClientRect().width / image.naturalWidth;
+  };
+  const small = [...output.querySelectorAll('td, th, p, pre, small')].filter(e => e.innerText.trim())
+    .filter(e => parseFloat(getComputedStyle(e).fontSize) < 9);
+  const text = output.innerText;
+  if (/Error displaying|<\/?[a-z]+\b|\{[a-z-]+:/.test(text)) return 'markup';
+  if (small.length) return 'small text';
+  if ([...output.querySelectorAll('.pbd')].some(seen)) return 'live';
+  const images = [...output.querySelectorAll('img')].filter(seen);
+  if (images.some(image => smallest(image) < 9)) return 'small picture';
+  if (images.length) return 'picture';
+  return [...output.querySelectorAll('table')].some(seen) ? 'table' : text.trim() ? 'text' : 'nothing';
+})"""
+OUTPUTS = ".jp-OutputArea-output.jp-OutputArea-executeResult, .output_execute_result, .cell_output, .github > *"
+
+
+def run(folder: Path, *command: str, **environment: str) -> None:
+    """Run a tool of this environment."""
+    variables = {**os.environ, **environment}
+    done = subprocess.run(
+        [sys.executable, "-m", *command], cwd=folder, env=variables, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def write(folder: Path) -> Path:
+    """The notebook that is read everywhere; nothing was run."""
+    cells = [nbformat.v4.new_markdown_cell("# Results"), *map(nbformat.v4.new_code_cell, (SETUP, *DISPLAYS.values()))]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    path = folder / "results.ipynb"
+    nbformat.write(notebook, path)
+    return path
+
+
+def executed_once(folder: Path) -> Callable[[str], Path]:
+    """The notebook as a program has run it, by the value of ``PREPBENCH_STATIC``."""
+    made: dict[str, Path] = {}
+
+    def find(static: str) -> Path:
+        if static not in made:
+            (folder / f"static{static}").mkdir()
+            path = write(folder / f"static{static}")
+            options = ("--to", "notebook", "--execute", "--inplace", path.name)
+            run(path.parent, "nbconvert", *options, PREPBENCH_STATIC=static)
+            made[static] = path
+        return made[static]
+
+    return find
+
+
+def converted(notebook: Path, *options: str) -> Path:
+    run(notebook.parent, "nbconvert", *options, "--output", "page", notebook.name)
+    (found,) = notebook.parent.glob("page*.html")
+    return found.rename(notebook.parent / f"{len(list(notebook.parent.iterdir()))}.html")
+
+
+def book(notebook: Path, folder: Path) -> Path:
+    """The page of a book; a warning is an error."""
+    (folder / "results.ipynb").write_text(notebook.read_text())
+    (folder / "conf.py").write_text("extensions = ['myst_nb']\nnb_execution_mode = 'off'\n")
+    (folder / "index.md").write_text("# Book\n\n```{toctree}\nresults\n```\n")
+    run(folder, "sphinx", "-q", "-W", "-b", "html", ".", "html")
+    return folder / "html" / "results.html"
+
+
+def stripped(notebook: Path, folder: Path) -> Path:
+    """The outputs as viewers show them that take away scripts, styles and what is foreign to HTML."""
+    shown = []
+    for cell in nbformat.read(notebook, 4).cells[2:]:
+        data = cell.outputs[-1]["data"]
+        picture = base64.b64encode(data.get("image/svg+xml", "").encode()).decode()
+        text = data.get("text/html", f'<img src="data:image/svg+xml;base64,{picture}"/>')
+        text = re.sub(r"<(style|script|foreignObject)\b.*?</\1>", "", text, flags=re.DOTALL)
+        text = re.sub(r' (style|class|id|on[a-z]+)="[^"]*"', "", text)
+        shown.append(f"<div>{text}</div>")
+    path = folder / "github.html"
+    path.write_text(f'<meta charset="utf-8"><div class="github">{"".join(shown)}</div>')
+    return path
+
+
+PLACES: dict[str, Callable[[Callable[[str], Path], Path], Path]] = {
+    "`nbconvert --to html`": lambda executed, _: converted(executed(""), "--to", "html"),
+    "`--template classic`": lambda executed, _: converted(executed(""), "--to", "html", "--template", "classic"),
+    "`--no-input`": lambda executed, _: converted(executed(""), "--to", "html", "--no-input"),
+    "`--to slides`": lambda executed, _: converted(executed(""), "--to", "slides"),
+    "`--sanitize-html`": lambda executed, _: converted(executed(""), "--to", "html", "--sanitize-html"),
+    "`--template classic --sanitize-html`": lambda executed, _: converted(
+        executed(""), "--to", "html", "--template", "classic", "--sanitize-html"
+    ),
+    "Sphinx with myst-nb": lambda executed, folder: book(executed("1"), folder),
+    "without scripts and styles": lambda executed, folder: stripped(executed(""), folder),
+}
+
+
+def told() -> dict[str, dict[str, str]]:
+    """The guide's table: what each place shows of each display."""
+    lines = [line.strip("| ").split(" | ") for line in GUIDE.read_text().splitlines() if line.startswith("| ")]
+    (head,) = (line for line in lines if line[0] == "place")
+    rows = (line for line in lines if line[0] in PLACES or line[0].startswith("JupyterLab"))
+    return {row[0]: dict(zip(head[1:], row[1:], strict=True)) for row in rows}
+
+
+def seen(page: Page) -> dict[str, str]:
+    page.wait_for_function("() => [...document.images].every(image => image.complete)", timeout=20_000)
+    return dict(zip(DISPLAYS, page.locator(OUTPUTS).evaluate_all(SAW), strict=True))
+
+
+def write_table() -> None:
+    """Make all files, look at them, and write their rows into the guide."""
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=CHROMIUM_FLAGS)
+        executed, rows = executed_once(Path(folder)), {}
+        for number, (place, make) in enumerate(PLACES.items()):
+            (Path(folder) / str(number)).mkdir()
+            page = chromium.new_context(offline=True, viewport={"width": 1200, "height": 900}).new_page()
+            page.goto(f"file://{make(executed, Path(folder) / str(number))}")
+            rows[place] = seen(page)
+        chromium.close()
+    by_hand = {place: row for place, row in told().items() if place not in PLACES}
+    rows |= {place: {name: row.get(name, "live") for name in DISPLAYS} for place, row in by_hand.items()}
+    lines = [["place", *DISPLAYS], *([place, *row.values()] for place, row in rows.items())]
+    head, *body = (f"| {' | '.join(line)} |" for line in lines)
+    table = "\n".join([head, "|---" * len(lines[0]) + "|", *body, ""])
+    guide = re.sub(r"^\| place \|.*?\n(?=\n)", lambda _: table, GUIDE.read_text(), flags=re.DOTALL | re.MULTILINE)
+    GUIDE.write_text(guide)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--write"]:
+        sys.exit("Usage: python -m tests.system.browser.places --write")
+    write_table()
