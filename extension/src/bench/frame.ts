@@ -7,6 +7,7 @@ import { BRUSHED } from "./brush";
 import { captureStep } from "./capture";
 import { codeView } from "./code";
 import { FullWindow } from "./fullwindow";
+import { Guide } from "./guide";
 import { headerView } from "./header";
 import { Inspector } from "./inspector";
 import { type Cleanups, live, REBUILD } from "./live";
@@ -66,7 +67,7 @@ export class Frame {
     this.rail = new Rail(model, this.id, (name) => this.turnTo(name), ends);
     this.foot = live(model, ["running", "stage", "turn", "about", "message"], () => this.footer(), ends);
     this.foot.classList.add("pbb-foot");
-    this.panel.append(noticeView(model, ends));
+    this.panel.append(new Guide(model, ends).element, noticeView(model, ends));
     this.inspector = new Inspector(model, ends);
     const notes = [notesView(model, ends), lostNote(model, LOST, "pbb-lost", ends), newerNote(model, ends)];
     this.element.append(make("div", { class: "pbb-head" }, head, ...notes));
@@ -149,6 +150,13 @@ export class Frame {
   private go(goal: Goal): void {
     if (goal === "code") {
       this.openCode();
+      return;
+    }
+    if (goal === "search") {
+      this.turnTo("run");
+      const search = this.panel.querySelector<HTMLElement>(".pbb-search");
+      search?.scrollIntoView({ block: "nearest" });
+      search?.querySelector<HTMLElement>("select")?.focus({ preventScroll: true });
       return;
     }
     this.turnTo("results");

@@ -74,15 +74,12 @@ export class SearchView {
   private form(ends: Cleanups): HTMLElement {
     const { loss, latency, size } = this.bounds;
     const start = live(this.model, ["search_now", "running"], () => this.startLine(), ends);
-    const named = [this.goal, loss, latency, size].map((control) => {
-      const name = make("span", { class: "pbb-field-name" }, control.getAttribute("aria-label") ?? "");
-      return make("label", { class: "pbb-field" }, name, control);
-    });
+    const fields = [this.goal, loss, latency, size].map(named);
     const submit = (event: Event): void => {
       event.preventDefault();
       this.start();
     };
-    return make("form", { class: "pbb-search-form", submit }, make("div", { class: "pbb-fields" }, ...named), start);
+    return make("form", { class: "pbb-search-form", submit }, make("div", { class: "pbb-fields" }, ...fields), start);
   }
 
   private startLine(): HTMLElement {
@@ -211,6 +208,12 @@ export class SearchView {
   }
 }
 
-function numberBox(title: string, value: string): HTMLInputElement {
+/** A control with its name above it. */
+export function named(control: HTMLElement): HTMLElement {
+  const name = make("span", { class: "pbb-field-name" }, control.getAttribute("aria-label") ?? "");
+  return make("label", { class: "pbb-field" }, name, control);
+}
+
+export function numberBox(title: string, value: string): HTMLInputElement {
   return make("input", { type: "text", inputmode: "decimal", size: 8, value, "aria-label": title, placeholder: "any" });
 }

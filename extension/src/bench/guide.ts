@@ -1,0 +1,191 @@
+/**
+ * The first time, once everything can be captured: where the model will run, what that may cost, and one primary button
+ * a step up to a first result.
+ */
+
+import { make } from "../render/dom";
+import { type Cleanups, listen, live } from "./live";
+import { GO } from "./message";
+import { act, type BenchModel } from "./model";
+import { boundOf, named, numberBox } from "./search";
+
+type Limit = "loss" | "size" | "latency";
+type Least = "latency" | "size" | "drop";
+
+/** What a person does next; "" where nothing is to be said. */
+export type Stage = "" | "ask" | "searching" | "choose" | "compile";
+
+const DISMISSED = "prepbench-guide-dismissed";
+const STEP_OF: Record<Exclude<Stage, "">, number> = { ask: 1, searching: 2, choose: 2, compile: 3 };
+const AIMS: Record<Least, string> = { latency: "fastest", size: "smallest", drop: "most exact" };
+const SEEN = ["steps", "runs", "search", "search_now", "layers", "running"] as const;
+
+/** Where a bench stands that has no run yet. */
+export function stageOf(model: BenchModel): Stage {
+  if (model.get("runs").length || !model.get("layers").length) return "";
+  const { is_searching: searching, used } = model.get("search_now");
+  if (searching) return "searching";
+  if (model.get("running")) return ""; // its own card says what goes on
+  if (model.get("search").why) return used < 0 ? "choose" : "compile";
+  // the cards of failures have their own buttons
+  return model.get("steps").some(({ name, kind }) => name === "capture" && kind === "bad") ? "" : "ask";
+}
+
+/** What a search makes least: the first of time and size that has no limit, else what is lost. */
+export function leastOf(limits: Record<Limit, number | null>): Least {
+  if (limits.latency === null) return "latency";
+  return limits.size === null ? "size" : "drop";
+}
+
+export class Guide {
+  readonly element = make("section", {
+    class: "pbb-guide pbb-card",
+    "data-state": "ready",
+    "aria-label": "First time",
+  });
+  private readonly form: HTMLElement;
+  private readonly line: HTMLElement;
+  private isDismissed = dismissed();
+
+  constructor(
+    private readonly model: BenchModel,
+    ends: Cleanups,
+  ) {
+    this.form = questions(model, ends);
+    this.line = live(model, [...SEEN, "targets"], () => this.stepLine(), ends);
+    const dismiss = make(
+      "button",
+      { type: "button", class: "pbb-dismiss", "aria-label": "Dismiss the guided path" },
+      "✕",
+    );
+    dismiss.addEventListener("click", () => this.dismiss());
+    this.element.append(dismiss, this.line, this.form);
+    listen(model, SEEN, () => this.update(), ends);
+    this.update();
+  }
+
+  private update(): void {
+    const stage = stageOf(this.model);
+    const had = document.activeElement;
+    this.form.hidden = stage !== "ask";
+    this.element.hidden = stage === "" || this.isDismissed;
+    if (!this.element.contains(had) || had?.getClientRects().length) return;
+    // the focus must not fall back to the start of the notebook
+    const next = this.element.hidden ? null : this.line.querySelector<HTMLElement>("button:not(:disabled)");
+    (next ?? this.element.closest<HTMLElement>("[role='tabpanel']"))?.focus({ preventScroll: true });
+  }
+
+  private stepLine(): HTMLElement {
+    const stage = stageOf(this.model);
+    const line = make("div", { class: "pbb-line" });
+    if (!stage) return line;
+    const [words, button] = this.next(stage);
+    const count = make("span", { class: "pbb-dim" }, `${STEP_OF[stage]} of 3`);
+    line.append(count, make("b", { role: "status" }, words), ...(button ? [button] : []));
+    return line;
+  }
+
+  /** What stands in the way or was found, and the button that goes on. */
+  private next(stage: Exclude<Stage, "">): [string, HTMLElement | null] {
+    const { model } = this;
+    const { found, stops, stop } = model.get("search");
+    if (stage === "ask") return ["Where will it run, and what may it cost?", null];
+    if (stage === "searching") return ["Searching within these limits.", this.toSearch()];
+    if (stage === "compile") return ["The settings are chosen: compile and compare them.", compileButton(model)];
+    const best = found[stops[stop]?.best ?? -1];
+    if (!best) return ["No settings keep to these limits.", this.toSearch()];
+    const button = primary("Use these settings", () => act(model, "use_candidate", { id: best.id }));
+    return [`Best: ${best.name} on ${best.target}, ${best.score}, ${best.latency} ms, ${best.size} MB.`, button];
+  }
+
+  private toSearch(): HTMLElement {
+    return primary("See the search", () =>
+      this.element.dispatchEvent(new CustomEvent(GO, { detail: "search", bubbles: true })),
+    );
+  }
+
+  private dismiss(): void {
+    this.isDismissed = dismissed(true);
+    this.update();
+  }
+}
+
+function primary(label: string, click: () => unknown): HTMLElement {
+  return make("button", { type: "button", class: "pbb-primary", click }, label);
+}
+
+function compileButton(model: BenchModel): HTMLElement {
+  return primary("Compile", () => act(model, "compile", {}));
+}
+
+/** Whether somebody has dismissed the path on this browser. A page without a storage, such as a frame, keeps nothing. */
+function dismissed(now = false): boolean {
+  try {
+    if (now) localStorage[DISMISSED] = "yes";
+    return DISMISSED in localStorage;
+  } catch {
+    return now;
+  }
+}
+
+/** The questions, with one button that searches within the answers. */
+function questions(model: BenchModel, ends: Cleanups): HTMLElement {
+  const metric = model.get("search").metric;
+  const aim = make("span", { class: "pbb-dim", role: "status" });
+  const boxes: Record<Limit, HTMLInputElement> = {
+    loss: numberBox(metric ? `Loss of ${metric} at most` : "Quality at least, in dB", metric ? "0.01" : "30"),
+    size: numberBox("Size at most, in MB", ""),
+    latency: numberBox("Time of a call at most, in ms", ""),
+  };
+  const limits = (): Record<Limit, number | null> => ({
+    loss: boundOf(boxes.loss.value),
+    size: boundOf(boxes.size.value),
+    latency: boundOf(boxes.latency.value),
+  });
+  const tell = (): void => {
+    aim.textContent = `Finds the ${AIMS[leastOf(limits())]} settings within these limits.`;
+  };
+  const submit = (event: Event): void => {
+    event.preventDefault();
+    if (model.get("search_now").unavailable) return; // and while a search goes on, nothing is asked
+    const minimize = leastOf(limits());
+    act(model, "search", { minimize, ...limits(), [minimize === "drop" ? "loss" : minimize]: null });
+  };
+  tell();
+  return make(
+    "form",
+    { submit, input: tell, class: "pbb-stack", "aria-label": "Where it will run and what it may cost" },
+    live(model, ["targets"], targetsView, ends),
+    make("div", { class: "pbb-fields" }, ...Object.values(boxes).map(named)),
+    make("div", { class: "pbb-line" }, live(model, ["search_now", "targets"], startView, ends), aim),
+  );
+}
+
+/** Targets that run here first; the others say what they lack. */
+function targetsView(model: BenchModel): HTMLElement {
+  const targets = model.get("targets");
+  const ordered = [...targets].sort((one, other) => Number(!!one.unavailable) - Number(!!other.unavailable));
+  const chips = ordered.map(({ name, chosen, unavailable }) => {
+    const change = (): void => act(model, "set_target", { target: name, chosen: tick.checked });
+    const tick = make("input", { type: "checkbox", disabled: unavailable !== "" && !chosen, change });
+    tick.checked = chosen;
+    const lack = unavailable ? [make("small", { class: "pbb-dim" }, " not here")] : [];
+    return make("label", { class: "pbb-switch", title: unavailable }, tick, ` ${name}`, ...lack);
+  });
+  return make("div", { class: "pbb-guide-targets", role: "group", "aria-label": "Where it will run" }, ...chips);
+}
+
+/** Where nothing can be searched for, a compile with the settings of now is the way to a first result. */
+function startView(model: BenchModel): HTMLElement {
+  const { unavailable } = model.get("search_now");
+  const chosen = model.get("targets").some((target) => target.chosen);
+  if (unavailable && chosen) {
+    return make(
+      "div",
+      { class: "pbb-line" },
+      compileButton(model),
+      make("span", { class: "pbb-dim" }, `No search: ${unavailable}`),
+    );
+  }
+  return make("button", { type: "submit", class: "pbb-primary", disabled: !chosen }, "Find the best");
+}

@@ -1,0 +1,124 @@
+"""The first time on a bench: three questions, then one primary button a step, up to what a search found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.system.browser import fake_search
+from tests.system.browser.axe import violations
+from tests.system.browser.fake_bench import give, open_bench, run, sent, traits, turn_to
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+QUESTION = "Where will it run, and what may it cost?"
+
+
+def captured() -> dict[str, Any]:
+    """A bench in which nothing fails, and nothing has run."""
+    made = traits(2)
+    steps = [{**step, "kind": "good"} if step["name"] == "capture" else step for step in made["steps"]]
+    return {**made, "failures": [], "steps": steps}
+
+
+def guide(page: Page) -> Locator:
+    return page.get_by_role("region", name="First time")
+
+
+def primaries(page: Page) -> list[str]:
+    return guide(page).locator(".pbb-primary:visible").all_text_contents()
+
+
+def test_it_asks_where_and_what_it_may_cost_with_one_primary_button(page: Page) -> None:
+    open_bench(page, captured())
+    expect(guide(page)).to_contain_text(QUESTION)
+    assert primaries(page) == ["Find the best"]
+    targets = page.get_by_role("group", name="Where it will run").locator("label")
+    lacking = ["not here" in text for text in targets.all_text_contents()]
+    assert lacking == sorted(lacking), "targets that run here come first"
+    page.get_by_role("group", name="Where it will run").get_by_label("OpenVINO").click()
+    assert next(each for each in sent(page) if each["action"] == "set_target")["target"] == "OpenVINO"
+    assert violations(page, ".pbb-guide") == []
+
+
+def test_the_answers_are_the_limits_of_the_search(page: Page) -> None:
+    open_bench(page, captured())
+    guide(page).get_by_role("button", name="Find the best").click()
+    bounds = ("minimize", "loss", "latency", "size")
+    [asked] = [each for each in sent(page) if each["action"] == "search"]
+    assert [asked[name] for name in bounds] == ["latency", 0.01, None, None]
+    page.get_by_label("Time of a call at most, in ms").fill("2,5")
+    expect(guide(page).get_by_text("Finds the smallest settings")).to_be_visible()
+    page.get_by_label("Size at most, in MB").fill("1")
+    expect(guide(page).get_by_text("Finds the most exact settings")).to_be_visible()
+    page.get_by_label("Size at most, in MB").press("Enter")
+    [asked] = [each for each in sent(page) if each["action"] == "search"]
+    assert [asked[name] for name in bounds] == ["drop", None, 2.5, 1]
+
+
+def test_each_step_has_one_primary_button_up_to_a_run(page: Page) -> None:
+    open_bench(page, traits(2))
+    expect(guide(page)).to_be_hidden()  # failures come first, and their cards have buttons
+    give(page, {"failures": [], "steps": captured()["steps"]})
+    expect(guide(page)).to_contain_text("1 of 3")
+    assert primaries(page) == ["Find the best"]
+    give(page, fake_search.going())
+    expect(guide(page)).to_contain_text("Searching within these limits.")
+    assert primaries(page) == ["See the search"]
+    guide(page).get_by_role("button").last.click()
+    expect(page.get_by_role("region", name="Best settings within a budget")).to_be_in_viewport()
+    give(page, {**fake_search.done(), "running": False, "about": "", "stage": ""})
+    expect(guide(page)).to_contain_text("Best: mixture 1 on ")
+    guide(page).get_by_role("button", name="Use these settings").click()
+    [asked] = sent(page)
+    chosen = fake_search.done()["search"]
+    assert (asked["action"], asked["id"]) == (
+        "use_candidate",
+        chosen["found"][chosen["stops"][chosen["stop"]]["best"]]["id"],
+    )
+    give(page, {"search_now": {**fake_search.done()["search_now"], "used": 2}})
+    assert primaries(page) == ["Compile"]
+    guide(page).get_by_role("button", name="Compile").click()
+    assert [each["action"] for each in sent(page)] == ["compile"]
+    give(page, {"runs": [run(0)]})
+    expect(guide(page)).to_be_hidden()
+
+
+def test_without_a_search_a_compile_leads_on(page: Page) -> None:
+    given = captured()
+    open_bench(page, {**given, "search_now": {**given["search_now"], "unavailable": "there is no data"}})
+    assert primaries(page) == ["Compile"]
+    expect(guide(page)).to_contain_text("No search: there is no data")
+
+
+def test_it_stays_dismissed_and_the_steps_stay_free(page: Page) -> None:
+    page.route("http://bench.test/", lambda route: route.fulfill(body="<title>bench</title>", content_type="text/html"))
+    page.goto("http://bench.test/")  # a page with a storage
+    open_bench(page, captured())
+    for step in ("capture", "axes", "run", "precision"):
+        turn_to(page, step)
+        expect(guide(page)).to_be_visible()
+    page.get_by_label("Size at most, in MB").focus()
+    button = page.get_by_role("button", name="Dismiss the guided path")
+    button.focus()
+    page.keyboard.press("Enter")
+    expect(guide(page)).to_be_hidden()
+    assert page.evaluate("() => document.activeElement.getAttribute('role')") == "tabpanel", "the focus stays near"
+    give(page, {"running": True})
+    give(page, {"running": False})
+    expect(guide(page)).to_be_hidden()
+    open_bench(page, captured())
+    expect(page.get_by_role("tablist", name="Steps")).to_be_visible()
+    expect(guide(page)).to_be_hidden()
+
+
+def test_answers_are_in_view_below_it(page: Page) -> None:
+    page.set_viewport_size({"width": 1440, "height": 900})
+    open_bench(page, captured())
+    assert guide(page).evaluate("e => e.offsetHeight") < 300
+    give(page, fake_search.going())
+    assert guide(page).evaluate("e => e.offsetHeight") < 60, "one line while something goes on"
+    for width in (1440, 800):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert guide(page).evaluate("e => e.scrollWidth <= e.clientWidth")
