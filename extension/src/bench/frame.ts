@@ -52,6 +52,7 @@ export class Frame {
   private readonly full: FullWindow;
   private readonly foot: HTMLElement;
   private readonly inspector: Inspector;
+  private readonly guide: Guide;
   private step: StepName | null = null;
   private precision: PrecisionStep | null = null;
 
@@ -65,9 +66,10 @@ export class Frame {
     const traits = ["title", "sentence", "can_undo", "can_redo"] as const;
     const head = live(model, traits, () => headerView(model, events), ends);
     this.rail = new Rail(model, this.id, (name) => this.turnTo(name), ends);
+    this.guide = new Guide(model, ends);
     this.foot = live(model, ["running", "stage", "turn", "about", "message"], () => this.footer(), ends);
     this.foot.classList.add("pbb-foot");
-    this.panel.append(new Guide(model, ends).element, noticeView(model, ends));
+    this.panel.append(this.guide.element, noticeView(model, ends));
     this.inspector = new Inspector(model, ends);
     const notes = [notesView(model, ends), lostNote(model, LOST, "pbb-lost", ends), newerNote(model, ends)];
     this.element.append(make("div", { class: "pbb-head" }, head, ...notes));
@@ -176,7 +178,7 @@ export class Frame {
     const now = [model.get("turn"), model.get("stage") || "Starting"].filter(Boolean).join(" · ");
     const text = running ? now : cardLine(card);
     const step = STEP_OF[running ? model.get("about") : card.about];
-    if (!text || !step || step === this.step) return line;
+    if (!text || !step || step === this.step || this.guide.isTelling()) return line;
     const isError = !running && card.kind === "error";
     const click = (): void => this.turnTo(step);
     line.append(make("span", { class: isError ? "pbb-foot-error" : "", title: text }, isError ? `✕ ${text}` : text));

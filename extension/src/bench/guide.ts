@@ -7,22 +7,25 @@ import { make } from "../render/dom";
 import { type Cleanups, listen, live } from "./live";
 import { GO } from "./message";
 import { act, type BenchModel } from "./model";
+import { outcomeView } from "./outcome";
 import { boundOf, named, numberBox } from "./search";
 
 type Limit = "loss" | "size" | "latency";
 type Least = "latency" | "size" | "drop";
 
 /** What a person does next; "" where nothing is to be said. */
-export type Stage = "" | "ask" | "searching" | "choose" | "compile";
+export type Stage = "" | "ask" | "searching" | "choose" | "compile" | "compiling" | "done";
 
 const DISMISSED = "prepbench-guide-dismissed";
-const STEP_OF: Record<Exclude<Stage, "">, number> = { ask: 1, searching: 2, choose: 2, compile: 3 };
+const STEP_OF = { ask: 1, searching: 2, choose: 2, compile: 3, compiling: 3, done: 3 };
 const AIMS: Record<Least, string> = { latency: "fastest", size: "smallest", drop: "most exact" };
-const SEEN = ["steps", "runs", "search", "search_now", "layers", "running"] as const;
+const SEEN = ["steps", "runs", "search", "search_now", "layers", "running", "about", "message"] as const;
 
-/** Where a bench stands that has no run yet. */
-export function stageOf(model: BenchModel): Stage {
-  if (model.get("runs").length || !model.get("layers").length) return "";
+/** Where a bench stands that has no run yet, or whose first run the path itself has begun. */
+export function stageOf(model: BenchModel, began = false): Stage {
+  if (!model.get("layers").length) return "";
+  if (began && model.get("running") && model.get("about") === "compile") return "compiling";
+  if (model.get("runs").length) return began && model.get("message").about === "compile" ? "done" : "";
   const { is_searching: searching, used } = model.get("search_now");
   if (searching) return "searching";
   if (model.get("running")) return ""; // its own card says what goes on
@@ -46,12 +49,14 @@ export class Guide {
   private readonly form: HTMLElement;
   private readonly line: HTMLElement;
   private isDismissed = dismissed();
+  private began = false;
 
   constructor(
     private readonly model: BenchModel,
     ends: Cleanups,
   ) {
-    this.form = questions(model, ends);
+    const compile = (): HTMLElement => this.compileButton();
+    this.form = questions(model, compile, ends);
     this.line = live(model, [...SEEN, "targets"], () => this.stepLine(), ends);
     const dismiss = make(
       "button",
@@ -59,13 +64,23 @@ export class Guide {
       "✕",
     );
     dismiss.addEventListener("click", () => this.dismiss());
-    this.element.append(dismiss, this.line, this.form);
+    // the step Run shows the same under its own buttons: there the style sheet hides these
+    const outcomes = [outcomeView(model, "search", ends, true), outcomeView(model, "compile", ends)];
+    this.element.append(dismiss, this.line, this.form, ...outcomes);
+    this.element.addEventListener(GO, () => this.leave());
     listen(model, SEEN, () => this.update(), ends);
     this.update();
   }
 
+  /** Whether it shows how the action goes that runs, or how it ended. */
+  isTelling(): boolean {
+    return !this.element.hidden && this.element.querySelector(".pbb-outcome:not([hidden])") !== null;
+  }
+
   private update(): void {
-    const stage = stageOf(this.model);
+    const { about, text } = this.model.get("message");
+    if (text && about !== "compile") this.began = false;
+    const stage = stageOf(this.model, this.began);
     const had = document.activeElement;
     this.form.hidden = stage !== "ask";
     this.element.hidden = stage === "" || this.isDismissed;
@@ -76,7 +91,7 @@ export class Guide {
   }
 
   private stepLine(): HTMLElement {
-    const stage = stageOf(this.model);
+    const stage = stageOf(this.model, this.began);
     const line = make("div", { class: "pbb-line" });
     if (!stage) return line;
     const [words, button] = this.next(stage);
@@ -88,20 +103,36 @@ export class Guide {
   /** What stands in the way or was found, and the button that goes on. */
   private next(stage: Exclude<Stage, "">): [string, HTMLElement | null] {
     const { model } = this;
-    const { found, stops, stop } = model.get("search");
+    const { found, stops, stop, metric } = model.get("search");
     if (stage === "ask") return ["Where will it run, and what may it cost?", null];
     if (stage === "searching") return ["Searching within these limits.", this.toSearch()];
-    if (stage === "compile") return ["The settings are chosen: compile and compare them.", compileButton(model)];
+    if (stage === "compile") return ["The settings are chosen: compile and compare them.", this.compileButton()];
+    if (stage === "compiling") return ["Compiling and comparing.", null];
+    if (stage === "done") return ["The first result. All six steps are open for more.", null];
     const best = found[stops[stop]?.best ?? -1];
     if (!best) return ["No settings keep to these limits.", this.toSearch()];
     const button = primary("Use these settings", () => act(model, "use_candidate", { id: best.id }));
-    return [`Best: ${best.name} on ${best.target}, ${best.score}, ${best.latency} ms, ${best.size} MB.`, button];
+    const score = metric ? `${metric} ${best.score}` : best.score;
+    return [`Best: ${best.name} on ${best.target}, ${score}, ${best.latency} ms, ${best.size} MB.`, button];
   }
 
   private toSearch(): HTMLElement {
     return primary("See the search", () =>
       this.element.dispatchEvent(new CustomEvent(GO, { detail: "search", bubbles: true })),
     );
+  }
+
+  private compileButton(): HTMLElement {
+    return primary("Compile", () => {
+      this.began = true;
+      act(this.model, "compile", {});
+    });
+  }
+
+  /** A button of the first result leads to where it lies. */
+  private leave(): void {
+    if (stageOf(this.model, this.began) === "done") this.began = false;
+    this.update();
   }
 
   private dismiss(): void {
@@ -112,10 +143,6 @@ export class Guide {
 
 function primary(label: string, click: () => unknown): HTMLElement {
   return make("button", { type: "button", class: "pbb-primary", click }, label);
-}
-
-function compileButton(model: BenchModel): HTMLElement {
-  return primary("Compile", () => act(model, "compile", {}));
 }
 
 /** Whether somebody has dismissed the path on this browser. A page without a storage, such as a frame, keeps nothing. */
@@ -129,7 +156,7 @@ function dismissed(now = false): boolean {
 }
 
 /** The questions, with one button that searches within the answers. */
-function questions(model: BenchModel, ends: Cleanups): HTMLElement {
+function questions(model: BenchModel, compile: () => HTMLElement, ends: Cleanups): HTMLElement {
   const metric = model.get("search").metric;
   const aim = make("span", { class: "pbb-dim", role: "status" });
   const boxes: Record<Limit, HTMLInputElement> = {
@@ -157,7 +184,12 @@ function questions(model: BenchModel, ends: Cleanups): HTMLElement {
     { submit, input: tell, class: "pbb-stack", "aria-label": "Where it will run and what it may cost" },
     live(model, ["targets"], targetsView, ends),
     make("div", { class: "pbb-fields" }, ...Object.values(boxes).map(named)),
-    make("div", { class: "pbb-line" }, live(model, ["search_now", "targets"], startView, ends), aim),
+    make(
+      "div",
+      { class: "pbb-line" },
+      live(model, ["search_now", "targets"], () => startView(model, compile), ends),
+      aim,
+    ),
   );
 }
 
@@ -176,14 +208,14 @@ function targetsView(model: BenchModel): HTMLElement {
 }
 
 /** Where nothing can be searched for, a compile with the settings of now is the way to a first result. */
-function startView(model: BenchModel): HTMLElement {
+function startView(model: BenchModel, compile: () => HTMLElement): HTMLElement {
   const { unavailable } = model.get("search_now");
   const chosen = model.get("targets").some((target) => target.chosen);
   if (unavailable && chosen) {
     return make(
       "div",
       { class: "pbb-line" },
-      compileButton(model),
+      compile(),
       make("span", { class: "pbb-dim" }, `No search: ${unavailable}`),
     );
   }

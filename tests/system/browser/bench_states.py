@@ -11,6 +11,7 @@ from playwright.sync_api import Page
 from tests.system.browser import fake_samples, fake_search
 from tests.system.browser.fake_bench import (
     after_run,
+    captured,
     elsewhere,
     failure,
     generated,
@@ -127,6 +128,7 @@ STATES = (
     State("capture, looking", "capture", {"fixes_known": False}),
     State("capture, dealt with", "capture", {"failures": _FIXED, "leaves": ["layers.3.gate"], "selected": "head"}),
     State("capture, empty", "capture", _empty()),
+    State("capture, first time", "capture", captured()),
     State("axes", "axes"),
     State("axes, edited", "axes", act=_press("Name and range of ids dim 1")),
     State("axes, empty", "axes", _empty()),

@@ -227,6 +227,13 @@ def training(given: dict[str, Any], *, ended: bool = False) -> dict[str, Any]:
     return {"recovery": recovery, "training": {**curve, "best": -1, "said": ""}, **running}
 
 
+def captured() -> dict[str, Any]:
+    """A bench in which nothing fails, and nothing has run."""
+    made = traits(2)
+    steps = [{**step, "kind": "good"} if step["name"] == "capture" else step for step in made["steps"]]
+    return {**made, "failures": [], "steps": steps}
+
+
 def after_run(given: dict[str, Any], runs: int = 6) -> dict[str, Any]:
     """What a finished run changes."""
     count = len(given["layers"])

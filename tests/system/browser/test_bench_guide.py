@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.system.browser import fake_search
 from tests.system.browser.axe import violations
-from tests.system.browser.fake_bench import give, open_bench, run, sent, traits, turn_to
+from tests.system.browser.fake_bench import after_run, captured, card, give, open_bench, run, sent, traits, turn_to
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
 QUESTION = "Where will it run, and what may it cost?"
-
-
-def captured() -> dict[str, Any]:
-    """A bench in which nothing fails, and nothing has run."""
-    made = traits(2)
-    steps = [{**step, "kind": "good"} if step["name"] == "capture" else step for step in made["steps"]]
-    return {**made, "failures": [], "steps": steps}
 
 
 def guide(page: Page) -> Locator:
@@ -66,7 +57,7 @@ def test_each_step_has_one_primary_button_up_to_a_run(page: Page) -> None:
     give(page, fake_search.going())
     expect(guide(page)).to_contain_text("Searching within these limits.")
     assert primaries(page) == ["See the search"]
-    guide(page).get_by_role("button").last.click()
+    guide(page).get_by_role("button", name="See the search").click()
     expect(page.get_by_role("region", name="Best settings within a budget")).to_be_in_viewport()
     give(page, {**fake_search.done(), "running": False, "about": "", "stage": ""})
     expect(guide(page)).to_contain_text("Best: mixture 1 on ")
@@ -82,6 +73,28 @@ def test_each_step_has_one_primary_button_up_to_a_run(page: Page) -> None:
     guide(page).get_by_role("button", name="Compile").click()
     assert [each["action"] for each in sent(page)] == ["compile"]
     give(page, {"runs": [run(0)]})
+    expect(guide(page)).to_be_hidden()  # these are another page's
+
+
+def test_the_first_result_is_where_the_click_was(page: Page) -> None:
+    ready = {**captured(), **fake_search.done()}
+    open_bench(page, {**ready, "search_now": {**ready["search_now"], "used": 2}})
+    turn_to(page, "precision")
+    guide(page).get_by_role("button", name="Compile").click()
+    give(page, {"running": True, "about": "compile", "stage": "Choosing scales", "message": card("info", "")})
+    expect(guide(page).get_by_role("progressbar")).to_be_visible()
+    expect(guide(page).get_by_text("Choosing scales")).to_be_visible()
+    expect(page.get_by_text("Choosing scales")).to_have_count(1)  # and not in the foot as well
+    ended = after_run(traits(2))
+    give(page, {"running": False, "runs": [run(0)], "message": ended["message"]})
+    told = guide(page).get_by_text("mixed int8 ONNX Runtime is ready.")
+    expect(told).to_be_in_viewport()
+    expect(guide(page).get_by_role("progressbar")).to_be_hidden()
+    turn_to(page, "run")
+    expect(page.get_by_text("mixed int8 ONNX Runtime is ready.").locator("visible=true")).to_have_count(1)
+    turn_to(page, "precision")
+    guide(page).get_by_role("button", name="See").click()
+    expect(page.get_by_role("tab", name="Results")).to_have_attribute("aria-selected", "true")
     expect(guide(page)).to_be_hidden()
 
 
@@ -118,7 +131,7 @@ def test_answers_are_in_view_below_it(page: Page) -> None:
     open_bench(page, captured())
     assert guide(page).evaluate("e => e.offsetHeight") < 300
     give(page, fake_search.going())
-    assert guide(page).evaluate("e => e.offsetHeight") < 60, "one line while something goes on"
+    assert guide(page).evaluate("e => e.offsetHeight") < 130, "a line and its progress while something goes on"
     for width in (1440, 800):
         page.set_viewport_size({"width": width, "height": 900})
         assert guide(page).evaluate("e => e.scrollWidth <= e.clientWidth")
