@@ -94,6 +94,25 @@ def conversions_that_change_nothing_skipped() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def masks_taken_as_given() -> Iterator[None]:
+    """Inside the block, ``nn.Transformer`` and its stacks of layers do not compare a mask with the causal one.
+
+    They do so to hand a hint to the attention, and ask values of a tensor for it, which no graph can answer. The mask
+    itself is always given as well, so the result is the same without the hint.
+    """
+    with needed_for("tracing transformers with a mask"):
+        from torch.nn.modules import transformer
+
+        _ = transformer._detect_is_causal_mask
+
+    def said(mask: Any, is_causal: bool | None = None, size: Any = None) -> bool:
+        return is_causal is True
+
+    with patched_here(transformer, "_detect_is_causal_mask", said):
+        yield
+
+
 # Drop what torch would keep of every export until the process ends.
 
 

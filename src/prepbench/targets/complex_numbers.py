@@ -1,8 +1,14 @@
-"""Complex numbers as pairs of real ones, for targets without them, as in rotary embeddings."""
+"""Complex numbers as pairs of real ones, for targets without them, as in rotary embeddings and spectrograms.
+
+Fourier transforms of a fixed length become products with the matrix of their cosines and sines: OpenVINO ignores the
+axis of ONNX's own operator (2026.4), and the matrix of a window of speech is small.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -19,7 +25,7 @@ aten = torch.ops.aten
 _BY_PART = (
     "unsqueeze", "squeeze", "slice", "select", "view", "reshape", "_unsafe_view", "transpose", "permute", "expand",
     "clone", "contiguous", "alias", "detach", "flatten", "unflatten", "index_select", "cat", "stack", "repeat", "roll",
-    "neg", "t", "sum", "mean",
+    "neg", "t", "mT", "sum", "mean",
 )  # fmt: skip
 _REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64, torch.complex32: torch.float16}
 
@@ -89,7 +95,8 @@ class _Parts:
         made = self._graph.call_function(target, args, kwargs)
         values = fx.node.map_arg((args, kwargs), lambda operand: operand.meta["val"])
         origin = {key: part for key, part in self._origin.meta.items() if key in ("nn_module_stack", "stack_trace")}
-        made.meta = {**origin, "val": target(*values[0], **values[1])}
+        with getattr(self._origin.meta["val"], "fake_mode", nullcontext()):  # where no operand says that it is fake
+            made.meta = {**origin, "val": target(*values[0], **values[1])}
         return made
 
     def of(self, value: Any) -> tuple[Any, Any]:
@@ -164,15 +171,20 @@ def _add(parts: _Parts, node: fx.Node) -> Any:
 
 
 def _mul(parts: _Parts, node: fx.Node) -> Any:
-    one, other = node.args
-    if not (parts.is_known(one) and parts.is_known(other)):
+    """Multiply two complex values, by element, as matrices, or as ``einsum`` says."""
+    *equation, one, other = node.args[:1] + tuple(node.args[1]) if node.target is aten.einsum.default else node.args
+    if node.kwargs or len(equation) > 1 or not (parts.is_known(one) and parts.is_known(other)):
         return NotImplemented
+
+    def product(x: Any, y: Any) -> fx.Node:
+        return parts.call(node.target, *equation, [x, y]) if equation else parts.call(node.target, x, y)
+
     (a, b), (c, d) = parts.of(one), parts.of(other)
-    if b is None:
-        (a, b), (c, d) = (c, d), (a, b)
     if d is None:
-        return parts.call(aten.mul.Tensor, a, c), parts.call(aten.mul.Tensor, b, c)
-    ac, bd, ad, bc = (parts.call(aten.mul.Tensor, *pair) for pair in ((a, c), (b, d), (a, d), (b, c)))
+        return product(a, c), product(b, c)
+    if b is None:
+        return product(a, c), product(a, d)
+    ac, bd, ad, bc = (product(*pair) for pair in ((a, c), (b, d), (a, d), (b, c)))
     return parts.call(aten.sub.Tensor, ac, bd), parts.call(aten.add.Tensor, ad, bc)
 
 
@@ -194,12 +206,188 @@ def _cast(parts: _Parts, node: fx.Node) -> Any:
     return tuple(parts.call(aten.to.dtype, part, _REAL[value.dtype]) for part in (real, imaginary))
 
 
+def _zeros(parts: _Parts, node: fx.Node) -> Any:
+    given = dict(node.kwargs) | {"dtype": _REAL[node.meta["val"].dtype]}
+    arguments = [parts.of(argument)[0] if isinstance(argument, fx.Node) else argument for argument in node.args]
+    real, imaginary = (parts.call(node.target, *arguments, **given) for _ in range(2))
+    return real, imaginary  # two, because something may be written into them
+
+
+def _write(parts: _Parts, node: fx.Node) -> Any:
+    place, value = node.args[:2]
+    if len(node.args) > 2 or node.kwargs or not (is_complex(place) and isinstance(value, fx.Node)):
+        return NotImplemented
+    real, imaginary = parts.of(value)
+    if imaginary is None:
+        imaginary = parts.call(aten.zeros_like.default, real)
+    pairs = zip(parts.of(place), (real, imaginary), strict=True)
+    one, other = (parts.call(node.target, *pair) for pair in pairs)
+    return one, other
+
+
 def _size(parts: _Parts, node: fx.Node) -> fx.Node:
     return parts.call(node.target, parts.of(node.args[0])[0], *node.args[1:])
 
 
 def _nothing(_: _Parts, __: fx.Node) -> None:
     return None
+
+
+def _angle(parts: _Parts, node: fx.Node) -> fx.Node:
+    real, imaginary = parts.of(node.args[0])
+    return parts.call(aten.atan2.default, imaginary, real)
+
+
+_LONGEST = 2048
+"""Values of a Fourier transform: the matrix of a longer one would take more than 16 MB, and more time than it saves."""
+
+
+def _waves(parts: _Parts, like: fx.Node, rows: int, columns: int, count: int) -> Pair:
+    """Return the cosines and sines of 2 pi row column / count, of the number type of ``like``, made in the graph."""
+    across, down = (
+        parts.call(aten.sub.Tensor, parts.call(aten.cumsum.default, parts.call(aten.new_ones.default, like, [n]), 0), 1)
+        for n in (columns, rows)
+    )
+    # products of places are whole numbers below 2 ** 24, and exact; the angles of one turn keep their digits
+    products = parts.call(aten.mul.Tensor, parts.call(aten.unsqueeze.default, down, 1), across)
+    turns = parts.call(aten.remainder.Scalar, products, count)
+    angles = parts.call(aten.mul.Tensor, turns, 2 * math.pi / count)
+    # the sine of half a turn is not quite 0 in floating point, and its sign would decide about an angle
+    from_half = parts.call(aten.abs.default, parts.call(aten.sub.Tensor, turns, count / 2))
+    away = parts.call(aten.mul.Tensor, parts.call(aten.minimum.default, turns, from_half), 2)
+    sines = parts.call(aten.sin.default, angles)
+    sines = parts.call(aten.mul.Tensor, sines, parts.call(aten.clamp.default, away, None, 1))
+    return parts.call(aten.cos.default, angles), sines
+
+
+def _takes(like: Any, *sizes: Any) -> bool:
+    exact = isinstance(like, fx.Node) and like.meta["val"].dtype in (torch.float32, torch.float64)
+    return exact and all(type(size) is int and 0 < size <= _LONGEST for size in sizes)
+
+
+def _scale(norm: str | None, count: int, *, inverse: bool) -> float:
+    if norm == "ortho":
+        return count**-0.5
+    return 1 / count if (norm == "forward") is not inverse else 1.0
+
+
+def _products(parts: _Parts, part: fx.Node, dim: int, *matrices: fx.Node) -> list[fx.Node]:
+    """Multiply the values along a dim with each matrix."""
+    rows = parts.call(aten.transpose.int, part, dim, -1)
+    made = (parts.call(aten.matmul.default, rows, matrix) for matrix in matrices)
+    return [parts.call(aten.transpose.int, product, dim, -1) for product in made]
+
+
+def _length(part: Any, dim: int) -> Any:
+    return part.meta["val"].shape[dim] if isinstance(part, fx.Node) else None
+
+
+def _stft(parts: _Parts, node: fx.Node) -> Any:
+    given = _arguments(node)
+    signal, count, window = given["self"], given["n_fft"], given["window"]
+    hop, long = given["hop_length"] or count // 4, given["win_length"] or count
+    if node.target is not aten.stft.default or given.get("align_to_window") or not _takes(signal, count):
+        return NotImplemented
+    if window is None and long < count:
+        return NotImplemented
+    bins = count if given["onesided"] is False else count // 2 + 1
+    scale = count**-0.5 if given["normalized"] else 1.0
+    kernels = list(_scaled(parts, _waves(parts, signal, bins, count, count), scale, -scale))
+    if window is not None:
+        left = (count - long) // 2
+        window = parts.call(aten.constant_pad_nd.default, window, [left, count - long - left])
+        kernels = [parts.call(aten.mul.Tensor, kernel, window) for kernel in kernels]
+    # one channel of sound, of each of a batch
+    sound = parts.call(aten.unsqueeze.default, signal, signal.meta["val"].ndim - 1)
+    channels = (parts.call(aten.unsqueeze.default, kernel, 1) for kernel in kernels)
+    return tuple(parts.call(aten.conv1d.default, sound, kernel, None, [hop]) for kernel in channels)
+
+
+def _scaled(parts: _Parts, waves: Pair, *scales: float) -> Pair:
+    one, other = (parts.call(aten.mul.Tensor, wave, scale) for wave, scale in zip(waves, scales, strict=True))
+    return one, other
+
+
+def _from_real(parts: _Parts, signal: Any, dim: int, count: Any, norm: str | None) -> Any:
+    length = _length(signal, dim)
+    count = count or length
+    if not _takes(signal, length, count):
+        return NotImplemented
+    kept = min(length, count)  # what is missing counts as zeros, and needs no row
+    rows = parts.call(aten.slice.Tensor, signal, dim, 0, kept)
+    scale = _scale(norm, count, inverse=False)
+    waves = _scaled(parts, _waves(parts, signal, kept, count // 2 + 1, count), scale, -scale)
+    return tuple(_products(parts, rows, dim, *waves))
+
+
+def _between_complex(parts: _Parts, pair: Any, dim: int, count: Any, norm: str | None, *, inverse: bool) -> Any:
+    real, imaginary = pair
+    length = _length(real, dim)
+    count = count or length
+    if not _takes(real, length, count):
+        return NotImplemented
+    kept = min(length, count)
+    scale = _scale(norm, count, inverse=inverse)
+    waves = _waves(parts, real, kept, count, count)
+    cosines, sines = _scaled(parts, waves, scale, scale if inverse else -scale)
+    ac, ad = _products(parts, parts.call(aten.slice.Tensor, real, dim, 0, kept), dim, cosines, sines)
+    if imaginary is None:
+        return ac, ad
+    bc, bd = _products(parts, parts.call(aten.slice.Tensor, imaginary, dim, 0, kept), dim, cosines, sines)
+    return parts.call(aten.sub.Tensor, ac, bd), parts.call(aten.add.Tensor, ad, bc)
+
+
+def _to_real(parts: _Parts, pair: Any, dim: int, count: Any, norm: str | None) -> Any:
+    real, imaginary = pair
+    bins = _length(real, dim)
+    count = count or (2 * (bins - 1) if type(bins) is int else None)
+    if imaginary is None or not _takes(real, bins, count) or bins != count // 2 + 1:
+        return NotImplemented
+    # each but the first one, and the last one of an even number, stands for a second one on the other side
+    nth = parts.call(aten.cumsum.default, parts.call(aten.new_ones.default, real, [bins, 1]), 0)
+    first = parts.call(aten.relu.default, parts.call(aten.rsub.Scalar, nth, 2))
+    weights = parts.call(aten.rsub.Scalar, first, 2)
+    if count % 2 == 0 and bins > 1:
+        last = parts.call(aten.relu.default, parts.call(aten.sub.Tensor, nth, bins - 1))
+        weights = parts.call(aten.sub.Tensor, weights, last)
+    weights = parts.call(aten.mul.Tensor, weights, _scale(norm, count, inverse=True))
+    cosines, sines = (parts.call(aten.mul.Tensor, wave, weights) for wave in _waves(parts, real, bins, count, count))
+    [kept], [taken] = _products(parts, real, dim, cosines), _products(parts, imaginary, dim, sines)
+    return parts.call(aten.sub.Tensor, kept, taken)
+
+
+def _fourier(kind: str) -> Rule:
+    """Return the rule of a Fourier transform over dims: from real numbers, to them, or between complex ones."""
+
+    def rule(parts: _Parts, node: fx.Node) -> Any:
+        given = _arguments(node)
+        value = parts.of(given["self"])
+        if "n" in given:
+            dims, counts = [given["dim"]], [given["n"]]
+        else:
+            dims = given["dim"] or list(range(-len(given["s"] or node.meta["val"].shape), 0))
+            counts = given["s"] or [None] * len(dims)
+        steps = list(zip(dims, counts, strict=True))
+        if kind == "from real":
+            dim, count = steps.pop()
+            value = _from_real(parts, value[0], dim, count, given["norm"])
+        last = steps.pop() if kind == "to real" else None
+        for dim, count in reversed(steps):
+            if value is not NotImplemented:
+                value = _between_complex(
+                    parts, value, dim, count, given["norm"], inverse=kind in ("to real", "inverse")
+                )
+        if last is None or value is NotImplemented:
+            return value
+        return _to_real(parts, value, *last, given["norm"])
+
+    return rule
+
+
+def _arguments(node: fx.Node) -> dict[str, Any]:
+    """Return the arguments of a call by name, with the defaults of what is not given."""
+    given = {argument.name: argument.default_value for argument in node.target._schema.arguments}
+    return given | dict(zip(given, node.args, strict=False)) | dict(node.kwargs)
 
 
 Rule = Callable[[_Parts, fx.Node], Any]
@@ -211,12 +399,20 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(("add", "sub"), _add),
     "polar": _polar,
     "complex": _complex,
+    "copy_": _write,
     "view_as_complex": _view_as_complex,
     "view_as_real": _view_as_real,
     "real": _real,
     "imag": _imag,
     "abs": _abs,
-    "mul": _mul,
+    "angle": _angle,
+    "stft": _stft,
+    **dict.fromkeys(("fft_rfft", "fft_rfft2", "fft_rfftn"), _fourier("from real")),
+    **dict.fromkeys(("fft_irfft", "fft_irfft2", "fft_irfftn"), _fourier("to real")),
+    **dict.fromkeys(("fft_fft", "fft_fft2", "fft_fftn"), _fourier("forward")),
+    **dict.fromkeys(("fft_ifft", "fft_ifft2", "fft_ifftn"), _fourier("inverse")),
+    **dict.fromkeys(("mul", "matmul", "mm", "bmm", "einsum"), _mul),
+    **dict.fromkeys(("zeros", "new_zeros"), _zeros),
     "div": _div,
     "sym_size": _size,
     "_assert_tensor_metadata": _nothing,

@@ -21,7 +21,11 @@ from prepbench._torch_compat.derivatives import (
     plain_operations,
     transforms_noticed,
 )
-from prepbench._torch_compat.exporting import conversions_that_change_nothing_skipped, quiet_export
+from prepbench._torch_compat.exporting import (
+    conversions_that_change_nothing_skipped,
+    masks_taken_as_given,
+    quiet_export,
+)
 from prepbench._torch_compat.programs import lower_bounds, with_lower_bounds, without_grad_regions
 from prepbench._torch_compat.sizes import SizeCallback, exact_zero_one, smallest, watched_sizes, watched_specialisation
 from prepbench.capture.aten.leaf_operators import outermost
@@ -81,6 +85,7 @@ def export_program(
         shapes = axes.dynamic_shapes(model, sample, hint=torch.export.Dim.AUTO) if axes.dynamic else None
         stack.enter_context(quiet_export())
         stack.enter_context(conversions_that_change_nothing_skipped())
+        stack.enter_context(masks_taken_as_given())
         # an inference graph needs no grad-mode switches for the model's no_grad() blocks
         stack.enter_context(torch.no_grad())
         if exact:

@@ -273,6 +273,42 @@ def _corrcoef(input: torch.Tensor) -> Any:
     return (found / spread.unsqueeze(1) / spread.unsqueeze(0)).clamp(-1, 1)
 
 
+def _istft(
+    input: torch.Tensor,
+    n_fft: int,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: torch.Tensor | None = None,
+    center: bool = True,
+    normalized: bool = False,
+    onesided: bool | None = None,
+    length: Any = None,
+    return_complex: bool = False,
+) -> Any:
+    """Add the windowed inverses of all frames where they overlap, and divide by the windows' own sum of squares."""
+    if not (_is_symbolic(input.shape[-1]) or _is_symbolic(length)) or return_complex:
+        return NotImplemented
+    hop, long = hop_length or n_fft // 4, win_length or n_fft
+    if window is None:
+        window = torch.ones(long, dtype=input.real.dtype, device=input.device)
+    window = F.pad(window, ((n_fft - long) // 2, (n_fft - long + 1) // 2))
+    one_sided = input.shape[-2] != n_fft if onesided is None else onesided
+    norm = "ortho" if normalized else "backward"
+    inverse = torch.fft.irfft(input.mT, n_fft, norm=norm) if one_sided else torch.fft.ifft(input.mT, norm=norm).real
+    total = n_fft + hop * (input.shape[-1] - 1)
+    added = partial(F.fold, output_size=(1, total), kernel_size=(1, n_fft), stride=(1, hop))
+    frames = (inverse * window).mT  # fold takes a batch of them
+    sounds = added(frames if frames.ndim == 3 else frames[None])[:, 0, 0]
+    sounds = sounds if frames.ndim == 3 else sounds[0]
+    weights = added(window.square()[None, :, None].expand(1, n_fft, frames.shape[-1]))[0, 0, 0]
+    start = n_fft // 2 if center else 0
+    kept = total - 2 * start if length is None else length
+    missing = torch.sym_max(start + kept - total, 0)  # a length beyond the last frame is filled with zeros
+    filled = (F.pad(part, (0, missing), value=value) for part, value in ((sounds, 0.0), (weights, 1.0)))
+    sounds, weights = (part.narrow(-1, start, kept) for part in filled)
+    return sounds / weights
+
+
 def _contiguous(input: torch.Tensor, memory_format: Any = torch.contiguous_format) -> Any:
     """Copy a tensor that is contiguous for some sizes only, such as a slice that may be all there is.
 
@@ -320,6 +356,8 @@ _FORMS: Mapping[Any, Callable[..., Any]] = {
     torch.fft.rfftfreq: partial(_frequencies, True),
     F.one_hot: _one_hot,
     torch.vander: _vander,
+    torch.istft: _istft,
+    torch.Tensor.istft: _istft,
     F.affine_grid: _affine_grid,
     F.avg_pool1d: partial(_mean_of_all, 1),
     F.avg_pool2d: partial(_mean_of_all, 2),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from prepbench._torch_compat.sizes import sizes_from_values
 from prepbench.targets.complex_numbers import with_real_numbers
 from prepbench.targets.decompose import attention, decompose, grouped_products
 from prepbench.targets.dynamic_sizes import computed_from_sizes
@@ -37,6 +39,8 @@ def decompose_for_onnx(program: Program) -> Program:
             aten.max_pool3d.default: maximum_pool(3),
             aten.amax.default: _over_all(aten.amax.default),
             aten.amin.default: _over_all(aten.amin.default),
+            aten.mean.default: _mean,
+            aten.mean.dim: _mean,
             aten.median.default: _median_of_all,
             aten.median.dim: _median,
             aten.kthvalue.default: _kth_value,
@@ -62,6 +66,14 @@ def _over_all(reduction: Any) -> Any:
         return NotImplemented if dim or not x.ndim else reduction(x, list(range(x.ndim)), keepdim)
 
     return reduce
+
+
+def _mean(x: torch.Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
+    """Compute a mean over what may be no values at all, which is NaN; runtimes' own means have 0 there."""
+    dims = range(x.ndim) if dim is None or dim == [] else dim
+    if not sizes_from_values([x.shape[each] for each in dims]):
+        return NotImplemented
+    return aten.sum.dim_IntList(x, list(dims), keepdim, dtype=dtype) / math.prod(x.shape[each] for each in dims)
 
 
 def _median_of_all(x: torch.Tensor) -> Any:

@@ -15,6 +15,7 @@ from prepbench._torch_compat.sizes import SQRT
 from prepbench.capture.sizes.recurrent import has_lengths
 from prepbench.errors import TargetError
 from prepbench.running.source_lines import place_in_stack_trace
+from prepbench.targets.complex_numbers import is_complex, with_real_numbers
 from prepbench.targets.dynamic_sizes import computed_from_sizes
 from prepbench.targets.onnx.weights import add_initializer
 
@@ -246,7 +247,7 @@ _FOURIER = ("aten::fft_", "aten::_fft_", "aten::stft", "aten::istft")
 
 def wrong_nodes(program: Program) -> list[torch.fx.Node]:
     """Return the nodes that :func:`check_right` would refuse."""
-    return [node for node in program.graph.nodes if _what_is_wrong(node)]
+    return [node for node in program.graph.nodes if _what_is_wrong(node) and not _becomes_real(program, node)]
 
 
 def check_right(program: Program) -> None:
@@ -261,7 +262,7 @@ def check_right(program: Program) -> None:
                 + ". Compute it from whole numbers, such as n * 7 // 10 for int(n * 0.7), or choose "
                 "OnnxRuntimeDeployment()."
             )
-        if reason := _what_is_wrong(node):
+        if (reason := _what_is_wrong(node)) and not _becomes_real(program, node):
             raise TargetError(
                 f"OpenVINO computes {node.target} {reason}. Choose OnnxRuntimeDeployment() or InductorDeployment() "
                 "for this model, or fullgraph=False, which leaves this operator to PyTorch."
@@ -277,6 +278,11 @@ def _what_is_wrong(node: torch.fx.Node) -> str:
     if has_lengths(node):
         return "as if all sequences were of one length"
     return ""
+
+
+def _becomes_real(program: Program, node: torch.fx.Node) -> bool:
+    """Return whether a Fourier transform is computed as products of real numbers instead."""
+    return any(map(is_complex, (node, *node.all_input_nodes))) and with_real_numbers(program) is not program
 
 
 # sizes at which numbers are tried

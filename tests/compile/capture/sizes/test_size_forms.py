@@ -51,6 +51,20 @@ FORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "what is cut off in some samples": lambda x: (
         F.pad(x, (0, -x.shape[2] % 4)).unflatten(2, (-1, 4)).flip(2).flatten(2)[..., : x.shape[2]].contiguous()
     ),
+    "a sound from its frames": lambda x: torch.istft(
+        torch.stft(x[:, 0].repeat(1, 8), 16, 4, window=torch.hann_window(16), return_complex=True),
+        16,
+        4,
+        window=torch.hann_window(16),
+        length=8 * x.shape[2] + 3,
+    ),
+    "a sound from whole frames": lambda x: torch.istft(
+        torch.fft.fft(x[0, 0, :, None] * torch.ones(12) + torch.arange(12.0), dim=1).T,
+        12,
+        3,
+        center=False,
+        normalized=True,
+    ),
     "every fourth": lambda x: F.linear(x[:, 0, ::4].unsqueeze(-1), torch.ones(2, 1)),
 }
 
