@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from prepbench._torch_compat.operators import schema_of
 from prepbench._torch_compat.programs import with_graph
 
 Program = torch.export.ExportedProgram
@@ -172,7 +173,8 @@ def _add(parts: _Parts, node: fx.Node) -> Any:
 
 def _mul(parts: _Parts, node: fx.Node) -> Any:
     """Multiply two complex values, by element, as matrices, or as ``einsum`` says."""
-    *equation, one, other = node.args[:1] + tuple(node.args[1]) if node.target is aten.einsum.default else node.args
+    given: Any = node.args
+    *equation, one, other = (given[0], *given[1]) if node.target is aten.einsum.default else given
     if node.kwargs or len(equation) > 1 or not (parts.is_known(one) and parts.is_known(other)):
         return NotImplemented
 
@@ -215,7 +217,8 @@ def _zeros(parts: _Parts, node: fx.Node) -> Any:
 
 def _write(parts: _Parts, node: fx.Node) -> Any:
     place, value = node.args[:2]
-    if len(node.args) > 2 or node.kwargs or not (is_complex(place) and isinstance(value, fx.Node)):
+    is_plain = len(node.args) == 2 and not node.kwargs and isinstance(value, fx.Node)
+    if not is_plain or not isinstance(place, fx.Node) or not is_complex(place):
         return NotImplemented
     real, imaginary = parts.of(value)
     if imaginary is None:
@@ -267,7 +270,7 @@ def _takes(like: Any, *sizes: Any) -> bool:
 
 def _scale(norm: str | None, count: int, *, inverse: bool) -> float:
     if norm == "ortho":
-        return count**-0.5
+        return 1 / math.sqrt(count)
     return 1 / count if (norm == "forward") is not inverse else 1.0
 
 
@@ -386,7 +389,7 @@ def _fourier(kind: str) -> Rule:
 
 def _arguments(node: fx.Node) -> dict[str, Any]:
     """Return the arguments of a call by name, with the defaults of what is not given."""
-    given = {argument.name: argument.default_value for argument in node.target._schema.arguments}
+    given = {argument.name: argument.default_value for argument in schema_of(node.target).arguments}
     return given | dict(zip(given, node.args, strict=False)) | dict(node.kwargs)
 
 

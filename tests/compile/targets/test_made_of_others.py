@@ -59,5 +59,23 @@ def test_the_middle_of_what_has_nan_is_nan() -> None:
         torch.testing.assert_close(found, expected, equal_nan=True)
 
 
+class MeanOfChosen(nn.Module):
+    """The mean of the rows that a mask chooses, which may be none."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        chosen = x[mask]
+        return chosen.mean(0), chosen.mean()
+
+
+@pytest.mark.parametrize("target", [pb.OnnxRuntimeDeployment(), pb.OpenVinoDeployment()], ids=["ort", "openvino"])
+def test_the_mean_of_nothing_is_nan(target: Any) -> None:
+    model = MeanOfChosen()
+    samples = [(torch.randn(rows, 4), torch.arange(rows) % 3 > 0) for rows in (5, 8)]
+    compiled = pb.compile_model(model, tracing_inputs=samples, deployment_settings=target)
+    for mask in (torch.arange(7) > 4, torch.zeros(7, dtype=torch.bool)):
+        x = torch.randn(7, 4)
+        torch.testing.assert_close(compiled(x, mask), model(x, mask), equal_nan=True)
+
+
 def _parts(result: Any) -> tuple[torch.Tensor, ...]:
     return (result,) if isinstance(result, torch.Tensor) else tuple(result)
