@@ -177,8 +177,9 @@ export class Frame {
     const card = model.get("message");
     const now = [model.get("turn"), model.get("stage") || "Starting"].filter(Boolean).join(" · ");
     const text = running ? now : cardLine(card);
-    const step = STEP_OF[running ? model.get("about") : card.about];
-    if (!text || !step || step === this.step || this.guide.isTelling()) return line;
+    const about = running ? model.get("about") : card.about;
+    const step = STEP_OF[about];
+    if (!text || !step || step === this.step || this.guide.isTelling(about)) return line;
     const isError = !running && card.kind === "error";
     const click = (): void => this.turnTo(step);
     line.append(make("span", { class: isError ? "pbb-foot-error" : "", title: text }, isError ? `✕ ${text}` : text));

@@ -7,7 +7,7 @@ import { make } from "../render/dom";
 import { type Cleanups, listen, live } from "./live";
 import { GO } from "./message";
 import { act, type BenchModel } from "./model";
-import { outcomeView } from "./outcome";
+import { type About, outcomeView } from "./outcome";
 import { boundOf, named, numberBox } from "./search";
 
 type Limit = "loss" | "size" | "latency";
@@ -42,8 +42,7 @@ export function leastOf(limits: Record<Limit, number | null>): Least {
 
 export class Guide {
   readonly element = make("section", {
-    class: "pbb-guide pbb-card",
-    "data-state": "ready",
+    class: "pbb-guide",
     "aria-label": "First time",
   });
   private readonly form: HTMLElement;
@@ -53,10 +52,10 @@ export class Guide {
 
   constructor(
     private readonly model: BenchModel,
-    ends: Cleanups,
+    private readonly ends: Cleanups,
   ) {
     const compile = (): HTMLElement => this.compileButton();
-    this.form = questions(model, compile, ends);
+    this.form = questions(model, compile, () => this.showOutcomes(), ends);
     this.line = live(model, [...SEEN, "targets"], () => this.stepLine(), ends);
     const dismiss = make(
       "button",
@@ -64,17 +63,16 @@ export class Guide {
       "✕",
     );
     dismiss.addEventListener("click", () => this.dismiss());
-    // the step Run shows the same under its own buttons: there the style sheet hides these
-    const outcomes = [outcomeView(model, "search", ends, true), outcomeView(model, "compile", ends)];
-    this.element.append(dismiss, this.line, this.form, ...outcomes);
+    this.element.append(dismiss, this.line, this.form);
     this.element.addEventListener(GO, () => this.leave());
     listen(model, SEEN, () => this.update(), ends);
     this.update();
   }
 
-  /** Whether it shows how the action goes that runs, or how it ended. */
-  isTelling(): boolean {
-    return !this.element.hidden && this.element.querySelector(".pbb-outcome:not([hidden])") !== null;
+  /** Whether it shows how such an action goes, or how it ended. */
+  isTelling(about: About): boolean {
+    const shows = !this.element.hidden && this.element.querySelector(".pbb-outcome") !== null;
+    return shows && (about === "search" || about === "compile");
   }
 
   private update(): void {
@@ -125,8 +123,16 @@ export class Guide {
   private compileButton(): HTMLElement {
     return primary("Compile", () => {
       this.began = true;
+      this.showOutcomes();
       act(this.model, "compile", {});
     });
+  }
+
+  /** Shows from now on, under the button that was pressed, how a search and a compile go and how they end. */
+  private showOutcomes(): void {
+    if (this.element.querySelector(".pbb-outcome")) return;
+    const { model, ends } = this;
+    this.element.append(outcomeView(model, "search", ends, true), outcomeView(model, "compile", ends));
   }
 
   /** A button of the first result leads to where it lies. */
@@ -156,7 +162,7 @@ function dismissed(now = false): boolean {
 }
 
 /** The questions, with one button that searches within the answers. */
-function questions(model: BenchModel, compile: () => HTMLElement, ends: Cleanups): HTMLElement {
+function questions(model: BenchModel, compile: () => HTMLElement, searching: () => void, ends: Cleanups): HTMLElement {
   const metric = model.get("search").metric;
   const aim = make("span", { class: "pbb-dim", role: "status" });
   const boxes: Record<Limit, HTMLInputElement> = {
@@ -176,6 +182,7 @@ function questions(model: BenchModel, compile: () => HTMLElement, ends: Cleanups
     event.preventDefault();
     if (model.get("search_now").unavailable) return; // and while a search goes on, nothing is asked
     const minimize = leastOf(limits());
+    searching();
     act(model, "search", { minimize, ...limits(), [minimize === "drop" ? "loss" : minimize]: null });
   };
   tell();
