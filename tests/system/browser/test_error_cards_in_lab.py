@@ -27,14 +27,14 @@ def test_a_card_leads_to_the_bench_and_stays_in_the_file(page: Page, lab: Lab) -
     card = page.locator(".prepbench-error")
     expect(card).to_be_visible(timeout=60_000)
     expect(card).to_contain_text("FullGraphError: Branch cannot be captured as one graph")
-    expect(card.get_by_text("Traceback", exact=True)).to_be_visible()
+    expect(card.locator("summary", has_text="Traceback")).to_be_visible()
     assert card.evaluate("e => e.scrollWidth <= e.clientWidth"), "nothing is cut off"
     line = card.evaluate("e => parseFloat(getComputedStyle(e).lineHeight)")
     assert card.evaluate("e => e.offsetHeight") < 18 * line, "15 lines, their margins and the button"
     expect(page.locator(".jp-OutputArea-output[data-mime-type='application/vnd.jupyter.stderr']").last).to_have_text(
         "FullGraphError: see above. %tb shows the whole traceback."
     )
-    card.get_by_text("Documentation: FullGraphError").click()
+    card.locator("summary", has_text="Documentation: FullGraphError").click()
     expect(card).to_contain_text("This can be captured:")
     # the button writes a cell below, which opens a bench on that call
     card.get_by_role("button", name="Repair it in the bench").click()
