@@ -101,10 +101,11 @@ def masks_taken_as_given() -> Iterator[None]:
     They do so to hand a hint to the attention, and ask values of a tensor for it, which no graph can answer. The mask
     itself is always given as well, so the result is the same without the hint.
     """
-    with needed_for("tracing transformers with a mask"):
-        from torch.nn.modules import transformer
+    from torch.nn.modules import transformer
 
-        _ = transformer._detect_is_causal_mask
+    if not hasattr(transformer, "_detect_is_causal_mask"):
+        yield
+        return
 
     def said(mask: Any, is_causal: bool | None = None, size: Any = None) -> bool:
         return is_causal is True
