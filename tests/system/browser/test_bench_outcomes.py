@@ -62,6 +62,9 @@ def test_outcomes_are_in_view_after_the_click(page: Page, lab: Any, width: int) 
     expect(done).to_contain_text("is ready", timeout=180_000)
     assert is_in_view(done)
     assert done.bounding_box()["y"] - start.bounding_box()["y"] < 80  # type: ignore[index]
+    tops = done.locator(".pbb-facts > div").evaluate_all("all => all.map(e => e.getBoundingClientRect().top)")
+    assert len(tops) > 1, "the card has numbers"
+    assert width < 1000 or len(set(tops)) == 1, "they stand side by side"
 
     bench.locator("[data-step='precision']").click()
     bench.get_by_role("radio", name="float").click()
