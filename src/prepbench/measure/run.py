@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from prepbench.checks import check_count, check_progress, check_seconds, check_switch, described
-from prepbench.errors import InputError
+from prepbench.errors import InputError, SettingsError
 from prepbench.jobs import Progress, ProgressCallback, report_nothing
 from prepbench.measure.artifacts import Artifact, is_compiled, is_float, save_candidate
 from prepbench.measure.batches import Batch, read_batches
@@ -82,6 +82,7 @@ def compare(
     Raises:
         InputError: the candidates or an element of data do not have the form above, or a candidate fails on it.
         MetricError: the metric returned no finite number.
+        SettingsError: a tokenizer or a transform is given with a :class:`prepbench.Generation`, which has tokens.
         StorageError: there is no space for temporary files, or they cannot be written.
         LatencyError: a timing process failed; its error output is in the message.
 
@@ -96,6 +97,11 @@ def compare(
     _check(candidates, metric, rounds, timeout)
     prepared = with_tokenizer(tokenizer, chosen_transform(transform))
     if isinstance(data, Generation):
+        if prepared is not None:
+            raise SettingsError(
+                "data is a Generation, whose prompts are tokens already, so nothing reads tokenizer= and transform=. "
+                "Leave them out."
+            )
         from prepbench.measure.generation_run import compare_generation
 
         return compare_generation(candidates, data, metric=metric, rounds=rounds, timeout=timeout, progress=progress)

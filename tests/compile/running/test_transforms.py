@@ -177,6 +177,10 @@ def test_labels_of_one_sample_get_the_dim_of_the_batch() -> None:
             "two names of one argument",
         ),
         (
+            lambda: pb.compare({"a": net()}, pb.Generation([torch.ones(1, 2, dtype=torch.long)]), transform=of_row),
+            "prompts are tokens already",
+        ),
+        (
             lambda: pb.compare({"a": net()}, Table([*ROWS[:2], {"label": 1}]), transform=of_row, rounds=0),
             r"transform raises on data\[2\], which is dict with the keys 'label': KeyError: 'pixels'",
         ),
