@@ -244,14 +244,14 @@ raise LatencyTimeoutError("candidate 'int8': its timing process gave no answer f
     ),
     "DamagedJournalError": (
         """
-from prepbench.results.journal_file import DamagedJournalError
+from prepbench.results.journal import DamagedJournalError
 
 raise DamagedJournalError("results.sqlite is damaged or changed: it holds other tables than a journal does.")""",
         "Move the file away and measure again; the message says what is wrong with it.",
     ),
     "OtherVersionError": (
         """
-from prepbench.results.journal_file import OtherVersionError
+from prepbench.results.journal import OtherVersionError
 
 raise OtherVersionError("The journal was written by a newer prepbench.")""",
         "Update prepbench, or take another file.",

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.calls.leaf_calls import runtime_and_calls
+from prepbench.calls.call_spec import runtime_and_calls
 from prepbench.compile.wrong_operator import Blame
 from prepbench.inputs import Sample
 from prepbench.objects.compare import sqnr

@@ -27,7 +27,7 @@ RUNS = 3
 CASES = (("capture", "resnet"), ("capture", "bert"), ("compile", "resnet"), ("compile", "mlp"))
 _FILES = (
     *("interrupts.py", "patching.py", "running/tracing.py", "objects/restore.py", "running/unchanged.py"),
-    *("_torch_compat/threads.py", "_torch_compat/safe_points.py"),
+    *("_torch_compat/threads.py", "_torch_compat/threads.py"),
     *("_torch_compat/generators.py", "_torch_compat/exporting.py"),
 )
 _QUESTION = "from prepbench.jobs import check_cancelled"

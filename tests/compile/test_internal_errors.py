@@ -224,7 +224,7 @@ BROKEN = [
     ("check", "prepbench.objects.copy", "Twin.of"),
     ("prepare", "prepbench.prepare.verify", "compare_on"),
     ("prepare", "prepbench.prepare.trace", "record_steps"),
-    ("fix", "prepbench.fixes.trials", "outcome"),
+    ("fix", "prepbench.fixes.proof", "outcome"),
     ("quantize", "prepbench.compile.quantize_program", "insert_observers"),
     ("eager", "prepbench.targets.eager", "EagerTarget.lower"),
     ("onnxruntime", "prepbench.targets.onnx.export", "_export"),

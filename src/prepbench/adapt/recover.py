@@ -14,8 +14,7 @@ from torch import nn
 
 from prepbench._display import view
 from prepbench._torch_compat import pytree
-from prepbench.adapt.fake_quantizers import ActivationQuantizer, WeightQuantizer
-from prepbench.adapt.trainable_model import TrainableModel
+from prepbench.adapt.trainable_model import ActivationQuantizer, TrainableModel, WeightQuantizer
 from prepbench.checks import check_count, check_function, check_progress, check_switch, check_type, described
 from prepbench.errors import InputError, MetricError, SettingsError, TrainingError
 from prepbench.inputs import Sample

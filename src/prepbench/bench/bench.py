@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import torch
 from torch import nn
 
 from prepbench._display import view
@@ -16,7 +19,6 @@ from prepbench.bench.choices import Changes, Choices, History
 from prepbench.bench.code import code_for
 from prepbench.bench.compiling import Compiling
 from prepbench.bench.differing import Differing
-from prepbench.bench.failed_call import bench_of_error
 from prepbench.bench.input_checks import opening_notes
 from prepbench.bench.inputs import Inputs
 from prepbench.bench.inspecting import Inspecting
@@ -33,6 +35,7 @@ from prepbench.bench.variables import names_of
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import check_table
 from prepbench.compile import KeptStages
+from prepbench.errors import InputError
 from prepbench.inputs import Sample
 from prepbench.measure.comparison import Comparison
 from prepbench.measure.generation import Generation
@@ -354,3 +357,34 @@ class Bench:
 
     def __repr__(self) -> str:
         return text_of(self)
+
+
+B = TypeVar("B")
+
+_MODELS = ("model", "module_or_func")
+_INPUTS = {"inputs": "tracing_inputs", "tracing_inputs": "tracing_inputs", "calibration_inputs": "calibration_inputs"}
+_GIVEN = {**_INPUTS, "data": "data", "metric": "metric", "tokenizer": "tokenizer"}
+_GIVEN |= {"data_transform_fn": "transform", "transform": "transform"}
+
+
+def bench_of_error(kind: Callable[..., B], error: BaseException | None) -> B:
+    """Open a bench on the model and the samples of the call that raised an error; see :meth:`Bench.of_error`."""
+    error = getattr(sys, "last_value", None) if error is None else error
+    if not isinstance(error, BaseException):
+        raise InputError("No call has failed: give the error that a call of prepbench raised, as error=.")
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        # the arguments of the public function that was called, which stand in its frame
+        if str(frame.f_globals.get("__name__", "")).partition(".")[0] == "prepbench":
+            given = frame.f_locals
+            models = [given[name] for name in _MODELS if isinstance(given.get(name), nn.Module)]
+            found = {name: given[key] for key, name in _GIVEN.items() if given.get(key) is not None}
+            if models and not found.keys().isdisjoint(_INPUTS.values()):
+                return kind(models[0], **{name: _listed(value) for name, value in found.items()})
+    raise InputError(
+        f"{type(error).__name__} was raised by no call with a model and its samples. Make the bench with both: "
+        "pb.Bench(model, tracing_inputs=samples)."
+    )
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, torch.Tensor) else value  # one sample, as pb.capture takes it

@@ -22,7 +22,7 @@ from prepbench.checks import check_progress, check_switch, described
 from prepbench.errors import CaptureError, PrepbenchError, SettingsError
 from prepbench.fixes import CannotFix, Draft, Fix, Fixed, fix, fix_of
 from prepbench.fixes.cell import cell_of
-from prepbench.fixes.source_text import SourceText
+from prepbench.fixes.syntax import SourceText
 from prepbench.inputs import Sample
 from prepbench.jobs import Cancelled, Progress, ProgressCallback, report_nothing
 from prepbench.objects.code import ModelCode, with_newest_code

@@ -6,12 +6,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import nn
 
-from prepbench.bench.expected_size import Sizes
-from prepbench.bench.layer_rules import LayerRulesOf, all_in_float
+from prepbench.bench.layer_rules import (
+    STAYS,
+    LayerRulesOf,
+    all_in_float,
+    changed_pruning,
+    planned_pruning,
+    with_pruning_field,
+)
 from prepbench.bench.layer_summaries import layer_facts
-from prepbench.bench.pruning_rules import STAYS, changed_pruning, planned_pruning, with_field
 from prepbench.bench.state import (
     DISPLAY_NAMES,
     EVERYTHING,
@@ -39,7 +45,11 @@ from prepbench.checks import (
     check_type,
     described,
 )
+from prepbench.compile.simulation import stored_bytes
 from prepbench.errors import InputError, SettingsError
+from prepbench.objects.restore import state_bytes
+from prepbench.quantize.input_hessians import fitted
+from prepbench.quantize.weights import WeightScheme
 from prepbench.settings import (
     CompileOptions,
     DeploymentSettings,
@@ -51,6 +61,7 @@ from prepbench.settings import (
     QuantizationSettings,
 )
 from prepbench.targets import target_for
+from prepbench.targets.base import unsupported
 
 _PLAIN = (bool, int, float, str, list, tuple)
 _NOT_CALIBRATED = (
@@ -515,7 +526,7 @@ class Choices:
         check_text("field", field, "amount")
         if field not in _OF_PRUNING:
             raise SettingsError(f"field must be one of {', '.join(_OF_PRUNING)}, got {described(field)}.")
-        self._change_pruning(patterns, lambda now: with_field(now, field, value))
+        self._change_pruning(patterns, lambda now: with_pruning_field(now, field, value))
 
     def clear_pruning_rules(self, patterns: Iterable[str]) -> None:
         """Remove pruning rules by their keys, so that more general ones decide again.
@@ -686,3 +697,74 @@ def _paths(path: Any) -> list[Any]:
     paths = list(path)
     check_texts("path", paths, "input_ids")
     return paths
+
+
+_MEGA = 10**6
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+"""Convolutions whose weights count output channels in their second dim."""
+
+
+class Sizes:
+    """The bytes of a model's weights in any precision.
+
+    Args:
+        model: whose shapes are read; shared tensors count once.
+        layers: FQNs of the quantizable layers.
+
+    Example:
+        >>> from prepbench.bench.state import TARGETS
+        >>> model = torch.nn.Linear(1000, 100, bias=False)
+        >>> Sizes(model, [""]).expected(TARGETS["ONNX Runtime"](), []).megabytes
+        0.4
+    """
+
+    def __init__(self, model: nn.Module, layers: Sequence[str]) -> None:
+        modules = dict(model.named_modules(remove_duplicate=False))
+        self._whole = state_bytes(model)
+        self._weights: dict[str, tuple[list[torch.Size], int, int]] = {}
+        seen: set[int] = set()
+        for fqn in layers:
+            found = [tensor for tensor in _weights_of(modules[fqn]) if id(tensor) not in seen]
+            seen.update(map(id, found))
+            count = sum(tensor.numel() * tensor.element_size() for tensor in found)
+            axis = int(isinstance(modules[fqn], _TRANSPOSED) and modules[fqn].groups == 1)
+            self._weights[fqn] = [tensor.shape for tensor in found], axis, count
+        self._known: dict[tuple[str, QuantizationSettings, bool], int] = {}
+
+    def expected(
+        self, target: DeploymentSettings, explained: Iterable[ExplainedLayer], *, is_pruned: bool = False
+    ) -> ExpectedSize:
+        """Return the size of the model: integers, scales and zero points of quantized layers, and all else in float.
+
+        Args:
+            target: where it will run; layers whose settings it lacks count in float.
+            explained: how layers are quantized.
+            is_pruned: whether weights will be removed, which is not counted.
+        """
+        placement = target_for(target).placement
+        count = self._whole
+        for layer in explained:
+            if layer.settings is None or layer.fqn not in self._weights or unsupported(layer.settings, placement):
+                continue
+            count -= self._weights[layer.fqn][2] - self._bytes(layer.fqn, layer.settings, bool(placement.reduce_range))
+        note = "without what pruning removes" if is_pruned else ""
+        return ExpectedSize(count / _MEGA, self._whole / _MEGA, note)
+
+    def _bytes(self, fqn: str, settings: QuantizationSettings, reduce_range: bool) -> int:
+        key = fqn, settings, reduce_range
+        if key not in self._known:
+            shapes, axis, _ = self._weights[fqn]
+            weights = [torch.empty(shape, device="meta") for shape in shapes]
+            wanted = WeightScheme.of(next(settings.candidates()), reduce_range=reduce_range)
+            self._known[key] = sum(stored_bytes(weight, axis, fitted(wanted, weights, axis)) for weight in weights)
+        return self._known[key]
+
+
+def _weights_of(module: nn.Module | torch.Tensor) -> list[torch.Tensor]:
+    """Return the tensors of a layer that are quantized: its own matrices, and those that a parametrization is of."""
+    if isinstance(module, torch.Tensor):
+        return [module]
+    own = list(module.parameters(recurse=False))
+    if "parametrizations" in module._modules:
+        own += module.get_submodule("parametrizations").parameters()
+    return [tensor for tensor in own if tensor.ndim >= 2]

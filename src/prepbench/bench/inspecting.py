@@ -11,12 +11,12 @@ from prepbench.bench.captures import Captures
 from prepbench.bench.cards import error_card
 from prepbench.bench.choices import Changes, Choices
 from prepbench.bench.inputs import Inputs
-from prepbench.bench.inspection_summary import InspectedError, InspectedValues, InspectionSummary, WhatIfChoice
 from prepbench.bench.layer_costs import Costs
 from prepbench.bench.queue import Jobs
 from prepbench.bench.runs import Runs
 from prepbench.bench.state import LABELS, PRECISIONS, Precision, display_name, layer_settings_of
 from prepbench.bench.status import stage_words
+from prepbench.bench.summary import InspectedError, InspectedValues, InspectionSummary, WhatIfChoice
 from prepbench.checks import check_text
 from prepbench.compile import KeptStages
 from prepbench.compile.request import CompileRequest

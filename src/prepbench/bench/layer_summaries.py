@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from prepbench.bench.pruning_rules import NOTHING, STAYS, percent, pruning_label
+from prepbench.bench.layer_rules import NOTHING, STAYS, percent, pruning_label
 from prepbench.bench.state import EVERYTHING, EXPLANATIONS, LABELS, PRECISIONS, display_name
 from prepbench.bench.summary import (
     Decision,
@@ -37,8 +37,8 @@ from prepbench.settings import (
 )
 from prepbench.settings.numbers import FLOAT32, format_named
 from prepbench.settings.pruning import CHANNELS, SCORES
-from prepbench.settings.quantizable import layer_named, module_named
 from prepbench.settings.quantization import ACTIVATION_BITS, BITS, BLOCK_SIZES, OBSERVERS, WEIGHT_ALGORITHMS
+from prepbench.settings.rules import layer_named, module_named
 from prepbench.targets import target_for
 
 

@@ -23,8 +23,7 @@ from prepbench.checks import check_path
 from prepbench.document.bench import BENCH_LIMIT, BenchDocument, SavedModule, bench_from_json, bench_to_json
 from prepbench.errors import DocumentError, InputError, PrepbenchError, SettingsError, UnknownNameError, sentence
 from prepbench.objects.digest import model_digest, modules_of, structure_of
-from prepbench.results.journal import Changes, Journal
-from prepbench.results.journal_file import files_of_journal
+from prepbench.results.journal import Changes, Journal, files_of_journal
 from prepbench.results.measurement import Run
 from prepbench.storage import remove_new_files_on_error, write_file
 from prepbench.views.bench_page import write_report

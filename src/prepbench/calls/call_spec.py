@@ -8,7 +8,7 @@ import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -38,6 +38,7 @@ from prepbench.objects.caches.counted import CountedNumber, path_text
 from prepbench.objects.flatten import CallForms, as_tensor, fixed_numbers, is_mark, is_nothing, register_nodes
 from prepbench.objects.parts import part_at
 from prepbench.running.check_inputs import about_batches, is_same
+from prepbench.targets import Runtime
 
 # The identity of a model's weights and adapters at the compile, for later calls that run in the model itself.
 
@@ -620,3 +621,32 @@ class SizeChecks:
             "Call it with such sizes, compile with tracing inputs of these sizes, or set compiled.allow_unproven = "
             "True, which may give wrong results."
         )
+
+
+class Lowered(Protocol):
+    """A compiled model, as far as its calls go: :class:`prepbench.CompiledModel`, which is made of what is here."""
+
+    allow_unproven: bool
+    _runtime: Runtime
+    _call_spec: CallSpec
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+def outputs_of(compiled: Lowered, leaves: Sequence[Any]) -> Sequence[Any]:
+    """Return the output leaves for the input leaves of a call, which must meet the conditions unless the model allows
+    others.
+
+    Raises:
+        InputError: the compiled graph cannot take a leaf.
+        ConditionError: a condition is broken.
+    """
+    runtime, spec, allow_unproven = compiled._runtime, compiled._call_spec, compiled.allow_unproven
+    tensors = spec.checked(leaves, allow_unproven=allow_unproven)
+    with torch.no_grad():
+        return spec.checked_outputs(runtime.run(tensors), allow_unproven=allow_unproven)
+
+
+def runtime_and_calls(compiled: Lowered) -> tuple[Runtime, CallSpec]:
+    """Return the runtime of a compiled model, and its call specification."""
+    return compiled._runtime, compiled._call_spec

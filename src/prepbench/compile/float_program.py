@@ -16,7 +16,7 @@ from prepbench.compile.task import CompileTask
 from prepbench.document.model import Failure
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback
-from prepbench.package.uncompiled import NothingCompiledError
+from prepbench.package.compiled import NothingCompiledError
 from prepbench.running.tracing import tracing
 from prepbench.settings import (
     CompileOptions,
@@ -25,7 +25,7 @@ from prepbench.settings import (
     module_of_layer,
     tensors_of_layer,
 )
-from prepbench.settings.quantizable import layer_named
+from prepbench.settings.rules import layer_named
 
 
 @dataclass(frozen=True)

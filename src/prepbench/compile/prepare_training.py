@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from prepbench.adapt.fake_quantizers import ActivationQuantizer, WeightQuantizer
 from prepbench.adapt.recover import weights_of
 from prepbench.adapt.trainable_model import (
+    ActivationQuantizer,
     ModeGraph,
     State,
     TrainableModel,
     TrainableParts,
+    WeightQuantizer,
     adapted_name,
     add_adapters,
     short_name,

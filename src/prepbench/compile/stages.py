@@ -11,11 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from prepbench.calls.call_spec import CallSpec
+from prepbench.calls.call_spec import CallSpec, runtime_and_calls
 from prepbench.calls.checked_conditions import with_assertions_returned
-from prepbench.calls.leaf_calls import runtime_and_calls
 from prepbench.calls.variant_calls import VariantChoice
-from prepbench.capture.aten.documents import document_of_program
+from prepbench.capture.aten.captured import document_of_program
 from prepbench.capture.aten.verification import condition_lines
 from prepbench.capture.failures.describe import failure_line
 from prepbench.capture.sizes.conditions import SizeCondition
@@ -36,10 +35,16 @@ from prepbench.freed_memory import give_back
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback
 from prepbench.objects.restore import state_bytes
-from prepbench.package.compiled import CompiledModel, Origin, lowering_of_compiled, measured_size
+from prepbench.package.compiled import (
+    CompiledModel,
+    NothingCompiledError,
+    Origin,
+    UncompiledModel,
+    lowering_of_compiled,
+    measured_size,
+)
 from prepbench.package.leaves.model_leaves import ModelLeaves
 from prepbench.package.report import CompileReport, bits_per_weight, names_of, with_stored_bits
-from prepbench.package.uncompiled import NothingCompiledError, UncompiledModel
 from prepbench.package.variants import Variant, joined_report, joined_runtime, joined_spec
 from prepbench.quantize.insert import NothingQuantizedError
 from prepbench.running.tracing import tracing

@@ -9,6 +9,6 @@ Nothing is compiled before a graph runs for the first time: by then dynamo has f
 unchanged.
 """
 
-from prepbench.dynamo.entry_point import prepbench_backend as prepbench_backend
+from prepbench.dynamo.compiled_graph import prepbench_backend as prepbench_backend
 
 __all__ = ["prepbench_backend"]

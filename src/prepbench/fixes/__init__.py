@@ -7,6 +7,6 @@ the same.
 
 from prepbench.fixes.results import Draft, Fix, Fixed, assumptions_of
 from prepbench.fixes.search import fix, fix_of
-from prepbench.fixes.source_text import CannotFix
+from prepbench.fixes.syntax import CannotFix
 
 __all__ = ["CannotFix", "Draft", "Fix", "Fixed", "assumptions_of", "fix", "fix_of"]

@@ -23,8 +23,7 @@ from prepbench.fixes.cell_code import (
     quoted_annotations,
     variables_of,
 )
-from prepbench.fixes.source_text import SourceText
-from prepbench.fixes.syntax import read_names, renamed, stored_names, text_of, walk
+from prepbench.fixes.syntax import SourceText, read_names, renamed, stored_names, text_of, walk
 from prepbench.objects.parts import (
     PLAIN,
     Part,

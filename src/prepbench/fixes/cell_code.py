@@ -10,8 +10,16 @@ from typing import Any
 import libcst as cst
 
 from prepbench.fixes.site import Function, Part
-from prepbench.fixes.source_text import SourceText, equal_but_for_lines
-from prepbench.fixes.syntax import Expression, expression, read_names, replaced, text_of, walk
+from prepbench.fixes.syntax import (
+    Expression,
+    SourceText,
+    equal_but_for_lines,
+    expression,
+    read_names,
+    replaced,
+    text_of,
+    walk,
+)
 from prepbench.running.source_lines import CodePath
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from prepbench.fixes.source_text import SourceText
+from prepbench.fixes.syntax import SourceText
 from prepbench.running.source_lines import CodePath, cell_flags, file_codes
 
 Place = tuple[int, int, int, int]

@@ -4,31 +4,29 @@ conditions.
 
 from __future__ import annotations
 
+import contextlib
+import dis
 import functools
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from prepbench._torch_compat import pytree
+from prepbench._torch_compat.tensors import version_of
 from prepbench.fixes.facts import Facts, Place
-from prepbench.fixes.trials import (
-    OPERATIONS_OF_DERIVED,
-    SECONDS_OF_DERIVED,
-    Answer,
-    Caller,
-    TimeLimitReached,
-    Trial,
-    further_trials,
-    gradients,
-    trials,
-)
 from prepbench.inputs import Sample
 from prepbench.internal_errors import raise_if_internal
-from prepbench.objects.compare import GRADIENTS, REWRITTEN, difference
-from prepbench.running.unchanged import run, without_output
+from prepbench.objects.compare import GRADIENTS, REWRITTEN, Outcome, difference
+from prepbench.objects.digest import tensor_digest
+from prepbench.objects.parts import is_user_code
+from prepbench.patching import patched_here
+from prepbench.running.time_limit import TimeLimit, TimeLimitReached
+from prepbench.running.unchanged import NotedState, outcome, own_copy, run, unchanged, without_output
 
 ASSUMED = "which pb.fix assumed to be enough"
 """Message of the assertion that a change adds for its assumption."""
@@ -320,3 +318,449 @@ def _visible_strides(tensor: torch.Tensor) -> tuple[int, ...]:
     if tensor.layout is not torch.strided or not tensor.numel():
         return ()
     return tuple(stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1)
+
+
+SECONDS = 3.0
+"""How long one call of a changed model may take."""
+SECONDS_OF_DERIVED = 1.0
+"""How long one derived call of the original may take; a loop may have no end on made-up values."""
+OPERATIONS_OF_DERIVED = 2000
+"""How many calls of torch it may make, unless those on the samples make more; most loops without an end are told by
+this, which takes less time and does not depend on the machine."""
+
+MOST_SAMPLES = 4
+_MOST_APART = 4
+_MOST_COMPARED = 100_000
+_RAISE = dis.opmap["RAISE_VARARGS"]
+
+
+@dataclass
+class Answer:
+    """The outcome of one call.
+
+    Attributes:
+        outcome: output, the caller's tensors and buffers afterwards; None where it raised.
+        written: parameters that were assigned anew or written into; all tensors of a model that has others.
+        error: the exception.
+        is_wanted: whether the user's own ``raise`` or ``assert`` raised it.
+    """
+
+    LOOKUPS: ClassVar = (IndexError, KeyError)
+    """Errors of asking for something absent: no change may find anything there."""
+    NUMBERS: ClassVar = (ZeroDivisionError, OverflowError, ValueError)
+    """Errors of Python's numbers where tensors give NaN or infinity."""
+
+    outcome: Outcome | None = None
+    written: dict[str, torch.Tensor] = field(default_factory=dict)
+    error: Exception | None = None
+    is_wanted: bool = False
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the call is within the model's contract: it gives a result, or an error that the model means to
+        raise.
+        """
+        return self.error is None or self.is_wanted or self.is_lookup or self.is_of_numbers
+
+    @property
+    def is_lookup(self) -> bool:
+        """Whether it is a failed lookup."""
+        return isinstance(self.error, self.LOOKUPS) and not self.is_wanted
+
+    @property
+    def is_of_numbers(self) -> bool:
+        """Whether a Python number raised it where a tensor has a value."""
+        texts = ("math domain", "math range", "division by zero", "cannot convert float", "too large")
+        is_kind = isinstance(self.error, self.NUMBERS) and not self.is_wanted
+        return is_kind and any(text in str(self.error) for text in texts)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One call of one module.
+
+    Attributes:
+        sample: its arguments.
+        is_given: whether they are the user's; others are derived from them.
+        state: changes of parameters and buffers, because a condition may depend on them.
+    """
+
+    sample: Sample
+    is_given: bool
+    state: Change | None = None
+
+
+def trials(samples: Sequence[Sample], *, has_state: bool = True) -> list[Trial]:
+    """Return the samples, and the same with other values, without duplicates.
+
+    Args:
+        samples: the given samples.
+        has_state: whether the module has parameters or buffers that a trial may change.
+    """
+    given = list(samples[:MOST_SAMPLES])
+    derived = [Trial(changed(sample, change), False) for change in usual_changes(given) for sample in given[:2]]
+    # tensors that change together keep conditions between them as they are
+    counts = [tensor_count(sample) for sample in given[:1]]
+    apart = [
+        Trial(changed(given[0], change, only), False)
+        for count in counts
+        for only in range(min(count, _MOST_APART) if count > 1 else 0)
+        for change in changes_apart(given)
+    ]
+    states = [_of_state(given[0], scaled(factor)) for factor in (0.0, 0.1, -1.0, 10.0)] if given and has_state else []
+    return [*_distinct([*(Trial(sample, True) for sample in given), *derived, *apart]), *states]
+
+
+def _distinct(found: Sequence[Trial]) -> list[Trial]:
+    """Return the given trials, and those of the others whose arguments have new values."""
+    seen: set[Any] = set()
+    kept = []
+    for trial in found:
+        values = _values(trial.sample)
+        if trial.is_given or values not in seen:
+            kept.append(trial)
+        seen.add(values)
+    return kept
+
+
+def _values(sample: Sample) -> Any:
+    """Return the identity of a derived call: its tensors, by digest or, if large, by identity."""
+    leaves = [leaf for leaf in pytree.tree_leaves((sample.args, sample.kwargs)) if isinstance(leaf, torch.Tensor)]
+    return tuple((tuple(leaf.shape), leaf.dtype, _digest(leaf)) for leaf in leaves)
+
+
+def _digest(tensor: torch.Tensor) -> Any:
+    return (tensor_digest(tensor) if tensor.numel() <= _MOST_COMPARED else "") or id(tensor)
+
+
+def further_trials(samples: Sequence[Sample]) -> Iterator[Trial]:
+    """Yield more calls, for conditions that have taken one side only."""
+    given = list(samples[:1])
+    for sample in given:
+        yield from (_of_state(sample, moved(number)) for number in (1, -1, 10, 1000))
+        yield from (_of_state(sample, change) for change in (scaled(100.0), scaled(0.01), filled()))
+        yield from (Trial(changed(sample, change), False) for change in further_changes(samples))
+        for only in range(tensor_count(sample)) if tensor_count(sample) > 1 else ():
+            for change in (*usual_changes(given), *further_changes(given)):
+                yield Trial(changed(sample, change, only), False)
+
+
+def _of_state(sample: Sample, change: Change) -> Trial:
+    return Trial(replace(sample, index=-1), False, change)
+
+
+class Caller:
+    """Calls one model repeatedly; model, samples and random numbers stay unchanged.
+
+    Args:
+        model: a twin, which nothing else changes meanwhile.
+
+    Attributes:
+        operations: the most calls of torch that one answer took.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.operations = 0
+        self._model = model
+        self._noted = NotedState(model)
+
+    def answer(
+        self, trial: Trial, *, is_compiling: bool = False, seconds: float = SECONDS, operations: float | None = None
+    ) -> Answer:
+        """Return the outcome of one call of the model.
+
+        Args:
+            trial: the call.
+            is_compiling: run the code for tracing.
+            seconds: how long it may take.
+            operations: how many calls of torch it may make; they are counted unless this is None.
+
+        Raises:
+            TimeLimitReached: it takes too long.
+        """
+        written: dict[str, torch.Tensor] = {}
+        function, counted = _called(self._model, trial.state, written), CountedCalls(operations)
+        if operations is not None:
+            function = counted.around(function)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(without_output())
+            stack.enter_context(TimeLimit(seconds))
+            if is_compiling:
+                stack.enter_context(patched_here(torch.compiler, "is_compiling", lambda: True))
+                # outside of a graph torch compiles it, which would be the graph's proof, not this one
+                stack.enter_context(patched_here(torch, "cond", _cond))
+            try:
+                return Answer(outcome(function, trial.sample, self._model, self._noted), written)
+            except Exception as error:
+                raise_if_internal(error)
+                return Answer(error=error, is_wanted=_is_raised_by_user(error))
+            finally:
+                self.operations = max(self.operations, counted.count)
+
+
+def _cond(condition: Any, if_true: Callable[..., Any], if_false: Callable[..., Any], operands: Any = ()) -> Any:
+    return (if_true if condition else if_false)(*operands)
+
+
+def _called(model: torch.nn.Module, state: Change | None, written: dict[str, torch.Tensor]) -> Callable[..., Any]:
+    """Return the model, or a call of it with other values of its tensors; writes to these are recorded."""
+    parameters = dict(model.named_parameters())
+    if state is None:
+        before = {name: _mark(parameter) for name, parameter in parameters.items()}
+
+        def own(*args: Any, **kwargs: Any) -> Any:
+            output = model(*args, **kwargs)
+            assigned = {name: p for name, p in model.named_parameters() if _mark(p) != before.get(name)}
+            written.update({name: parameter.detach().clone() for name, parameter in assigned.items()})
+            return output
+
+        return own
+    with torch.no_grad():
+        tensors = {name: state(each.detach()).clone() for name, each in (*parameters.items(), *model.named_buffers())}
+
+    def other(*args: Any, **kwargs: Any) -> Any:
+        output = torch.func.functional_call(model, tensors, args, kwargs)
+        written.update(tensors)
+        return output
+
+    return other
+
+
+def _mark(parameter: torch.Tensor) -> tuple[int, int]:
+    """Return values that change when a parameter gets other data, or is written into."""
+    return parameter.data_ptr(), version_of(parameter)
+
+
+def gradients(model: torch.nn.Module, trial: Trial) -> list[torch.Tensor | None]:
+    """Return the gradients of the sum of all results, by input and parameter; empty where there are none.
+
+    Samples with infinite values are skipped: there, the side that is not selected may have no derivative.
+
+    Raises:
+        TimeLimitReached: it takes too long.
+    """
+    if trial.state is not None or not _is_finite(trial.sample):
+        return []
+    own = own_copy(trial.sample).map(_with_gradient)
+    leaves = [leaf for leaf in pytree.tree_leaves((own.args, own.kwargs)) if _has_gradient(leaf)]
+    leaves += [parameter for parameter in model.parameters() if parameter.requires_grad]
+    try:
+        with torch.enable_grad(), unchanged(model), without_output(), TimeLimit(SECONDS):
+            results = [leaf for leaf in pytree.tree_leaves(own.call(model)) if _has_gradient(leaf)]
+            if not results or not leaves:
+                return []
+            total = sum((result.sum() for result in results), torch.zeros(()))
+            return list(torch.autograd.grad(total, leaves, allow_unused=True))
+    # the model has no gradient: it writes in place into what one needs, or an operator of it has no derivative
+    except (RuntimeError, NotImplementedError):
+        return []
+
+
+def _is_finite(sample: Sample) -> bool:
+    leaves = pytree.tree_leaves((sample.args, sample.kwargs))
+    return all(bool(leaf.isfinite().all()) for leaf in leaves if isinstance(leaf, torch.Tensor))
+
+
+def _with_gradient(leaf: Any) -> Any:
+    # a tensor that is computed, because a forward may write into its inputs
+    is_float = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+    return leaf.detach().clone().requires_grad_() if is_float else leaf
+
+
+def _has_gradient(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.requires_grad and leaf.is_floating_point()
+
+
+def _is_raised_by_user(error: BaseException) -> bool:
+    """Return whether the innermost instruction of an error is the user's own ``raise`` or ``assert``, anywhere in
+    its line.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None or not is_user_code(trace.tb_frame.f_code):
+        return False
+    return trace.tb_frame.f_code.co_code[trace.tb_lasti] == _RAISE
+
+
+__all__ = [
+    "MOST_SAMPLES", "OPERATIONS_OF_DERIVED", "SECONDS_OF_DERIVED", "Answer", "Caller", "TimeLimitReached", "Trial",
+    "further_trials", "gradients", "trials",
+]  # fmt: skip
+
+
+# Counting a model's calls of torch finds an endless loop early, on fast and slow machines alike.
+
+
+class CountedCalls(TorchFunctionMode):
+    """Counts the calls of torch, and ends the block when there are too many."""
+
+    def __init__(self, most: float | None) -> None:
+        super().__init__()
+        self.count = 0
+        self._most = most
+
+    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function with its calls counted, except those that restore its state."""
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return counted
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        if self._most is not None and self.count > self._most:
+            raise TimeLimitReached
+        return function(*args, **(kwargs or {}))
+
+
+# Other values for the tensors of a call, so that conditions take their other side.
+
+
+Change = Callable[[torch.Tensor], torch.Tensor]
+
+_MOST_COLUMNS = 8
+
+
+def usual_changes(samples: Sequence[Sample]) -> list[Change]:
+    """Return the changes that are always tried: of floating-point numbers, and of integers within and beside the
+    seen range.
+    """
+    return [*_USUAL, *_integer_changes(*_range(samples))]
+
+
+def changes_apart(samples: Sequence[Sample]) -> list[Change]:
+    """Return the changes that are tried on one tensor of several."""
+    low, high = _range(samples)
+    return [scaled(-100), scaled(0.01), _floats(_random), partial(_drawn, low=low, high=high)]
+
+
+def further_changes(samples: Sequence[Sample]) -> Iterator[Change]:
+    """Yield the changes that are tried while a condition has taken one side only."""
+    low, high = _range(samples)
+    for value in (0.5, 2.0, -2.0, 10.0, 1e6, -1e6, torch.nan, torch.inf):
+        yield _floats(partial(torch.full_like, fill_value=value))
+    yield _floats(lambda t: t.flatten().sort().values.reshape(t.shape))
+    yield _floats(lambda t: t.flatten().sort(descending=True).values.reshape(t.shape))
+    yield lambda t: t[:1].expand_as(t).clone() if t.dim() else t
+    yield _floats(lambda t: t + 50)
+    yield _floats(lambda t: t - 50)
+    for value in (50.0, -50.0):
+        yield from (_floats(partial(_with_column, column=column, value=value)) for column in range(_MOST_COLUMNS))
+        yield _floats(_with_first(value))
+    for number in (high + 100, low - 100, 10 * high + 1000):
+        yield partial(_filled, value=number)
+    for number in (low, high, 0, low - 1, high + 1, high + 100):
+        yield partial(_with_first_integer, value=number)
+
+
+def changed(sample: Sample, change: Change, only: int | None = None) -> Sample:
+    """Return the sample with other values in its tensors, or in one of them."""
+    leaves, structure = pytree.tree_flatten((sample.args, sample.kwargs))
+    tensors = [index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    for index in tensors if only is None else tensors[only : only + 1]:
+        leaves[index] = change(leaves[index])
+    args, kwargs = pytree.tree_unflatten(leaves, structure)
+    return replace(sample, args=args, kwargs=kwargs, index=-1)
+
+
+def tensor_count(sample: Sample) -> int:
+    """Return the number of tensors of a call."""
+    return sum(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves((sample.args, sample.kwargs)))
+
+
+def scaled(factor: float) -> Change:
+    """Multiply floating-point numbers by a factor."""
+    return _floats(lambda t: t * factor)
+
+
+def moved(number: int) -> Change:
+    """Add a number to integers."""
+    return lambda t: t + number if is_integer(t) and t.dtype != torch.bool else t
+
+
+def filled() -> Change:
+    """Replace zeros of floating-point tensors by ones, e.g. counters that are still 0."""
+    return _floats(lambda t: torch.where(t == 0, 1.0, t))
+
+
+def is_integer(tensor: torch.Tensor) -> bool:
+    return not tensor.is_floating_point() and not tensor.is_complex()
+
+
+def _floats(change: Change) -> Change:
+    def changed(tensor: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return change(tensor).to(tensor.dtype) if tensor.is_floating_point() else tensor
+
+    return changed
+
+
+def _with_first(value: float) -> Change:
+    def changed(tensor: torch.Tensor) -> torch.Tensor:
+        other = tensor.clone().contiguous()
+        other.view(-1)[: 1 if other.numel() else 0] = value
+        return other
+
+    return changed
+
+
+def _with_column(tensor: torch.Tensor, column: int, value: float) -> torch.Tensor:
+    other = tensor.clone()
+    if other.dim() and column < other.shape[-1]:
+        other[..., column] = value
+    return other
+
+
+def _random(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.randn(tensor.shape, generator=torch.Generator().manual_seed(1)).to(tensor.device)
+
+
+# in the order in which they are tried
+_USUAL = tuple(
+    _floats(change)
+    for change in (
+        lambda t: -t, lambda t: t.abs(), lambda t: -t.abs(), lambda t: t * 100, lambda t: t * 0.01,
+        lambda t: t * -100, lambda t: t.abs() * 100, lambda t: t.abs() * -100, lambda t: t * 1e-9, lambda t: t + 1,
+        lambda t: t - 1, lambda t: t * 1e5, lambda t: t * 3, lambda t: t * 0.3, lambda t: t.sigmoid(),
+        torch.zeros_like, torch.ones_like, _random, _with_first(torch.nan), _with_first(torch.inf),
+        _with_first(0.0), lambda t: t.flatten().flip(0).reshape(t.shape),
+    )
+)  # fmt: skip
+
+
+def _range(samples: Sequence[Sample]) -> tuple[int, int]:
+    """Return the least and the largest value of all integers; 0 and 0 where there are none."""
+    leaves = [leaf for sample in samples for leaf in pytree.tree_leaves((sample.args, sample.kwargs))]
+    integers = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and is_integer(leaf) and leaf.numel()]
+    lows, highs = [int(leaf.min()) for leaf in integers], [int(leaf.max()) for leaf in integers]
+    return min(lows, default=0), max(highs, default=0)
+
+
+def _integer_changes(low: int, high: int) -> Iterator[Change]:
+    """Yield changes of integers: the ends of the seen range, values near and far, and a random draw; bools are
+    negated.
+    """
+    ends = (low, high, 0, 1, low - 1, high + 1, (low + high) // 2, low - 100, high + 100)
+    for value in dict.fromkeys(ends):
+        yield partial(_filled, value=value)
+    yield partial(_drawn, low=low, high=high)
+    yield lambda t: t.flatten().flip(0).reshape(t.shape) if is_integer(t) else t
+
+
+def _filled(tensor: torch.Tensor, value: int) -> torch.Tensor:
+    number: Any = bool(value) if tensor.dtype == torch.bool else value
+    return torch.full_like(tensor, number) if is_integer(tensor) else tensor
+
+
+def _with_first_integer(tensor: torch.Tensor, value: int) -> torch.Tensor:
+    return _with_first(value)(tensor) if is_integer(tensor) else tensor
+
+
+def _drawn(tensor: torch.Tensor, low: int, high: int) -> torch.Tensor:
+    if not is_integer(tensor):
+        return tensor
+    made = torch.randint(low, high + 1, tensor.shape, generator=torch.Generator().manual_seed(2))
+    return made.to(tensor.device, tensor.dtype)

@@ -16,7 +16,7 @@ import torch
 from prepbench._display import view
 from prepbench.document.model import Failure
 from prepbench.errors import StorageError, UnknownNameError
-from prepbench.fixes.source_text import SourceText
+from prepbench.fixes.syntax import SourceText
 from prepbench.running.source_lines import source_line
 from prepbench.storage import typed_errors, write_file
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from prepbench.fixes.site import Limit
-    from prepbench.fixes.source_text import SourceText
+    from prepbench.fixes.syntax import SourceText
 
 
 _ASSUMED: weakref.WeakKeyDictionary[torch.nn.Module, tuple[str, ...]] = weakref.WeakKeyDictionary()

@@ -26,8 +26,7 @@ from prepbench.fixes.kinds import KINDS, Kind
 from prepbench.fixes.proof import Observed, Proof, observe, program_problem, prove, with_sides
 from prepbench.fixes.results import Draft, Fix, Fixed, fixed_model
 from prepbench.fixes.site import Function, Part, Proposal, Site
-from prepbench.fixes.source_text import CannotFix, SourceText, equal_but_for_lines
-from prepbench.fixes.syntax import with_import
+from prepbench.fixes.syntax import CannotFix, SourceText, equal_but_for_lines, with_import
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback, check_cancelled, report_nothing
 from prepbench.objects.copy import CannotSwap, Twin, swapped_twin

@@ -13,8 +13,7 @@ import torch
 from libcst.metadata import MetadataWrapper, PositionProvider
 
 from prepbench.fixes.facts import Fact, Facts, Place
-from prepbench.fixes.source_text import CannotFix, SourceText
-from prepbench.fixes.syntax import Expression, replaced, walk, walk_traced
+from prepbench.fixes.syntax import CannotFix, Expression, SourceText, replaced, walk, walk_traced
 
 Function = cst.FunctionDef | cst.Lambda
 

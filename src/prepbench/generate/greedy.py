@@ -17,8 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from prepbench.calls.call_spec import CallSpec
-from prepbench.calls.leaf_calls import Lowered, outputs_of, runtime_and_calls
+from prepbench.calls.call_spec import CallSpec, Lowered, outputs_of, runtime_and_calls
 from prepbench.calls.tensor_specs import with_empty_tensors
 from prepbench.errors import InputError
 from prepbench.generate.attached import Notices, attached_forward, model_to_attach

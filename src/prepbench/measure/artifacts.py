@@ -120,7 +120,7 @@ def _unproven(folder: Path) -> Path:
 def _leaves(compiled: Any, samples: Sequence[Sample]) -> tuple[Any, ...] | None:
     if not samples or not holds_objects((samples[0].args, samples[0].kwargs)):
         return None
-    from prepbench.calls.leaf_calls import runtime_and_calls
+    from prepbench.calls.call_spec import runtime_and_calls
 
     return tuple(runtime_and_calls(compiled)[1].flatten(samples[0].args, samples[0].kwargs))
 

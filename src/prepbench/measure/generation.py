@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from prepbench.calls.leaf_calls import runtime_and_calls
+from prepbench.calls.call_spec import runtime_and_calls
 from prepbench.checks import check_count, described
 from prepbench.errors import InputError
 from prepbench.generate.attached import model_to_attach

@@ -14,7 +14,6 @@ import torch
 from prepbench._torch_compat import pytree
 from prepbench.checks import check_count
 from prepbench.errors import InputError
-from prepbench.measure.detection_metrics import mean_average_precision as mean_average_precision
 from prepbench.measure.language_metrics import IGNORED_CLASS, named_logits, scores_and_classes
 from prepbench.measure.language_metrics import bits_per_byte as bits_per_byte
 from prepbench.measure.language_metrics import kl_divergence as kl_divergence
@@ -23,6 +22,7 @@ from prepbench.measure.language_metrics import token_agreement as token_agreemen
 from prepbench.measure.task_metrics import correlation as correlation
 from prepbench.measure.task_metrics import equal_error_rate as equal_error_rate
 from prepbench.measure.task_metrics import f1 as f1
+from prepbench.measure.task_metrics import mean_average_precision as mean_average_precision
 from prepbench.measure.task_metrics import mean_iou as mean_iou
 from prepbench.measure.task_metrics import psnr as psnr
 from prepbench.measure.task_metrics import ssim as ssim

@@ -15,7 +15,7 @@ from torch import nn
 
 from prepbench._display import view
 from prepbench._torch_compat import pytree
-from prepbench.calls.leaf_calls import runtime_and_calls
+from prepbench.calls.call_spec import runtime_and_calls
 from prepbench.checks import check_count, check_type, described
 from prepbench.errors import TargetError, UnknownNameError
 from prepbench.inputs import Sample

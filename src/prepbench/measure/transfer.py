@@ -80,7 +80,7 @@ def load_call(folder: Path, candidate: Any) -> Callable[[], Any]:
     leaves, structure = _load(folder)
     if structure is not None:
         return functools.partial(load_sample(folder).call, candidate)
-    from prepbench.calls.leaf_calls import outputs_of, runtime_and_calls
+    from prepbench.calls.call_spec import outputs_of, runtime_and_calls
 
     _, spec = runtime_and_calls(candidate)
     return lambda: spec.result(outputs_of(candidate, leaves))

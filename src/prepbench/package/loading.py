@@ -15,8 +15,7 @@ from prepbench.generate.transformers_style import check_configuration
 from prepbench.internal_errors import raise_if_internal, tells_internal_errors
 from prepbench.package.artifact import read_manifest
 from prepbench.package.compiled import CompiledModel
-from prepbench.package.leaves.loaded import check_model_given, check_section, load_leaves
-from prepbench.package.leaves.model_leaves import SECTION
+from prepbench.package.leaves.model_leaves import SECTION, check_model_given, check_section, load_leaves
 from prepbench.package.manifest_check import check_calls, check_report, check_variants
 from prepbench.package.report import CompileReport
 from prepbench.package.variants import SECTION as VARIANTS

@@ -16,7 +16,6 @@ from prepbench.objects.compare import Powers
 from prepbench.quantize.floors import Floors, Score
 from prepbench.quantize.input_hessians import fitting_schemes
 from prepbench.quantize.integer_program import Limit, Shared, cheapest
-from prepbench.quantize.judged import Judged, add_outputs, judged_values, remove_outputs
 from prepbench.quantize.layer_noise import MeasuredLayers, bounded_decibels, chosen_samples, measure_layers
 from prepbench.quantize.observed import (
     correct_biases,
@@ -25,7 +24,14 @@ from prepbench.quantize.observed import (
     restore_biases,
     set_mode,
 )
-from prepbench.quantize.output_noise import OutputNoise, estimate_output_noise
+from prepbench.quantize.output_noise import (
+    Judged,
+    OutputNoise,
+    add_outputs,
+    estimate_output_noise,
+    judged_values,
+    remove_outputs,
+)
 from prepbench.quantize.plan import Plan
 from prepbench.quantize.predictions import ScoreSum, logits_of
 from prepbench.quantize.simulate import QuantizedRun, changes_of

@@ -13,11 +13,10 @@ from torch import fx
 from prepbench._torch_compat.operators import schema_of
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback
-from prepbench.quantize.hessian import Im2col, InputHessian
 from prepbench.quantize.layer_nodes import LayerNode
 from prepbench.quantize.observed import observer_of
 from prepbench.quantize.plan import Plan
-from prepbench.quantize.rounding import FOR_IM2COL, NEEDS_MOMENTS
+from prepbench.quantize.rounding import FOR_IM2COL, NEEDS_MOMENTS, Im2col, InputHessian
 from prepbench.quantize.weights import WeightScheme
 from prepbench.settings.quantization import BLOCK_SIZES
 

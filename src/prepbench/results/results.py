@@ -13,8 +13,7 @@ from prepbench._display import view
 from prepbench.checks import check_path, check_text, described
 from prepbench.errors import InputError, PrepbenchError, SettingsError, UnknownNameError
 from prepbench.objects.digest import model_digest
-from prepbench.results.journal import journal_at
-from prepbench.results.journal_file import has_content
+from prepbench.results.journal import has_content, journal_at
 from prepbench.results.measurement import Result
 from prepbench.results.speed_up import SpeedUp, speed_ups
 

@@ -19,8 +19,7 @@ from prepbench.checks import check_table, described
 from prepbench.errors import CaptureError, InputError
 from prepbench.inputs import Sample, arguments_by_name, forward_of, named_leaves, positional_names
 from prepbench.internal_errors import raise_if_internal
-from prepbench.objects.caches.counted import counted_numbers
-from prepbench.objects.caches.empty import with_empty_caches_filled
+from prepbench.objects.caches.counted import counted_numbers, with_empty_caches_filled
 from prepbench.objects.caches.transformers import is_cache, tensor_numbers
 from prepbench.objects.copy import Twin
 from prepbench.objects.flatten import classes_in, fixed_numbers, is_mark, register_nodes

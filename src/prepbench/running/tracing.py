@@ -14,8 +14,7 @@ from typing import Any
 
 from prepbench import interrupts
 from prepbench._torch_compat.exporting import graphs_let_go, sources_let_go
-from prepbench._torch_compat.safe_points import safe_points
-from prepbench._torch_compat.threads import is_traced_elsewhere, locks, others_wait, torch_traces_here
+from prepbench._torch_compat.threads import is_traced_elsewhere, locks, others_wait, safe_points, torch_traces_here
 from prepbench.jobs import CANCELLING, Progress, ProgressCallback, check_cancelled, report_nothing
 from prepbench.patching import undoing
 from prepbench.storage import check_temporary_space

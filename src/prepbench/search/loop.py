@@ -17,8 +17,7 @@ from prepbench.objects.digest import value_mark
 from prepbench.package.compiled import CompiledModel
 from prepbench.results.measurement import Result
 from prepbench.search.candidates import Choices, LayerChoice
-from prepbench.search.costs import UniformModel, profiled_times, sizes_of, times_of
-from prepbench.search.measuring import Subject, Timing
+from prepbench.search.measuring import Subject, Timing, UniformModel, profiled_times, sizes_of, times_of
 from prepbench.search.mixtures import FLOAT, Arguments, Mixture, summary_of, uniform_mixture
 from prepbench.search.noise import noise_by_part, noise_of
 from prepbench.search.objective import (

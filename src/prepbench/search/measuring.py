@@ -16,7 +16,20 @@ from prepbench.measure.latency import Latency, measure_latency, paired_ratio, pe
 from prepbench.measure.process import KeptWorkers
 from prepbench.measure.profile import Profile, profile
 from prepbench.package.compiled import CompiledModel
+from prepbench.search.mixtures import FLOAT, Mixture
+from prepbench.search.tables import (
+    CONVERSION,
+    CONVERTED_BYTE,
+    REST,
+    Corrected,
+    Estimate,
+    Measured,
+    Neighbours,
+    Part,
+    Tables,
+)
 from prepbench.search.tasks import timing_lock
+from prepbench.targets.kernel_times import CONVERSIONS
 
 _PROFILED = 20
 _EXACT = 0.01  # standard error of a time relative to another one, with which timing stops: see SAME in states
@@ -140,3 +153,141 @@ class Timing:
         """Return the time by its ratio to the first candidate in the same rounds, so that a slow machine cancels."""
         faster = paired_ratio(first.times_ms, other.times_ms, first.rounds or self.rounds)
         return None if faster is None else self._base_ms / faster
+
+
+_DOUBT = 0.15  # of a layer's time: kernels take other times beside other kernels
+_LEAST_DOUBT = 0.003  # of the whole call
+# converted, before any conversion was measured: rather too fast, because what looks slow would never be tried
+_BYTES_PER_SECOND = 1e10
+_SECONDS_OF_CONVERSION = 1e-6
+_DOUBT_OF_CONVERSION = 1.5
+_DOUBT_OF_SIZE = 0.03
+
+
+@dataclass(frozen=True)
+class UniformModel:
+    """Time and profile of a model in which all layers take one choice.
+
+    Attributes:
+        seconds: of one call, in a process of its own.
+        profile: where they go; None where the target does not tell.
+    """
+
+    seconds: float
+    profile: Profile | None
+
+
+def times_of(
+    layers: Sequence[str],
+    uniform: Mapping[str, UniformModel],
+    neighbours: Sequence[Neighbours],
+    work: Mapping[str, float],
+) -> tuple[Corrected, dict[Part, float]]:
+    """Return the seconds of each (layer, choice), and how many of them lie outside the layer's own kernels.
+
+    Time that belongs to no layer, such as activations and reordering, is spread over the layers by the bytes that they
+    read, as far as it differs from float.
+
+    Args:
+        layers: FQNs.
+        uniform: models whose layers all take one choice, by its name; :data:`FLOAT` is one of them.
+        neighbours: layers with the bytes between them.
+        work: multiplications by FQN, by which time is divided where there is no profile.
+    """
+    own = {name: _own_times(layers, whole, work) for name, whole in uniform.items()}
+    rest = {name: whole.seconds - sum(own[name].values()) for name, whole in uniform.items()}
+    bytes_of = dict.fromkeys(layers, 1.0)
+    for each in neighbours:
+        bytes_of[each.other] += each.bytes
+    whole_bytes = sum(bytes_of.values())
+    estimates: dict[Part, Estimate] = {REST: Estimate(rest[FLOAT], _DOUBT * rest[FLOAT])}
+    beside: dict[Part, float] = {}
+    for name, whole in uniform.items():
+        for fqn in layers:
+            spread = (rest[name] - rest[FLOAT]) * bytes_of[fqn] / whole_bytes
+            seconds = max(own[name][fqn] + spread, 0.0)
+            estimates[fqn, name] = Estimate(seconds, _DOUBT * seconds + _LEAST_DOUBT * whole.seconds)
+            beside[fqn, name] = seconds - own[name][fqn]
+    return Corrected(estimates | _conversions(neighbours)), beside
+
+
+def profiled_times(tables: Tables, mixture: Mixture, whole: UniformModel) -> list[Measured]:
+    """Return what the profile of a mixture measured: the time of all conversions together, and the time of each layer.
+
+    A float layer between integer layers may use another kernel than in a model that is all float.
+
+    Args:
+        tables: of the target.
+        mixture: the profiled mixture.
+        whole: its time and profile; the result is empty without a profile.
+    """
+    if whole.profile is None or whole.profile.total_ms <= 0:
+        return []
+    found = []
+    own, counts = _own_times(tables.layers, whole, {}), tables.parts(mixture)
+    for fqn, name in zip(tables.layers, mixture, strict=True):
+        part, seconds = tables.part(fqn, name), own[fqn]
+        if seconds > 0:  # else it is part of another layer's kernel
+            value = seconds + tables.beside.get(part, 0.0)
+            found.append(
+                Measured({part: counts[part]}, max(value, 0.0), _DOUBT * seconds + _LEAST_DOUBT * whole.seconds)
+            )
+    conversions = {part: count for part, count in tables.time_parts(mixture).items() if is_conversion(part)}
+    share = sum(row.share for row in whole.profile.rows if row.name == CONVERSIONS and not row.is_layer)
+    if conversions and share > 0:
+        seconds = share * whole.seconds
+        found.append(Measured(conversions, seconds, _DOUBT * seconds + _LEAST_DOUBT * whole.seconds))
+    return found
+
+
+def is_conversion(part: Part) -> bool:
+    """Return whether a part is the time of conversions between integers and floats."""
+    return part in (CONVERSION, CONVERTED_BYTE) or isinstance(part, Neighbours)
+
+
+def _own_times(layers: Sequence[str], whole: UniformModel, work: Mapping[str, float]) -> dict[str, float]:
+    """Return the seconds of each layer's own kernels; their sum is at most the time of the whole model."""
+    if whole.profile is None or whole.profile.total_ms <= 0:
+        total = sum(work.values()) or 1.0
+        return {fqn: whole.seconds * work.get(fqn, 0.0) / total for fqn in layers}
+    scale = whole.seconds / whole.profile.total_ms
+    times = dict.fromkeys(layers, 0.0)
+    for row in whole.profile.rows:
+        layer = _layer_around(row.name, times) if row.is_layer else None
+        if layer is not None:
+            times[layer] += scale * row.ms
+    return times
+
+
+def _layer_around(name: str, layers: Mapping[str, float]) -> str | None:
+    """Return the layer that a module is or lies in, by FQN."""
+    while name not in layers:
+        if not name:
+            return None
+        name = name.rpartition(".")[0]
+    return name
+
+
+def _conversions(neighbours: Sequence[Neighbours]) -> dict[Part, Estimate]:
+    rate, once = 1 / _BYTES_PER_SECOND, _SECONDS_OF_CONVERSION
+    estimates: dict[Part, Estimate] = {
+        CONVERSION: Estimate(once, once),
+        CONVERTED_BYTE: Estimate(rate, _DOUBT_OF_CONVERSION * rate),
+    }
+    # the time that one conversion takes beyond the others: it may be part of a kernel beside it
+    estimates.update({each: Estimate(0.0, once + _DOUBT_OF_CONVERSION * rate * each.bytes) for each in neighbours})
+    return estimates
+
+
+def sizes_of(weights: Mapping[tuple[str, str], float], whole: float) -> Corrected:
+    """Return the bytes of each (layer, choice).
+
+    Args:
+        weights: bytes of a layer's weights with a choice.
+        whole: bytes of the model in float, as it is saved.
+    """
+    rest = max(whole - sum(count for (_, name), count in weights.items() if name == FLOAT), 0)
+    estimates: dict[Part, Estimate] = {REST: Estimate(rest, _DOUBT_OF_SIZE * whole)}
+    for part, count in weights.items():
+        estimates[part] = Estimate(count, _DOUBT_OF_SIZE * count)
+    return Corrected(estimates)

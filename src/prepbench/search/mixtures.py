@@ -20,7 +20,7 @@ from prepbench.settings import (
     explain_settings,
     prunable_layers,
 )
-from prepbench.settings.quantizable import is_table
+from prepbench.settings.rules import is_table
 
 FLOAT = "float"
 """The choice of a layer that stays as it is: neither quantized nor pruned."""

@@ -14,9 +14,8 @@ from prepbench.objects.digest import value_mark
 from prepbench.search.mixtures import Arguments, Mixture, summary_of
 from prepbench.search.objective import DROP, Budget, costs_besides_drop, traded_for_drop
 from prepbench.search.scoring import Scale
-from prepbench.search.search_result import SearchCandidate, SearchResult
+from prepbench.search.search_result import SearchCandidate, SearchResult, mixture_of
 from prepbench.search.states import LEFT_IN_FLOAT, TargetState, excess, is_better, is_within
-from prepbench.search.user_mixture import mixture_of
 
 POINTS = 12
 """Bounds of noise for which the front is solved."""

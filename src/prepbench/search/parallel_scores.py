@@ -24,8 +24,7 @@ from prepbench.search.tasks import loaded, name_of, task
 from prepbench.settings import CompileOptions, QuantizationSettings
 from prepbench.storage import temporary_folder, write_file
 from prepbench.targets import target_for, target_named
-from prepbench.targets.program_check import leaf_operators_in
-from prepbench.targets.programs import load_program, save_program
+from prepbench.targets.programs import leaf_operators_in, load_program, save_program
 
 T = TypeVar("T")
 R = TypeVar("R")

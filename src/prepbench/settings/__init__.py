@@ -14,10 +14,6 @@ from prepbench.settings.explain import prunable_layers as prunable_layers
 from prepbench.settings.lora import LoraSettings as LoraSettings
 from prepbench.settings.pruning import LayerPruningSettings as LayerPruningSettings
 from prepbench.settings.pruning import PruningSettings as PruningSettings
-from prepbench.settings.quantizable import layers_to_quantize as layers_to_quantize
-from prepbench.settings.quantizable import module_of_layer as module_of_layer
-from prepbench.settings.quantizable import quantizable_layers as quantizable_layers
-from prepbench.settings.quantizable import tensors_of_layer as tensors_of_layer
 from prepbench.settings.quantization import CompileOptions as CompileOptions
 from prepbench.settings.quantization import LayerQuantizationSettings as LayerQuantizationSettings
 from prepbench.settings.quantization import QuantizationSettings as QuantizationSettings
@@ -25,6 +21,10 @@ from prepbench.settings.quantization import activation_format as activation_form
 from prepbench.settings.quantization import weight_formats as weight_formats
 from prepbench.settings.rules import LayerRules as LayerRules
 from prepbench.settings.rules import is_within as is_within
+from prepbench.settings.rules import layers_to_quantize as layers_to_quantize
+from prepbench.settings.rules import module_of_layer as module_of_layer
+from prepbench.settings.rules import quantizable_layers as quantizable_layers
+from prepbench.settings.rules import tensors_of_layer as tensors_of_layer
 
 __all__ = [
     "CompileOptions",

@@ -14,14 +14,22 @@ from prepbench.checks import check_table, check_type, described
 from prepbench.errors import InputError, SettingsError
 from prepbench.settings.lora import LoraSettings, layers_with_adapters
 from prepbench.settings.pruning import LayerPruningSettings, PruningSettings
-from prepbench.settings.quantizable import is_quantizable, is_table, layers_to_quantize, quantizable_layers
 from prepbench.settings.quantization import (
     LayerQuantizationSettings,
     QuantizationSettings,
     activation_format,
     weight_formats,
 )
-from prepbench.settings.rules import LayerNames, LayerRules, check_layer_rules, check_rule
+from prepbench.settings.rules import (
+    LayerNames,
+    LayerRules,
+    check_layer_rules,
+    check_rule,
+    is_quantizable,
+    is_table,
+    layers_to_quantize,
+    quantizable_layers,
+)
 from prepbench.strict_pages import for_strict_pages
 
 # of tables of embeddings where no rule names their bits

@@ -6,7 +6,7 @@ import html
 import json
 from typing import TYPE_CHECKING, Any
 
-from prepbench.measure.confusion import Confusion
+from prepbench.measure.comparison import Confusion
 from prepbench.measure.kept_samples import WorstSamples
 from prepbench.views.charts import CONFIG, GRID, LINE, TEXT
 from prepbench.views.palette import RAMP

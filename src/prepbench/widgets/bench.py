@@ -21,13 +21,12 @@ from prepbench._display import is_static
 from prepbench.bench import Bench, BenchSummary, RecoverySettings
 from prepbench.bench.cards import Card, error_card
 from prepbench.bench.history import is_far
-from prepbench.bench.inspection_summary import InspectionSummary
 from prepbench.bench.layer_costs import CostOverlay, cost_overlays
 from prepbench.bench.saved import JournalWatch
 from prepbench.bench.shown import still
 from prepbench.bench.state import Precision
 from prepbench.bench.status import RunStatus
-from prepbench.bench.summary import LayerColours
+from prepbench.bench.summary import InspectionSummary, LayerColours
 from prepbench.document.codec import field_types
 from prepbench.errors import PrepbenchError
 from prepbench.jobs import Job

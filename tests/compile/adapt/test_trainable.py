@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.adapt.fake_quantizers import WeightQuantizer
+from prepbench.adapt.trainable_model import WeightQuantizer
 from prepbench.objects.compare import sqnr
 from prepbench.quantize.weights import WeightScheme
 from tests.compile.adapt.models import MODELS, ConvNet, batches, loss, samples, shaped, trained

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prepbench.bench.axis_words import verified_words
+from prepbench.bench.summarize import verified_words
 from prepbench.capture.aten.verification import AxisResult
 from prepbench.capture.sizes.conditions import SizeCondition
 

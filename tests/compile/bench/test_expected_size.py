@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.bench.expected_size import Sizes
+from prepbench.bench.choices import Sizes
 from prepbench.bench.state import TARGETS
 from prepbench.settings import ExplainedLayer
 

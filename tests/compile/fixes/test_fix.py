@@ -19,9 +19,9 @@ from torch import nn
 import prepbench as pb
 from prepbench.errors import InputError, StorageError
 from prepbench.fixes import proof
+from prepbench.fixes.proof import trials
 from prepbench.fixes.results import write_sources
-from prepbench.fixes.source_text import SourceText
-from prepbench.fixes.trials import trials
+from prepbench.fixes.syntax import SourceText
 from prepbench.inputs import Sample
 from tests.compile.fixes.zoo import branches, places
 from tests.compile.fixes.zoo.all import CASES

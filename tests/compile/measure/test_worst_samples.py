@@ -17,7 +17,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import InputError, SettingsError, UnknownNameError
-from prepbench.measure.confusion import Confusion
+from prepbench.measure.comparison import Confusion
 from prepbench.measure.generation import Generation
 from prepbench.measure.kept_samples import KEPT, WorstSamples, kept_prompts
 from prepbench.views.pictures import is_image, picture

@@ -11,7 +11,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import CaptureError, InputError
-from prepbench.objects.caches.empty import with_empty_caches_filled
+from prepbench.objects.caches.counted import with_empty_caches_filled
 from prepbench.running.check_inputs import alike_samples
 
 

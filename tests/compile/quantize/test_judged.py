@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.quantize.judged import judged_values
+from prepbench.quantize.output_noise import judged_values
 
 
 class Chooser(nn.Module):

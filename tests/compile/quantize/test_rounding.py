@@ -13,11 +13,9 @@ import prepbench as pb
 from prepbench.inputs import Sample
 from prepbench.jobs import Cancelled, Job
 from prepbench.quantize import Placement, calibrate, input_hessians, insert_observers, rounding
-from prepbench.quantize import hessian as hessian_module
-from prepbench.quantize.hessian import Im2col, InputHessian
 from prepbench.quantize.layer_nodes import layer_nodes
 from prepbench.quantize.observed import all_observers
-from prepbench.quantize.rounding import nearest, quantized_rows
+from prepbench.quantize.rounding import Im2col, InputHessian, nearest, quantized_rows
 from prepbench.quantize.rows import PackedRows, QuantizedRows
 from prepbench.quantize.weights import WeightScheme, weight_qparams
 from prepbench.settings import QuantizationSettings, explain_settings
@@ -193,8 +191,8 @@ def test_scales_fitted_one_after_the_other_are_nearly_those_of_least_squares(blo
 def test_weights_of_the_same_inputs_share_what_is_computed_from_them(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     monkeypatch.setattr(
-        "prepbench.quantize.hessian._inverse_factor",
-        lambda matrix, take=hessian_module._inverse_factor: found.append(len(matrix)) or take(matrix),
+        "prepbench.quantize.rounding._inverse_factor",
+        lambda matrix, take=rounding._inverse_factor: found.append(len(matrix)) or take(matrix),
     )
     known = hessian(inputs(256))
     for seed in (3, 4):

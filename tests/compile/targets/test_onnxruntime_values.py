@@ -10,7 +10,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import TargetError
-from prepbench.targets.onnxruntime import values
+from prepbench.targets import onnxruntime
 
 
 class Mixed(nn.Module):
@@ -23,7 +23,7 @@ class Mixed(nn.Module):
 @pytest.fixture(params=[True, False], ids=["shared", "copied"])
 def shares(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     if not request.param:
-        monkeypatch.setattr(values, "shares_memory", lambda: False)
+        monkeypatch.setattr(onnxruntime, "shares_memory", lambda: False)
     return bool(request.param)
 
 

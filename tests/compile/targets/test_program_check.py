@@ -14,8 +14,7 @@ from torch import nn
 
 from prepbench.capture.sizes.size_formulas import parsed_size
 from prepbench.errors import ArtifactError
-from prepbench.targets.program_check import check_program
-from prepbench.targets.programs import GRAPH, WEIGHTS, load_program, save_program
+from prepbench.targets.programs import GRAPH, WEIGHTS, check_program, load_program, save_program
 
 
 class Net(nn.Module):

@@ -11,7 +11,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.objects.compare import sqnr
-from prepbench.settings.quantizable import layers_to_quantize, tensors_of_layer
+from prepbench.settings.rules import layers_to_quantize, tensors_of_layer
 
 ONNX_RUNTIME = pb.OnnxRuntimeDeployment()
 

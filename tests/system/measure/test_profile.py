@@ -25,7 +25,7 @@ from prepbench.targets.kernel_times import (
     layers_to_text,
     typical,
 )
-from prepbench.targets.onnxruntime.profiling import _own_times
+from prepbench.targets.onnxruntime import _own_times
 
 
 class Block(nn.Module):

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from prepbench.errors import ArtifactError, InputError, StorageError, UnknownNameError
-from prepbench.results import journal_file
+from prepbench.results import journal as journal_module
 from prepbench.results.journal import Journal
 from prepbench.results.measurement import Run
 from tests.unit.results.test_run import RUN
@@ -148,7 +148,7 @@ def test_threads_of_one_process_lose_nothing(journal: Journal) -> None:
 def test_a_writer_that_dies_leaves_the_journal_as_it_was(journal: Journal) -> None:
     filled(journal)
     died = (
-        "import os, sys; from prepbench.results.journal_file import writing; from pathlib import Path\n"
+        "import os, sys; from prepbench.results.journal import writing; from pathlib import Path\n"
         "with writing(Path(sys.argv[1])) as connection:\n"
         "    connection.execute('DELETE FROM runs'); os._exit(9)"
     )
@@ -158,7 +158,7 @@ def test_a_writer_that_dies_leaves_the_journal_as_it_was(journal: Journal) -> No
 
 def test_waiting_for_others_ends(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(journal)
-    monkeypatch.setattr(journal_file, "WAITS_S", 0.2)
+    monkeypatch.setattr(journal_module, "WAITS_S", 0.2)
     other = sqlite3.connect(journal.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StorageError, match="others have been writing"):
@@ -171,14 +171,14 @@ def test_waiting_for_others_ends(journal: Journal, monkeypatch: pytest.MonkeyPat
 
 def test_a_full_disk_loses_only_what_was_being_written(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(journal)
-    checked = journal_file._check
+    checked = journal_module._check
 
     def small(connection: sqlite3.Connection, path: Path) -> None:
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count={pages}")
         checked(connection, path)
 
-    monkeypatch.setattr(journal_file, "_check", small)
+    monkeypatch.setattr(journal_module, "_check", small)
     with pytest.raises(StorageError, match=r"the disk is full.*What was in it before is still there"):
         journal.write(run("b", why="long " * 10_000))
     monkeypatch.undo()
@@ -186,7 +186,7 @@ def test_a_full_disk_loses_only_what_was_being_written(journal: Journal, monkeyp
 
 
 def test_a_first_write_that_fails_leaves_no_file(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_file, "_make", lambda connection: connection.execute("no SQL"))
+    monkeypatch.setattr(journal_module, "_make", lambda connection: connection.execute("no SQL"))
     with pytest.raises(ArtifactError):
         journal.write(run("a"))
     assert list(journal.path.parent.iterdir()) == []
@@ -218,7 +218,7 @@ def test_a_read_only_folder_can_be_read(journal: Journal) -> None:
 
 def test_a_journal_of_a_read_only_disk_is_read_as_it_is(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(journal)
-    monkeypatch.setattr(journal_file.os, "access", lambda *_: False)
+    monkeypatch.setattr(journal_module.os, "access", lambda *_: False)
     assert [one.id for one in journal.runs()] == ["a"]
 
 
@@ -282,7 +282,7 @@ def test_what_is_no_regular_file_is_not_opened(journal: Journal) -> None:
 
 def test_reading_ends(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     journal.write(*(run(f"r{number}") for number in range(50)))
-    monkeypatch.setattr(journal_file, "READS_S", -1.0)
+    monkeypatch.setattr(journal_module, "READS_S", -1.0)
     connect = sqlite3.connect
 
     class Impatient(sqlite3.Connection):
@@ -290,7 +290,7 @@ def test_reading_ends(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None
             super().set_progress_handler(handler, 1)
 
     monkeypatch.setattr(
-        journal_file.sqlite3, "connect", lambda *args, **named: connect(*args, factory=Impatient, **named)
+        journal_module.sqlite3, "connect", lambda *args, **named: connect(*args, factory=Impatient, **named)
     )
     with pytest.raises(ArtifactError, match="interrupted"):
         journal.runs()

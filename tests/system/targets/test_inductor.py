@@ -16,8 +16,7 @@ from torch.nn import functional as F
 import prepbench as pb
 from prepbench.errors import ArtifactError, MissingPackageError, TargetError
 from prepbench.targets.eager import EagerTarget
-from prepbench.targets.inductor import InductorTarget
-from prepbench.targets.inductor.package import Package
+from prepbench.targets.inductor import InductorTarget, Package
 from prepbench.targets.inductor.passes import fit_to_inductor
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from prepbench.fixes.cell import cell_of
-from prepbench.fixes.source_text import SourceText
+from prepbench.fixes.syntax import SourceText
 from tests.compile.fixes import cell_models
 from tests.compile.fixes.cell_models import SHAPES
 

@@ -11,7 +11,7 @@ import pytest
 
 import prepbench as pb
 from prepbench.measure.profile import Profile, ProfileRow
-from prepbench.search.costs import UniformModel, is_conversion, profiled_times, times_of
+from prepbench.search.measuring import UniformModel, is_conversion, profiled_times, times_of
 from prepbench.search.mixtures import FLOAT, Mixture
 from prepbench.search.states import front, solve
 from prepbench.search.tables import (

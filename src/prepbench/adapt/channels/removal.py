@@ -13,8 +13,7 @@ from torch import fx
 
 from prepbench._torch_compat.operators import argument_names
 from prepbench._torch_compat.programs import copied_graph, with_contents
-from prepbench.adapt.channels.call import dim_of
-from prepbench.adapt.channels.values import Value, only, varying
+from prepbench.adapt.channels.values import Value, dim_of, only, varying
 from prepbench.adapt.channels.walk import ChannelMap, live_nodes
 from prepbench.capture.aten.export_program import dynamic_sizes, export_again
 from prepbench.errors import PreparationError

@@ -10,8 +10,7 @@ import torch
 from torch import fx
 
 from prepbench._torch_compat.operators import schema_of
-from prepbench.adapt.channels.call import Call, dim_of, dims_of
-from prepbench.adapt.channels.values import Value, along, compact, only, varying
+from prepbench.adapt.channels.values import Call, Value, along, compact, dim_of, dims_of, only, varying
 
 # Values combined with one number for each channel: biases, and scales of norms.
 

@@ -11,9 +11,21 @@ import torch
 from torch import fx
 
 from prepbench._torch_compat.operators import OpOverload
-from prepbench.adapt.channels.call import Call, UnknownSizeError, dim_of, place_of, sizes_of
 from prepbench.adapt.channels.rules import rule_of
-from prepbench.adapt.channels.values import ChannelClasses, Joiner, Value, compact, only, varying, weight_value
+from prepbench.adapt.channels.values import (
+    Call,
+    ChannelClasses,
+    Joiner,
+    UnknownSizeError,
+    Value,
+    compact,
+    dim_of,
+    only,
+    place_of,
+    sizes_of,
+    varying,
+    weight_value,
+)
 
 
 @dataclass

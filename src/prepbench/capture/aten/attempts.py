@@ -16,8 +16,7 @@ from prepbench._torch_compat.scans import name_modules_in_steps
 from prepbench._torch_compat.sizes import forget_pending_sizes
 from prepbench.capture.aten.export_program import Program, SpecialisedSize, export_program
 from prepbench.capture.aten.holds_where import call_that_is_wrong_at_one, model_decides, without_idle_questions
-from prepbench.capture.aten.leaf_operators import LeafOperators, is_inside_any, outermost
-from prepbench.capture.aten.leaf_outputs import LeafOutputs
+from prepbench.capture.aten.leaf_operators import LeafOperators, LeafOutputs, is_inside_any, outermost
 from prepbench.capture.failures.describe import WrongProgram, as_leaf, describe_failure, problem
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, SampleSizes
 from prepbench.capture.sizes.learned_outputs import UnknownOutputsError, are_alike, kinds_of

@@ -33,8 +33,7 @@ from prepbench.capture.modules.interception import code_held_by, symbolic_conver
 from prepbench.capture.sizes.conditions import CONDITIONS, SizeConditions, if_own
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, SampleSizes
 from prepbench.capture.sizes.recurrent import RecurrentLayers
-from prepbench.capture.sizes.size_forms import ClampedSlices, SizeForms
-from prepbench.capture.sizes.sizes_in_tensors import SizesInTensors
+from prepbench.capture.sizes.size_forms import ClampedSlices, SizeForms, SizesInTensors
 from prepbench.inputs import Sample, arguments_by_name, named_leaves
 from prepbench.objects.caches.counted import count_from_sizes
 from prepbench.objects.caches.transformers import one_answer_for_all_sizes

@@ -11,8 +11,17 @@ import torch
 
 from prepbench.fixes.kinds.kind import Kind
 from prepbench.fixes.site import Proposal, Site
-from prepbench.fixes.source_text import CannotFix
-from prepbench.fixes.syntax import Expression, atom, bare, expression, replaced, target_names, text_of, walk_here
+from prepbench.fixes.syntax import (
+    CannotFix,
+    Expression,
+    atom,
+    bare,
+    expression,
+    replaced,
+    target_names,
+    text_of,
+    walk_here,
+)
 
 # Functions of NumPy that torch has under another name or in another form.
 

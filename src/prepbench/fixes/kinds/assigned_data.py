@@ -11,8 +11,8 @@ from torch import nn
 from prepbench.fixes.kinds.branches import with_body
 from prepbench.fixes.kinds.kind import Kind
 from prepbench.fixes.site import Proposal, Site
-from prepbench.fixes.source_text import CannotFix
 from prepbench.fixes.syntax import (
+    CannotFix,
     Statement,
     assignment,
     atom,

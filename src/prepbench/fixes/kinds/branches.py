@@ -13,8 +13,8 @@ from prepbench.fixes.kinds.effects import is_effect
 from prepbench.fixes.kinds.kind import Kind
 from prepbench.fixes.kinds.sides import Side, side_of
 from prepbench.fixes.site import Proposal, Site
-from prepbench.fixes.source_text import CannotFix
 from prepbench.fixes.syntax import (
+    CannotFix,
     Expression,
     Statement,
     assignment,

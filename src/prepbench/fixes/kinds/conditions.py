@@ -8,8 +8,7 @@ from functools import reduce
 import libcst as cst
 
 from prepbench.fixes.site import Site
-from prepbench.fixes.source_text import CannotFix
-from prepbench.fixes.syntax import Expression, atom, bare, expression, replaced, same, text_of, walk_here
+from prepbench.fixes.syntax import CannotFix, Expression, atom, bare, expression, replaced, same, text_of, walk_here
 
 
 def depends_on_data(site: Site, test: cst.CSTNode) -> bool:

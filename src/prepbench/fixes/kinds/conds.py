@@ -10,8 +10,8 @@ import libcst as cst
 from prepbench.fixes.kinds.conditions import condition_of, depends_on_data
 from prepbench.fixes.kinds.kind import Kind
 from prepbench.fixes.site import Proposal, Site
-from prepbench.fixes.source_text import CannotFix
 from prepbench.fixes.syntax import (
+    CannotFix,
     Expression,
     Statement,
     atom,

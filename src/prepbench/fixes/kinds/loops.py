@@ -17,8 +17,8 @@ from prepbench.fixes.kinds.proven_bounds import Bound, bound_of_count, bound_of_
 from prepbench.fixes.kinds.sides import side_of
 from prepbench.fixes.proof import ASSUMED
 from prepbench.fixes.site import Limit, Proposal, Site
-from prepbench.fixes.source_text import CannotFix
 from prepbench.fixes.syntax import (
+    CannotFix,
     Expression,
     Statement,
     assignment,

@@ -9,8 +9,8 @@ from typing import Any
 import libcst as cst
 
 from prepbench.fixes.site import Site
-from prepbench.fixes.source_text import CannotFix
 from prepbench.fixes.syntax import (
+    CannotFix,
     Expression,
     bare,
     expression,

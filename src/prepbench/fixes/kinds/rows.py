@@ -16,8 +16,8 @@ from prepbench.fixes.kinds.kind import Kind
 from prepbench.fixes.kinds.numbers import Numbers
 from prepbench.fixes.kinds.row_sources import Rows, assigned_once, rows_of, with_rows
 from prepbench.fixes.site import Proposal, Site
-from prepbench.fixes.source_text import CannotFix
 from prepbench.fixes.syntax import (
+    CannotFix,
     Expression,
     Statement,
     assignment,

@@ -11,8 +11,8 @@ import torch
 
 from prepbench.fixes.kinds.conditions import choice
 from prepbench.fixes.site import Site
-from prepbench.fixes.source_text import CannotFix
 from prepbench.fixes.syntax import (
+    CannotFix,
     Expression,
     Statement,
     assignment,

@@ -10,8 +10,8 @@ import libcst as cst
 from prepbench.fixes.kinds.effects import is_effect
 from prepbench.fixes.kinds.kind import Kind
 from prepbench.fixes.site import Proposal, Site
-from prepbench.fixes.source_text import CannotFix
 from prepbench.fixes.syntax import (
+    CannotFix,
     Expression,
     Statement,
     block_of,

@@ -22,8 +22,7 @@ from prepbench._torch_compat.programs import flat_program
 from prepbench.calls.output_tree import class_named, filled, made_object
 from prepbench.capture.aten.capture import capture
 from prepbench.capture.aten.captured import Captured
-from prepbench.capture.aten.leaf_operators import CHOSEN, LeafDefinition, Signature
-from prepbench.capture.aten.leaf_outputs import LeafOutputs
+from prepbench.capture.aten.leaf_operators import CHOSEN, LeafDefinition, LeafOutputs, Signature
 from prepbench.capture.sizes.learned_outputs import LearnedOutputs, sizes_of
 from prepbench.capture.sizes.resizing import varied
 from prepbench.capture.statements.outline import Address, CutFunction, CutRange, Move

@@ -4,29 +4,120 @@ int8 kernels.
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch.utils.dlpack import from_dlpack, to_dlpack  # type: ignore[attr-defined]
 
-from prepbench.errors import TargetError
+from prepbench.errors import TargetError, sentence
 from prepbench.internal_errors import raise_if_internal
 from prepbench.quantize import Constraint, Placement, why_reduce_range
 from prepbench.settings import DeploymentSettings, OnnxRuntimeDeployment
 from prepbench.settings.numbers import INT4, INT8, INT16
-from prepbench.storage import KeptFolder
+from prepbench.storage import KeptFolder, temporary_folder
 from prepbench.targets.base import NO_LEAVES, EndNames, Lowering, Runtime
-from prepbench.targets.kernel_times import KernelTimes, layers_from_text
+from prepbench.targets.kernel_times import KernelTime, KernelTimes, layer_of, layers_from_text, mean_call, placed
 from prepbench.targets.onnx.export import FILE, export_onnx
 from prepbench.targets.onnx.finish import LAYERS
 from prepbench.targets.onnx.target import OnnxTarget, check_saved
-from prepbench.targets.onnx.weights import dequantize_at_load, look_up_integers, rename_ends, stored_bits
-from prepbench.targets.onnxruntime.empty_batches import fill_empty_batches
-from prepbench.targets.onnxruntime.profiling import kernel_times
-from prepbench.targets.onnxruntime.values import Session, open_session, public_value
+from prepbench.targets.onnx.weights import (
+    add_initializer,
+    constant_of,
+    dequantize_at_load,
+    look_up_integers,
+    remove_unused_nodes,
+    rename_ends,
+    stored_bits,
+)
 from prepbench.targets.programs import plain_tensor
+
+_LAYERS = ("LSTM", "DynamicQuantizeLSTM", "GRU", "RNN")
+# the batch dims of these operators, by index of input or output
+_STATES, _LENGTHS = (5, 6), 4
+_MOVES = ("Split", "Slice", "Expand", "Identity", "Transpose", "Reshape")
+
+
+def fill_empty_batches(model: Any) -> None:
+    """Pad recurrent layers to at least one row, and drop that row for an empty batch, in place.
+
+    Initial states of nothing but zeros are left out, because these operators begin with zeros by themselves.
+
+    Args:
+        model: an ``onnx_ir.Model``.
+    """
+    for node in [node for node in model.graph if node.op_type in _LAYERS]:
+        states = [index for index in _STATES if index < len(node.inputs) and node.inputs[index] is not None]
+        if all(_is_zero(node.inputs[index]) for index in states):
+            for index in states:
+                node.replace_input_with(index, None)
+        if not _is_static(node.inputs[0]):
+            _fill(model, node)
+    remove_unused_nodes(model)
+
+
+def _is_static(x: Any) -> bool:
+    return x.shape is not None and isinstance(x.shape[1], int)
+
+
+def _is_zero(value: Any) -> bool:
+    """Return whether a value consists of zeros."""
+    while (producer := value.producer()) is not None and producer.op_type in _MOVES:
+        value = producer.inputs[0]
+    if producer is not None and producer.op_type == "ConstantOfShape":
+        fill = producer.attributes.get_tensor("value")
+        return fill is None or not fill.numpy().any()
+    array = constant_of(value)
+    return array is not None and not array.any()
+
+
+def _fill(model: Any, node: Any) -> None:
+    import onnx_ir
+
+    made: dict[str, Any] = {}
+
+    def add(kind: str, *inputs: Any, **attributes: Any) -> Any:
+        new = onnx_ir.node(kind, list(inputs), attributes=attributes)
+        model.graph.insert_before(node, new)
+        return new.outputs[0]
+
+    def constant(value: list[int]) -> Any:
+        name = f"{node.name}_{'_'.join(map(str, value))}"
+        if name not in made:
+            made[name] = add_initializer(model, name, np.array(value))
+        return made[name]
+
+    def fill(index: int, axis: int) -> None:
+        """Pad the batch to the minimum."""
+        pads = add("Concat", constant([0]), missing, axis=0)
+        node.replace_input_with(index, add("Pad", node.inputs[index], pads, None, constant([axis])))
+
+    batch = add("Shape", node.inputs[0], start=1, end=2)
+    missing = add("Sub", add("Max", batch, constant([1])), batch)
+    fill(0, 1)
+    for index in (*_STATES, _LENGTHS):
+        if index < len(node.inputs) and node.inputs[index] is not None:
+            fill(index, 0 if index == _LENGTHS else 1)
+    for place, output in enumerate(node.outputs):
+        if output.uses() or output.is_graph_output():
+            uses, is_output, name = list(output.uses()), output.is_graph_output(), output.name
+            axis = 2 if place == 0 else 1
+            cut = onnx_ir.node("Slice", [output, constant([0]), batch, constant([axis])])
+            new = cut.outputs[0]
+            new.shape, new.dtype = output.shape, output.dtype
+            output.shape = None  # renamed, because ONNX Runtime shares memory between values of one symbolic shape
+            model.graph.insert_after(node, cut)
+            for user, index in uses:
+                user.replace_input_with(index, new)
+            if is_output:
+                at = list(model.graph.outputs).index(output)
+                model.graph.outputs[at] = new
+                output.name, new.name = f"{name}_all", name
 
 
 class OnnxRuntime(Runtime):
@@ -161,3 +252,197 @@ class OnnxRuntimeTarget(OnnxTarget):
         assert isinstance(settings, OnnxRuntimeDeployment)
         check_saved(folder / FILE)
         return OnnxRuntime(folder / FILE, settings)
+
+
+_KERNEL, _CALL, _NODE = "_kernel_time", "model_run", "Node"
+_FUSED = "fused "
+
+
+def kernel_times(
+    file: Path, options: Any, calls: Sequence[Mapping[str, Any]], rounds: int, layers: Mapping[str, str | None]
+) -> KernelTimes:
+    """Run an ONNX file and return the time of each of its kernels.
+
+    Args:
+        file: the ONNX file.
+        options: of the session; they are changed.
+        calls: an ``onnxruntime.OrtValue`` for each name of an input, each a call.
+        rounds: the repetitions of each call, after one to warm up.
+        layers: FQNs by names of nodes.
+    """
+
+    with temporary_folder("profile") as folder:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(folder / "profile")
+        session = open_session(file, options)
+        for feeds in [*calls, *(each for each in calls for _ in range(rounds))]:
+            session.run_with_ort_values(None, dict(feeds))
+        events = json.loads(Path(session.end_profiling()).read_bytes())
+    return mean_call([_call(run, layers) for run in list(_runs(events))[len(calls) :]], len(calls))
+
+
+def _runs(events: Sequence[Mapping[str, Any]]) -> Iterator[tuple[float, list[tuple[float, Mapping[str, Any]]]]]:
+    """Yield the seconds of each call, and its kernels with their own seconds."""
+    kernels: list[Mapping[str, Any]] = []
+    for event in events:
+        if event.get("cat") == _NODE and event["name"].endswith(_KERNEL):
+            kernels.append(event)
+        elif event["name"] == _CALL:
+            yield event["dur"] / 1e6, _own_times(kernels)
+            kernels = []
+
+
+def _own_times(events: list[Mapping[str, Any]]) -> list[tuple[float, Mapping[str, Any]]]:
+    """Return kernels without the time of nested ones, as in the body of a loop."""
+    own = [event["dur"] for event in events]
+    around: list[int] = []
+    for index in sorted(range(len(events)), key=lambda i: (events[i]["ts"], -events[i]["dur"])):
+        event = events[index]
+        while around and events[around[-1]]["ts"] + events[around[-1]]["dur"] <= event["ts"]:
+            around.pop()
+        if around:
+            own[around[-1]] -= event["dur"]
+        around.append(index)
+    return [(max(seconds, 0) / 1e6, event) for seconds, event in zip(own, events, strict=True)]
+
+
+def _call(run: tuple[float, list[tuple[float, Mapping[str, Any]]]], layers: Mapping[str, str | None]) -> KernelTimes:
+    seconds, events = run
+    return KernelTimes(tuple(_kernel(own, event, layers) for own, event in events), seconds)
+
+
+def _kernel(seconds: float, event: Mapping[str, Any], layers: Mapping[str, str | None]) -> KernelTime:
+    name, told = event["name"].removesuffix(_KERNEL).removeprefix(_FUSED), event.get("args", {})
+    size = str(told.get("output_size", ""))
+    layer = layer_of(name, layers)[1]
+    return placed(name, str(told.get("op_name", "")), layer, seconds, int(size) if size.isdigit() else None)
+
+
+# `InferenceSession.run` copies every result into an array of NumPy, which for a cache of many layers takes as long as
+# some of its kernels. ONNX Runtime never lets two results, or a result and an input, share memory, so that its values
+# can be handed out as they are. The calls for that are not public, and have changed: from 1.32 on values know booleans,
+# before they came as bytes. Where they are missing, arrays of NumPy are copied, which is slower and all that is lost.
+
+
+class Session:
+    """The calls of one session, on values.
+
+    Args:
+        session: an ``onnxruntime.InferenceSession`` on the CPU.
+        inputs: the names of what it is given.
+        outputs: the names of what it computes.
+    """
+
+    def __init__(self, session: Any, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+        self._session, self._inputs, self._outputs = session, list(inputs), list(outputs)
+        if shares_memory():
+            from onnxruntime import RunOptions
+            from onnxruntime.capi.onnxruntime_pybind11_state import OrtDevice, OrtValueVector
+
+            self._options, self._vector = RunOptions(), OrtValueVector
+            self._devices = [OrtDevice(OrtDevice.cpu(), OrtDevice.default_memory(), 0)] * len(self._outputs)
+
+    def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the results for inputs in the order of their names; several threads may call it at once.
+
+        Args:
+            tensors: as :func:`prepbench.targets.programs.plain_tensor` gives them.
+        """
+        if not shares_memory():
+            values = {name: _value(tensor) for name, tensor in zip(self._inputs, tensors, strict=True)}
+            return [_copied(result) for result in self._session.run_with_ort_values(self._outputs, values)]
+        feeds, results = self._vector(), self._vector()
+        feeds.reserve(len(tensors))
+        for tensor in tensors:
+            feeds.push_back(_shared_value(tensor))
+        self._session.run_with_ortvaluevector(self._options, self._inputs, feeds, self._outputs, results, self._devices)
+        made: list[torch.Tensor] = results.to_dlpacks(from_dlpack)
+        if _booleans_are_bytes():
+            for place in results.bool_tensor_indices():
+                made[place] = made[place].view(torch.bool)
+        return made
+
+
+def public_value(tensor: torch.Tensor) -> Any:
+    """Return an ``onnxruntime.OrtValue`` of a tensor, which it keeps alive, for ``run_with_ort_values``."""
+    import onnxruntime
+
+    return onnxruntime.OrtValue(_shared_value(tensor)) if shares_memory() else _value(tensor)
+
+
+@cache
+def shares_memory() -> bool:
+    """Return whether this ONNX Runtime supports passing tensors without copies."""
+    try:
+        from onnxruntime import InferenceSession
+        from onnxruntime.capi.onnxruntime_pybind11_state import OrtDevice, OrtValue, OrtValueVector
+    except ImportError:
+        return False
+    needed = (
+        (OrtValue, "from_dlpack"),
+        (OrtValueVector, "to_dlpacks"),
+        (OrtValueVector, "reserve"),
+        (OrtDevice, "default_memory"),
+        (InferenceSession, "run_with_ortvaluevector"),
+    )
+    return all(hasattr(owner, name) for owner, name in needed)
+
+
+@cache
+def _booleans_are_bytes() -> bool:
+    from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector
+
+    return hasattr(OrtValueVector, "bool_tensor_indices")
+
+
+def _shared_value(tensor: torch.Tensor) -> Any:
+    from onnxruntime.capi.onnxruntime_pybind11_state import OrtValue
+
+    # Tensor.__dlpack__ repeats the checks of plain_tensor in Python, which takes five times as long
+    if not _booleans_are_bytes():
+        return OrtValue.from_dlpack(to_dlpack(tensor))
+    is_bool = tensor.dtype == torch.bool
+    return OrtValue.from_dlpack(to_dlpack(tensor.view(torch.uint8) if is_bool else tensor), is_bool)
+
+
+def _value(tensor: torch.Tensor) -> Any:
+    import onnxruntime
+
+    if tensor.dtype == torch.bfloat16:  # NumPy has no such type
+        from onnx import TensorProto
+
+        bits = tensor.view(torch.int16).numpy()
+        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, TensorProto.BFLOAT16)
+    return onnxruntime.OrtValue.ortvalue_from_numpy(tensor.numpy())
+
+
+def _copied(value: Any) -> torch.Tensor:
+    try:
+        return torch.from_numpy(value.numpy())
+    except (RuntimeError, TypeError) as error:  # bfloat16, which NumPy does not have
+        raise TargetError(
+            f"This ONNX Runtime hands out no results of type {value.data_type()}: {sentence(error)} Install a version "
+            "that shares memory (onnxruntime 1.22 to 1.32 do), or compile model.float()."
+        ) from error
+
+
+# ONNX Runtime sessions on prepbench's own files.
+
+
+# By default it gives convolutions and linear layers on integers 8-bit weights with one scale for all channels, also
+# where these weights are floats because the layer was to stay in float.
+_DISABLED = ("WeightBiasQuantization",)
+
+
+def open_session(file: Path, options: Any) -> Any:
+    """Return a session on the CPU that keeps layers in float which are in float in the file.
+
+    Args:
+        file: the ONNX file.
+        options: an ``onnxruntime.SessionOptions``.
+    """
+    import onnxruntime
+
+    return onnxruntime.InferenceSession(
+        str(file), options, providers=["CPUExecutionProvider"], disabled_optimizers=list(_DISABLED)
+    )

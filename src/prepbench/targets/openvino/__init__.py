@@ -34,9 +34,15 @@ from prepbench.targets.openvino.exact_operators import (
     multiplies_few_bits,
     wrong_nodes,
 )
-from prepbench.targets.openvino.profiling import kernel_times, named_operations
 from prepbench.targets.openvino.quantizers import add_biases, hoist_quantizers, multiply_rows, use_signed_integers
-from prepbench.targets.openvino.requests import Requests, check_dtypes, rename_ends, to_openvino
+from prepbench.targets.openvino.requests import (
+    Requests,
+    check_dtypes,
+    kernel_times,
+    named_operations,
+    rename_ends,
+    to_openvino,
+)
 
 _CHANGES = (
     clip_before_quantizers, use_signed_integers, hoist_quantizers, keep_extremes_in_floats, add_biases, multiply_rows,

@@ -7,9 +7,10 @@ earlier results are no longer referenced.
 from __future__ import annotations
 
 import contextlib
+import time
 import weakref
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import torch
 
 from prepbench.errors import TargetError
 from prepbench.targets.base import Lowering
+from prepbench.targets.kernel_times import KernelTimes, layer_of, mean_call, placed
 from prepbench.targets.programs import plain_tensor
 
 # requests that are kept for later calls; results keep their memory alive without the request that wrote it
@@ -176,3 +178,72 @@ def from_openvino(tensor: Any, *, is_bfloat16: bool) -> tuple[torch.Tensor, Any]
         array = array.view("int16")
         return torch.from_numpy(array).view(torch.bfloat16), array
     return torch.from_numpy(array), array
+
+
+_CHAIN = 8
+"""The largest distance of an unnamed operation from a named one after it: the operations of a normalisation."""
+
+
+def kernel_times(
+    compiled: Any, calls: Sequence[Callable[[Any], object]], rounds: int, layers: Mapping[str, str | None]
+) -> KernelTimes:
+    """Run a model that was compiled with ``PERF_COUNT`` and return the time of each kernel.
+
+    Args:
+        compiled: the compiled model.
+        calls: each sets the inputs of a request.
+        rounds: the repetitions of each call, after one to warm up.
+        layers: FQNs by names of operations, see :func:`named_operations`.
+    """
+    request, measured = compiled.create_infer_request(), []
+    fused = {
+        operation.get_friendly_name(): _original_names(operation)
+        for operation in compiled.get_runtime_model().get_ordered_ops()
+    }
+    for index, call in enumerate([*calls, *(each for each in calls for _ in range(rounds))]):
+        kept = call(request)  # alive until the call is done
+        start = time.perf_counter()
+        request.infer(share_outputs=True)
+        seconds = time.perf_counter() - start
+        del kept
+        if index >= len(calls):
+            measured.append(_call(request.profiling_info, seconds, fused, layers))
+    return mean_call(measured, len(calls))
+
+
+def named_operations(model: Any, layers: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Return FQNs by names of a model's operations: those that the file names, and those that reading expanded them to.
+
+    Args:
+        model: as it was read.
+        layers: FQNs by the names in the file.
+    """
+    found = dict(layers)
+    for operation in reversed(model.get_ordered_ops()):
+        name = operation.get_friendly_name()
+        if not layer_of(name, found)[0]:
+            readers = [
+                target.get_node().get_friendly_name()
+                for output in operation.outputs()
+                for target in output.get_target_inputs()
+            ]
+            known = {layer_of(reader, found)[1] for reader in readers} - {None}
+            if len(known) == 1:
+                found[name] = known.pop()
+    return found
+
+
+def _original_names(operation: Any) -> list[str]:
+    told = operation.get_rt_info()
+    return told["originalLayersNames"].astype(str).split(",") if "originalLayersNames" in told else []
+
+
+def _call(infos: Any, seconds: float, fused: Mapping[str, list[str]], layers: Mapping[str, str | None]) -> KernelTimes:
+    kernels = []
+    for info in infos:
+        if "EXECUTED" not in str(info.status) or "NOT" in str(info.status):
+            continue
+        found = [layer_of(name, layers) for name in (*fused.get(info.node_name, ()), info.node_name) if name]
+        layer = next((layer for is_known, layer in found if is_known), None)
+        kernels.append(placed(info.node_name, info.node_type, layer, info.real_time.total_seconds()))
+    return KernelTimes(tuple(kernels), seconds)

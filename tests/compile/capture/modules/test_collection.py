@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from prepbench.capture.aten.documents import document_of_program
+from prepbench.capture.aten.captured import document_of_program
 from prepbench.capture.modules.collection import GraphCollection, recursive_trace
 from prepbench.errors import CaptureError
 from tests.turns import in_turns

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from prepbench.capture.aten.leaf_outputs import LeafOutputs
+from prepbench.capture.aten.leaf_operators import LeafOutputs
 from prepbench.capture.sizes.learned_outputs import UnknownOutputsError
 from prepbench.inputs import Sample
 from prepbench.running.recorded_calls import record_calls
