@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import html
+import re
 from html.parser import HTMLParser
 from itertools import zip_longest
 
@@ -39,6 +40,10 @@ _BLOCKS = frozenset(["article", "div", "dd", "dl", "dt", "figcaption", "figure",
 _BOX = '<span class="lm-Widget lm-mod-hidden hidden" style="display:inline!important">'
 _ELSEWHERE = 'hidden="" style="display:none"'
 
+# JupyterLab and nbconvert's lab template set a bare `pre` in letters of different widths: columns would not line up
+_BARE = re.compile(r"(<pre\b[^>]*>)(?!\s*<code\b)(.*?)(</pre>)", re.DOTALL)
+_AS_CODE = r'\1<code style="background:none;white-space:inherit">\2</code>\3'
+
 _LONGEST = 20_000  # letters
 _WIDEST = 110  # letters of a line
 
@@ -59,7 +64,8 @@ def for_strict_pages(page: str) -> str:
     """Return HTML that looks the same and is readable in pages that allow tags of text and lists only.
 
     Pictures, styles and folded parts are left out there; what describes them (``alt``, ``aria-label``, the summary)
-    takes their place, and aligned text that of a table. Given to itself again, it stays as it is.
+    takes their place, and aligned text that of a table. Preformatted text is marked as code, which JupyterLab's pages
+    need to keep its columns. Given to itself again, it stays as it is.
 
     Args:
         page: a piece of HTML, as an output has it.
@@ -76,7 +82,7 @@ def for_strict_pages(page: str) -> str:
     if _BOX in page:
         return page
     writer = _Writer()
-    writer.feed(page)
+    writer.feed(_BARE.sub(_AS_CODE, page))
     writer.close()
     return "".join(writer.parts)
 

@@ -55,6 +55,14 @@ def test_elsewhere_everything_is_as_it_was(name: str) -> None:
     assert for_strict_pages(made) == made
 
 
+@pytest.mark.parametrize("page", ["<pre>a  b</pre>", "<div><pre style='margin:0'>a  b</pre></div>"])
+def test_preformatted_text_is_code_which_keeps_its_columns_in_jupyterlab(page: str) -> None:
+    made = for_strict_pages(page)
+    assert re.search(r"<pre[^>]*><code[^>]*>a  b</code></pre>", made)
+    assert for_strict_pages(made) == made
+    assert re.search(r"<pre[^>]*><code>a  b</code></pre>", clean_html(made))
+
+
 def test_a_wide_table_becomes_a_block_for_each_row() -> None:
     remedy = "Return tensors only. " * 9
     rows = f"<tr><th>module</th><th>remedy</th></tr><tr><td>encoder</td><td>{remedy}</td></tr>"
