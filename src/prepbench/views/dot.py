@@ -261,7 +261,8 @@ def _finish(raw: bytes, view: Scene, light_only: bool) -> str:
     title.text = description(view)
     root.insert(0, style)
     root.insert(0, title)
-    page = {"class": "page", "width": "100%", "height": "100%", "rx": "8"}
+    # the attribute is for programs that know no variables of CSS, such as Inkscape: to them, the page would be black
+    page = {"class": "page", "fill": variables()["page"].light, "width": "100%", "height": "100%", "rx": "8"}
     root.insert(2, ElementTree.Element(f"{{{_SVG}}}rect", page))
     return ElementTree.tostring(root, encoding="unicode")
 

@@ -62,6 +62,8 @@ def test_names_from_models_are_text_never_markup() -> None:
     svg = render(scene(failing()))
     assert svg is not None
     root = ElementTree.fromstring(svg)
+    (page,) = (shape for shape in root.iter("{http://www.w3.org/2000/svg}rect") if shape.get("class") == "page")
+    assert page.get("fill") == "#ffffff"  # for programs that know no variables of CSS
     texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
     assert '<b>"x"\\</b>' in texts
     drawing = {"svg", "g", "path", "polygon", "polyline", "ellipse", "text", "title", "style", "rect"}
