@@ -48,6 +48,12 @@ def test_the_wheel_holds_the_lab_extension_once(wheel: Path) -> None:
     assert sum(name.endswith(entry) for name in names) == 1
 
 
+def test_the_wheel_tells_voila_to_leave_the_lab_extension_out(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    (name,) = (name for name in archive.namelist() if name.endswith("etc/jupyter/voila.json"))
+    assert json.loads(archive.read(name)) == {"VoilaConfiguration": {"extension_denylist": [NAME]}}
+
+
 def test_the_wheel_holds_the_front_ends_of_the_widgets(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     static = _files(STATIC)
