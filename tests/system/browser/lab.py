@@ -54,7 +54,7 @@ def running(tmp_path: Path, settings: dict[str, Any] | None = None, **environmen
     )  # fmt: skip
     url = f"http://127.0.0.1:{port}"
     try:
-        _wait_for(f"{url}/api/status", process, tmp_path / "lab.log")
+        wait_for(f"{url}/api/status", process, tmp_path / "lab.log")
         yield Lab(url, folder)
     finally:
         process.terminate()
@@ -87,16 +87,17 @@ def _write_settings(folder: Path, own: dict[str, Any]) -> None:
     (folder / "prepbench-lab" / "plugin.jupyterlab-settings").write_text(json.dumps(own))
 
 
-def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path, seconds: float = 60) -> None:
+def wait_for(url: str, process: subprocess.Popen[bytes], log: Path, seconds: float = 60) -> None:
+    """Wait until a server answers; its log is told where it ends before."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        assert process.poll() is None, f"JupyterLab ended:\n{log.read_text()[-3000:]}"
+        assert process.poll() is None, f"The server ended:\n{log.read_text()[-3000:]}"
         try:
             with urllib.request.urlopen(url, timeout=2):
                 return
         except OSError:
             time.sleep(0.2)
-    raise AssertionError(f"JupyterLab did not answer within {seconds} s:\n{log.read_text()[-3000:]}")
+    raise AssertionError(f"The server did not answer within {seconds} s:\n{log.read_text()[-3000:]}")
 
 
 def is_local(url: str, base: str) -> bool:

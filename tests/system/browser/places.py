@@ -1,7 +1,8 @@
-"""The places where notebooks are read without their kernel, and the table of the guide that says what each shows.
+"""The places where notebooks are read, and the table of the guide that says what each shows of each display.
 
-``python -m tests.system.browser.places --write`` makes the files, looks at them in Chromium and writes the table. The
-row of JupyterLab is written by hand: its test opens a notebook there and holds the row to what it sees.
+``python -m tests.system.browser.places --write`` makes the files, looks at them and writes the table. A place whose
+tools are not installed keeps its row and is named. The row of JupyterLab is written by hand: its test opens a notebook
+there and holds the row to what it sees.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page, Playwright, sync_playwright
 
+from tests.system.browser import pdf, voila
 from tests.system.browser.chromium import CHROMIUM_FLAGS
 from tests.system.browser.lab import ROOT
 
@@ -66,7 +68,8 @@ SAW = r"""outputs => outputs.map(output => {
   const text = output.innerText;
   if (/Error displaying|<\/?[a-z]+\b|\{[a-z-]+:/.test(text)) return 'markup';
   if (small.length) return 'small text';
-  if ([...output.querySelectorAll('.pbd')].some(seen)) return 'live';
+  const live = [output, ...output.querySelectorAll('*')].filter(e => e.matches('.pbd, .js-plotly-plot'));
+  if (live.some(seen)) return 'live';
   const images = [...output.querySelectorAll('img')].filter(seen);
   if (images.some(image => smallest(image) < 9)) return 'small picture';
   if (images.length) return 'picture';
@@ -158,7 +161,7 @@ def told() -> dict[str, dict[str, str]]:
     """The guide's table: what each place shows of each display."""
     lines = [line.strip("| ").split(" | ") for line in GUIDE.read_text().splitlines() if line.startswith("| ")]
     (head,) = (line for line in lines if line[0] == "place")
-    rows = (line for line in lines if line[0] in PLACES or line[0].startswith("JupyterLab"))
+    rows = (line for line in lines if len(line) == len(head) and line is not head)
     return {row[0]: dict(zip(head[1:], row[1:], strict=True)) for row in rows}
 
 
@@ -167,18 +170,57 @@ def seen(page: Page) -> dict[str, str]:
     return dict(zip(DISPLAYS, page.locator(OUTPUTS).evaluate_all(SAW), strict=True))
 
 
+def seen_in_file(chromium: Browser, path: Path) -> dict[str, str]:
+    context = chromium.new_context(offline=True, viewport={"width": 1200, "height": 900})
+    page = context.new_page()
+    page.goto(f"file://{path}")
+    shown = seen(page)
+    context.close()
+    return shown
+
+
+def seen_in_voila(chromium: Browser, folder: Path) -> dict[str, str]:
+    page = chromium.new_context(viewport={"width": 1200, "height": 900}).new_page()
+    with voila.served(write(folder)) as url:
+        voila.show(page, url)
+        shown = dict(zip(DISPLAYS, page.locator(voila.OUTPUTS).evaluate_all(SAW), strict=True))
+        page.context.close()
+    return shown
+
+
+def seen_in_pdf(place: str, executed: Path, folder: Path, playwright: Playwright) -> dict[str, str]:
+    notebook = Path(shutil.copy(executed, folder))
+    return pdf.seen(pdf.made(place, notebook, playwright), list(DISPLAYS))
+
+
+def not_installed() -> dict[str, str]:
+    """The places whose tools are not here, and which."""
+    lacking = {place: ", ".join(pdf.missing(place)) for place in pdf.TOOLS}
+    lacking[voila.PLACE] = "" if voila.is_installed() else "voila"
+    return {place: tools for place, tools in lacking.items() if tools}
+
+
 def write_table() -> None:
     """Make all files, look at them, and write their rows into the guide."""
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+    lacking, before = not_installed(), told()
+    rows = {}
+    with tempfile.TemporaryDirectory() as temporary, sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=CHROMIUM_FLAGS)
-        executed, rows = executed_once(Path(folder)), {}
-        for number, (place, make) in enumerate(PLACES.items()):
-            (Path(folder) / str(number)).mkdir()
-            page = chromium.new_context(offline=True, viewport={"width": 1200, "height": 900}).new_page()
-            page.goto(f"file://{make(executed, Path(folder) / str(number))}")
-            rows[place] = seen(page)
+        executed = executed_once(Path(temporary))
+        for number, place in enumerate([*PLACES, *pdf.TOOLS, voila.PLACE]):
+            folder = Path(temporary) / str(number)
+            folder.mkdir()
+            if place in lacking:
+                sys.stderr.write(f"{place}: not installed: {lacking[place]}; its row stays as it is\n")
+                rows |= {place: before[place]} if place in before else {}
+            elif place in PLACES:
+                rows[place] = seen_in_file(chromium, PLACES[place](executed, folder))
+            elif place in pdf.TOOLS:
+                rows[place] = seen_in_pdf(place, executed(""), folder, playwright)
+            else:
+                rows[place] = seen_in_voila(chromium, folder)
         chromium.close()
-    by_hand = {place: row for place, row in told().items() if place not in PLACES}
+    by_hand = {place: row for place, row in before.items() if place not in rows}
     rows |= {place: {name: row.get(name, "live") for name in DISPLAYS} for place, row in by_hand.items()}
     lines = [["place", *DISPLAYS], *([place, *row.values()] for place, row in rows.items())]
     head, *body = (f"| {' | '.join(line)} |" for line in lines)

@@ -6,15 +6,27 @@ What each place shows is a table in the docs, which these tests hold to what the
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Playwright, expect
 
-from tests.system.browser.lab import READY, watch
-from tests.system.browser.places import DISPLAYS, PLACES, SAW, converted, executed_once, seen, told, write
+from tests.system.browser import pdf, voila
+from tests.system.browser.lab import READY, is_local, watch
+from tests.system.browser.places import (
+    DISPLAYS,
+    PLACES,
+    SAW,
+    converted,
+    executed_once,
+    not_installed,
+    seen,
+    told,
+    write,
+)
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -36,6 +48,40 @@ def test_a_file_shows_what_the_guide_says(
     assert seen(page) == told()[place], "python -m tests.system.browser.places --write"
     assert not [url for url in asked if "widgets" in url or "prepbench" in url.lower()], asked
     context.close()
+
+
+@pytest.mark.parametrize("place", pdf.TOOLS)
+def test_a_pdf_shows_what_the_guide_says(
+    place: str, executed: Callable[[str], Path], playwright: Playwright, tmp_path: Path
+) -> None:
+    if place in not_installed():
+        pytest.skip(f"not installed: {not_installed()[place]}")
+    notebook = Path(shutil.copy(executed(""), tmp_path))
+    path = pdf.made(place, notebook, playwright)
+    assert pdf.seen(path, list(DISPLAYS)) == told()[place], "python -m tests.system.browser.places --write"
+    assert not pdf.is_black(path)
+
+
+@pytest.mark.skipif(voila.PLACE in not_installed(), reason="not installed: voila")
+def test_voila_serves_live_views_that_answer(page: Page, tmp_path: Path) -> None:
+    errors: list[str] = []
+    outside: list[str] = []
+    with voila.served(write(tmp_path)) as url:
+        page.on("pageerror", lambda error: errors.append(f"{error} {error.stack}"))
+        page.on("console", lambda said: errors.append(f"{said.text} {said.location}") if said.type == "error" else None)
+        page.on("request", lambda asked: None if is_local(asked.url, url) else outside.append(asked.url))
+        voila.show(page, url)
+        shown = dict(zip(DISPLAYS, page.locator(voila.OUTPUTS).evaluate_all(SAW), strict=True))
+        assert shown == told()[voila.PLACE], "python -m tests.system.browser.places --write"
+        bench = page.locator(".pbb-box")
+        bench.locator("tr[data-at='1']").click()
+        bench.get_by_role("radio", name="float").click()
+        expect(bench.locator(".pbb-sentence")).to_contain_text("1 float")  # the kernel has answered
+        page.locator(".pbd g.node", has_text="head").first.click()
+        page.close()
+    # its page asks for an icon font, and plotly's own renderer tries to keep a picture of each chart
+    assert not [url for url in outside if "fontawesome" not in url], outside
+    assert not [error for error in errors if "fontawesome" not in error and "jupyterlab-plotly" not in error], errors
 
 
 def test_a_notebook_saved_in_jupyterlab_shows_the_same_without_its_kernel(
