@@ -8,7 +8,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from prepbench.user_output import _bundle, _Kept
+from prepbench.progress_bar import _bundle, _Kept
 
 SETUP = """
 import sys, warnings, threading, time, torch, prepbench as pb

@@ -14,8 +14,7 @@ from prepbench.adapt.channel_sets import WeightDim, chosen_sets, weight_dims
 from prepbench.adapt.channels.removal import Removal
 from prepbench.adapt.channels.walk import ChannelMap, channels_of
 from prepbench.adapt.layer_uses import uses_of
-from prepbench.adapt.masks import masked_layers
-from prepbench.adapt.prune import with_weights
+from prepbench.adapt.prune import masked_layers, with_weights
 from prepbench.inputs import Sample
 from prepbench.settings.explain import PrunableLayer
 from prepbench.settings.pruning import CHANNELS, PruningSettings

@@ -562,14 +562,14 @@ class Recovery:
 
     def table(self) -> pandas.DataFrame:
         """Return one row for each step: its loss, and the score where it was measured."""
-        return view("views.recoveries", "recovery_table", self)  # type: ignore[no-any-return]
+        return view("views.result_charts", "recovery_table", self)  # type: ignore[no-any-return]
 
     def figure(self) -> plotly.graph_objects.Figure:
         """Draw loss and score over steps."""
-        return view("views.recoveries", "recovery_figure", self)
+        return view("views.result_charts", "recovery_figure", self)
 
     def __repr__(self) -> str:
         return self.summary
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return view("views.recoveries", "bundle", self)  # type: ignore[no-any-return]
+        return view("views.result_charts", "bundle", self)  # type: ignore[no-any-return]

@@ -23,10 +23,10 @@ from prepbench.checks import described
 from prepbench.document.model import Failure, alike_failures
 from prepbench.errors import UnknownNameError
 from prepbench.inputs import Sample
+from prepbench.interrupts import TimeLimit, TimeLimitReached
 from prepbench.objects.copy import Twin
 from prepbench.objects.parts import is_user_code
 from prepbench.running.callable_module import as_module
-from prepbench.running.time_limit import TimeLimit, TimeLimitReached
 from prepbench.running.tracing import tracing
 from prepbench.running.unchanged import own_copy, unchanged, without_output
 
@@ -132,7 +132,7 @@ class TraceabilityReport:
 
     def table(self) -> Any:
         """One row for each check and failure, as a pandas ``DataFrame``."""
-        return view("views.tables", "traceability_table", self)
+        return view("views.display", "traceability_table", self)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
         return view("views.display", "traceability_bundle", self)

@@ -17,9 +17,9 @@ from prepbench.document.model import Failure
 from prepbench.fixes import fix
 from prepbench.fixes.search import attach_fixes
 from prepbench.inputs import Sample
+from prepbench.interrupts import TimeLimit, TimeLimitReached
 from prepbench.progress_bar import shows_progress
 from prepbench.running.check_inputs import check_traced, checked_samples
-from prepbench.running.time_limit import TimeLimit, TimeLimitReached
 from prepbench.running.tracing import tracing
 from prepbench.settings import DeploymentSettings
 from prepbench.targets import Target, target_for

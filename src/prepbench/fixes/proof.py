@@ -21,11 +21,11 @@ from prepbench._torch_compat.tensors import version_of
 from prepbench.fixes.facts import Facts, Place
 from prepbench.inputs import Sample
 from prepbench.internal_errors import raise_if_internal
+from prepbench.interrupts import TimeLimit, TimeLimitReached
 from prepbench.objects.compare import GRADIENTS, REWRITTEN, Outcome, difference
 from prepbench.objects.digest import tensor_digest
 from prepbench.objects.parts import is_user_code
 from prepbench.patching import patched_here
-from prepbench.running.time_limit import TimeLimit, TimeLimitReached
 from prepbench.running.unchanged import NotedState, outcome, own_copy, run, unchanged, without_output
 
 ASSUMED = "which pb.fix assumed to be enough"

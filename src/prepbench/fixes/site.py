@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -201,3 +201,19 @@ def _lines_around(tree: ast.Module, line: int) -> tuple[int, int]:
     functions = [each for each in found if not each[0]]
     _, _, first, last = max(functions) if functions else min(found)
     return first, last
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of change to the source of a function.
+
+    Attributes:
+        name: the rewrite in words, from what to what.
+        right_if: the condition under which the change is correct.
+        propose: changed functions for a site, the best one first; none where the kind has nothing to do there. It
+            raises ``CannotFix`` where the kind fits and no right change is known.
+    """
+
+    name: str
+    right_if: str
+    propose: Callable[[Site], Iterable[Proposal]]

@@ -257,7 +257,7 @@ class Comparison:
                 "Nothing was generated: this comparison measured single calls. Give prepbench.Generation(prompts) in "
                 "place of the data."
             )
-        return view("views.tables", "generated_table", self.rows, decode)  # type: ignore[no-any-return]
+        return view("views.display", "generated_table", self.rows, decode)  # type: ignore[no-any-return]
 
     def worst(
         self,

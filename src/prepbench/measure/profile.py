@@ -290,11 +290,11 @@ class Profile:
         """Return one row for each layer and each named part of the rest, the slowest first; sizes in MB (10**6
         bytes).
         """
-        return view("views.profiles", "profile_table", self)  # type: ignore[no-any-return]
+        return view("views.layer_charts", "profile_table", self)  # type: ignore[no-any-return]
 
     def figure(self) -> plotly.graph_objects.Figure:
         """Draw the slowest layers as bars."""
-        return view("views.profiles", "profile_figure", self)
+        return view("views.layer_charts", "profile_figure", self)
 
     def against(self, other: Profile) -> ProfileDifference:
         """Compare this profile with another one of the same model, layer by layer.
@@ -315,10 +315,10 @@ class Profile:
         return ProfileDifference(self, other)
 
     def __repr__(self) -> str:
-        return view("views.profiles", "profile_text", self)  # type: ignore[no-any-return]
+        return view("views.layer_charts", "profile_text", self)  # type: ignore[no-any-return]
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return view("views.profiles", "bundle", self)  # type: ignore[no-any-return]
+        return view("views.layer_charts", "profile_bundle", self)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, repr=False)
@@ -355,14 +355,14 @@ class ProfileDifference:
 
     def table(self) -> pandas.DataFrame:
         """Return one row for each layer, those first that changed most."""
-        return view("views.profiles", "difference_table", self)  # type: ignore[no-any-return]
+        return view("views.layer_charts", "difference_table", self)  # type: ignore[no-any-return]
 
     def figure(self) -> plotly.graph_objects.Figure:
         """Draw both times of the layers that changed most as bars."""
-        return view("views.profiles", "difference_figure", self)
+        return view("views.layer_charts", "difference_figure", self)
 
     def __repr__(self) -> str:
-        return view("views.profiles", "difference_text", self)  # type: ignore[no-any-return]
+        return view("views.layer_charts", "difference_text", self)  # type: ignore[no-any-return]
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return view("views.profiles", "bundle", self)  # type: ignore[no-any-return]
+        return view("views.layer_charts", "profile_bundle", self)  # type: ignore[no-any-return]

@@ -155,7 +155,7 @@ class CompileReport:
         """
         if of not in ("layers", "tensors"):
             raise SettingsError(f"of must be 'layers' or 'tensors', got {described(of)}. Write table('tensors').")
-        return view("views.tables", f"{of}_table", self)
+        return view("views.display", f"{of}_table", self)
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data."""
@@ -174,7 +174,7 @@ class CompileReport:
         return cls(**{**data, **lists, "layers": layers, "pruned": pruned, "tensors": tensors})
 
     def _repr_html_(self) -> str:
-        return view("views.tables", "report_html", self)  # type: ignore[no-any-return]
+        return view("views.display", "report_html", self)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         lines = [self.headline]

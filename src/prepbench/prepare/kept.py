@@ -11,7 +11,7 @@ from torch import fx
 
 from prepbench._torch_compat.operators import HigherOrderOperator, OpOverload, OpOverloadPacket
 from prepbench.capture.modules.graph_builder import target_text
-from prepbench.capture.modules.regions import enter_grad_mode, exit_grad_mode
+from prepbench.capture.modules.interception import enter_grad_mode, exit_grad_mode
 from prepbench.objects import flatten as structures
 from prepbench.objects.flatten import collect
 from prepbench.prepare.model import PreparedModel

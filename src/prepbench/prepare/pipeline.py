@@ -21,13 +21,18 @@ from prepbench.prepare.kept import kept_operations
 from prepbench.prepare.model import PreparedModel, names_taken
 from prepbench.prepare.modules import Operator
 from prepbench.prepare.passes.complete_signature import FixedNumbers, complete_signature_
-from prepbench.prepare.passes.operations_to_modules import operations_to_modules_
-from prepbench.prepare.passes.unroll_reused import unroll_reused_
+from prepbench.prepare.passes.operations_to_modules import operations_to_modules_, unroll_reused_
 from prepbench.prepare.report import Change, Compared, Kept, PreparationReport
-from prepbench.prepare.sizes import fixed_sizes, unequal_sizes, with_other_batch
 from prepbench.prepare.trace import UNKNOWN_LINE, Traced, place_text, trace
 from prepbench.prepare.validate import check_arguments, check_run
-from prepbench.prepare.verify import compare_in_other_mode, compare_on, verify
+from prepbench.prepare.verify import (
+    compare_in_other_mode,
+    compare_on,
+    fixed_sizes,
+    unequal_sizes,
+    verify,
+    with_other_batch,
+)
 from prepbench.progress_bar import shows_progress
 from prepbench.running.check_inputs import checked_samples, known_names
 from prepbench.running.given_samples import normalize_samples

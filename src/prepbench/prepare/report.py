@@ -106,11 +106,11 @@ class PreparationReport:
 
     def table(self) -> Any:
         """Return all changes as a ``pandas.DataFrame``."""
-        return view("views.tables", "records_table", self.changes, Change)
+        return view("views.display", "records_table", self.changes, Change)
 
     def kept_table(self) -> Any:
         """Return the unchanged operations as a ``pandas.DataFrame``."""
-        return view("views.tables", "records_table", self.kept, Kept)
+        return view("views.display", "records_table", self.kept, Kept)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
         return view("views.display", "preparation_bundle", self)

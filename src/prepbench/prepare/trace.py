@@ -23,9 +23,8 @@ from prepbench.internal_errors import raise_if_internal
 from prepbench.objects.parts import is_user_code
 from prepbench.objects.restore import restored
 from prepbench.patching import patched, undoing
-from prepbench.prepare.modes import Modes, apply_modes, compare_modes, merge_modes
 from prepbench.prepare.modules import Operator
-from prepbench.prepare.steps import Step, record_steps
+from prepbench.prepare.steps import Modes, Step, apply_modes, compare_modes, merge_modes, record_steps
 from prepbench.running.source_lines import source_of_frame
 from prepbench.running.unchanged import own_copy, unchanged
 

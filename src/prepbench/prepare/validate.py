@@ -72,7 +72,7 @@ class ValidationReport:
 
     def table(self) -> Any:
         """Return the violations as a ``pandas.DataFrame``."""
-        return view("views.tables", "records_table", self.violations, Violation)
+        return view("views.display", "records_table", self.violations, Violation)
 
     def __bool__(self) -> bool:
         return self.passed

@@ -349,18 +349,18 @@ class LayerInspection:
         Returns:
             A chart with four parts: both histograms, outputs in float against quantized ones, and each channel's SQNR.
         """
-        return view("views.inspections", "inspection_figure", self)
+        return view("views.layer_charts", "inspection_figure", self)
 
     @property
     def caption(self) -> str:
         """One or two sentences on how it was measured."""
-        return view("views.inspections", "caption", self)  # type: ignore[no-any-return]
+        return view("views.layer_charts", "caption", self)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
-        return view("views.inspections", "inspection_text", self)  # type: ignore[no-any-return]
+        return view("views.layer_charts", "inspection_text", self)  # type: ignore[no-any-return]
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return view("views.inspections", "bundle", self)  # type: ignore[no-any-return]
+        return view("views.layer_charts", "inspection_bundle", self)  # type: ignore[no-any-return]
 
 
 def inspected(

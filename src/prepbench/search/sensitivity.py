@@ -530,11 +530,11 @@ class Sensitivity:
         check_text("candidate", candidate, "int8", optional=True)
         if candidate is not None:
             self._check_candidate(candidate)
-        return view("views.sensitivities", "sensitivity_table", self, candidate)  # type: ignore[no-any-return]
+        return view("views.layer_charts", "sensitivity_table", self, candidate)  # type: ignore[no-any-return]
 
     def figure(self) -> plotly.graph_objects.Figure:
         """Draw the layers with the highest cost as bars, one for each candidate; estimated ones are paler."""
-        return view("views.sensitivities", "sensitivity_figure", self)
+        return view("views.layer_charts", "sensitivity_figure", self)
 
     def _check_candidate(self, name: str) -> None:
         if name not in self.candidates:
@@ -542,7 +542,7 @@ class Sensitivity:
             raise UnknownNameError(f"candidate: there is no candidate {described(name)}. There are {known}.")
 
     def __repr__(self) -> str:
-        return view("views.sensitivities", "sensitivity_text", self)  # type: ignore[no-any-return]
+        return view("views.layer_charts", "sensitivity_text", self)  # type: ignore[no-any-return]
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return view("views.sensitivities", "bundle", self)  # type: ignore[no-any-return]
+        return view("views.layer_charts", "sensitivity_bundle", self)  # type: ignore[no-any-return]

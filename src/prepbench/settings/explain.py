@@ -86,7 +86,7 @@ class Explanation(list[ExplainedLayer]):
 
     def table(self) -> Any:
         """Return a pandas ``DataFrame`` with a row for each layer."""
-        return view("views.tables", "explanation_table", self)
+        return view("views.display", "explanation_table", self)
 
     def _repr_html_(self) -> str:
         return for_strict_pages(self.table().to_html())

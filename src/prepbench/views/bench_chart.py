@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from prepbench.document.bench import Chart, ChartPoint, Tick
-from prepbench.views.charts import Axis, round_ticks, within_metric
-from prepbench.views.labels import Box, Place, Point, place_labels
+from prepbench.views.charts import Axis, Box, Place, Point, place_labels, round_ticks, within_metric
 from prepbench.views.palette import ACCENT, DIM, LINE, PAGE, TEXT, Shade
 
 _WIDTH, _HEIGHT = 720, 380

@@ -30,7 +30,7 @@ from prepbench.views.display import LIMIT, TALLEST, document_data
 from prepbench.views.dot import description, render
 from prepbench.views.page import packed_text, script, to_text
 from prepbench.views.palette import controls
-from prepbench.views.sample_html import samples_html
+from prepbench.views.samples import samples_html
 from prepbench.views.scene import scene
 
 # One HTML page of a bench: the live diagram, choices, runs, chart, layers and code. It needs no network.

@@ -12,7 +12,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import CaptureError
-from prepbench.running.time_limit import TimeLimit, TimeLimitReached
+from prepbench.interrupts import TimeLimit, TimeLimitReached
 
 SAMPLES = [torch.randn(2, 4), torch.randn(3, 4)]
 

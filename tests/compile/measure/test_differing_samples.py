@@ -15,8 +15,8 @@ import prepbench as pb
 from prepbench.document.bench import ShownSamples
 from prepbench.errors import SettingsError
 from prepbench.measure.modality import modality_of
-from prepbench.views.sample_html import samples_html
 from prepbench.views.sample_parts import ROOM, shown_samples, wav_address
+from prepbench.views.samples import samples_html
 
 WAVE = torch.sin(torch.linspace(0, 900, 16_000)) * 0.5
 

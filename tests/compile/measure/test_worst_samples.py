@@ -20,7 +20,7 @@ from prepbench.errors import InputError, SettingsError, UnknownNameError
 from prepbench.measure.comparison import Confusion
 from prepbench.measure.generation import Generation
 from prepbench.measure.kept_samples import KEPT, WorstSamples, kept_prompts
-from prepbench.views.pictures import is_image, picture
+from prepbench.views.sample_parts import is_image, picture
 
 
 def double(x: torch.Tensor) -> torch.Tensor:

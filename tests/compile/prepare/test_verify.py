@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from prepbench.errors import PreparationError
 from prepbench.objects.compare import Outcome
 from prepbench.prepare import prepare_model
-from prepbench.prepare.sizes import prepared_difference
+from prepbench.prepare.verify import prepared_difference
 from tests.compile.prepare.models import x
 
 

@@ -11,7 +11,7 @@ import pytest
 from prepbench.measure.comparison import CandidateResult, Comparison
 from prepbench.results.speed_up import EAGER, Reference
 from prepbench.views import charts
-from prepbench.views.labels import Box, Point, place_labels
+from prepbench.views.charts import Box, Point, place_labels
 
 
 def row(name, metric, p50, p90, megabytes=10.0, interval=None, **more):

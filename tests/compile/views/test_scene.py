@@ -13,11 +13,10 @@ from xml.etree import ElementTree
 import pytest
 
 from prepbench.document.model import Graph, GraphCollectionDocument, Module, Node
-from prepbench.views.display import LIMIT, collection_bundle
+from prepbench.views.display import LIMIT, collection_bundle, failures_table
 from prepbench.views.dot import document_to_graphviz, render, to_dot
 from prepbench.views.page import to_text
 from prepbench.views.scene import BOXES, Box, Cluster, View, all_boxes, scene
-from prepbench.views.tables import failures_table
 from tests.compile.views import golden
 from tests.compile.views.documents import failing, language_model, reused, skips, troubled
 

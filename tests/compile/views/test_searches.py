@@ -10,7 +10,7 @@ import pytest
 
 import prepbench as pb
 from prepbench.search.search_result import SearchCandidate
-from prepbench.views.profiles import bar_figure, bars
+from prepbench.views.layer_charts import bar_figure, bars
 from prepbench.views.search_slider import search_figure, search_html, search_table, search_text
 
 LAYERS = {"stem": "int8", "head": "float"}

@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from prepbench.views.pictures import picture
-from prepbench.views.sample_parts import wav_address
+from prepbench.views.sample_parts import picture, wav_address
 
 
 def part(modality: str, said: str = "", **more: Any) -> dict[str, Any]:

@@ -27,11 +27,11 @@ from prepbench.capture.statements.loop_steps import LoopSteps
 from prepbench.document.model import Failure, with_lines
 from prepbench.errors import CaptureError
 from prepbench.inputs import Sample
+from prepbench.interrupts import TimeLimit, TimeLimitReached
 from prepbench.objects.compare import Outcome
 from prepbench.objects.copy import Twin
 from prepbench.running.callable_module import FURTHER, FunctionModule, part_named, replaceable_modules, replaced_forward
 from prepbench.running.recorded_calls import RecordedCall, record_calls, record_run
-from prepbench.running.time_limit import TimeLimit, TimeLimitReached
 from prepbench.running.unchanged import NotedState, dense_copy, outcome, without_output
 
 ROUNDS = 40

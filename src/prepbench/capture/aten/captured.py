@@ -190,7 +190,7 @@ class Captured(HasDiagram):
 
     def table(self) -> Any:
         """Return the leaves and why they are leaves, as a pandas ``DataFrame``."""
-        return view("views.tables", "failures_table", self.leaves)
+        return view("views.display", "failures_table", self.leaves)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
         return view("views.display", "captured_bundle", self)

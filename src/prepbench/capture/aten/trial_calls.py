@@ -18,8 +18,8 @@ from prepbench.capture.sizes.conditions import Asked, SizeCondition
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, size_key
 from prepbench.capture.sizes.resizing import linked_axes, resized_to_fit
 from prepbench.inputs import Sample
+from prepbench.interrupts import TimeLimit, TimeLimitReached
 from prepbench.objects.compare import EXACT, ROUNDED, difference
-from prepbench.running.time_limit import TimeLimit, TimeLimitReached
 from prepbench.running.unchanged import NotedState, outcome, without_output
 
 Place = tuple[int, int]

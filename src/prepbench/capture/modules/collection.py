@@ -299,7 +299,7 @@ class GraphCollection(HasDiagram):
 
     def table(self) -> Any:
         """Return the failures as a ``pandas.DataFrame``."""
-        return view("views.tables", "failures_table", self.failures)
+        return view("views.display", "failures_table", self.failures)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
         return view("views.display", "collection_bundle", self)

@@ -20,8 +20,7 @@ from prepbench._torch_compat.symbolic_fx import taking_tuple
 from prepbench.capture.failures.describe import describe_failure
 from prepbench.capture.modules.fake_inputs import base_samples
 from prepbench.capture.modules.graph_builder import UntracedTensor
-from prepbench.capture.modules.interception import asks_for_user, code_held_by, types_as_in_eager
-from prepbench.capture.modules.regions import Regions
+from prepbench.capture.modules.interception import Regions, asks_for_user, code_held_by, types_as_in_eager
 from prepbench.capture.modules.sample_runs import SampleRuns
 from prepbench.capture.modules.trace_result import IsLeaf, ModuleVisit, TraceResult
 from prepbench.capture.modules.value_run import RunsNeeded, TraceOptions, ValueRun

@@ -30,8 +30,13 @@ from prepbench._torch_compat.tensors import memory_of, version_of
 from prepbench.capture.modules.assumptions import READS, Questions
 from prepbench.capture.modules.fake_inputs import FakeInputs, fake_inputs
 from prepbench.capture.modules.graph_builder import GraphBuilder, has_side_effect, spell
-from prepbench.capture.modules.interception import code_held_by, intercepted, symbolic_conversions, types_as_in_eager
-from prepbench.capture.modules.regions import Regions
+from prepbench.capture.modules.interception import (
+    Regions,
+    code_held_by,
+    intercepted,
+    symbolic_conversions,
+    types_as_in_eager,
+)
 from prepbench.capture.modules.sample_runs import SampleRuns
 from prepbench.capture.modules.trace_result import (
     Granted,

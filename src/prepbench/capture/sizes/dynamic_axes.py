@@ -292,7 +292,7 @@ class DynamicAxes:
             One row for each dim.
         """
         check_switch("alike", alike)
-        return view("views.tables", "axes_table", self, alike=alike)
+        return view("views.display", "axes_table", self, alike=alike)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
         return view("views.display", "axes_bundle", self)

@@ -9,8 +9,7 @@ import libcst as cst
 import numpy as np
 import torch
 
-from prepbench.fixes.kinds.kind import Kind
-from prepbench.fixes.site import Proposal, Site
+from prepbench.fixes.site import Kind, Proposal, Site
 from prepbench.fixes.syntax import (
     CannotFix,
     Expression,

@@ -9,10 +9,10 @@ import libcst as cst
 from torch import nn
 
 from prepbench.fixes.kinds.branches import with_body
-from prepbench.fixes.kinds.kind import Kind
-from prepbench.fixes.site import Proposal, Site
+from prepbench.fixes.site import Kind, Proposal, Site
 from prepbench.fixes.syntax import (
     CannotFix,
+    Expression,
     Statement,
     assignment,
     atom,
@@ -29,7 +29,7 @@ from prepbench.fixes.syntax import (
 )
 
 
-def propose(site: Site) -> Iterator[Proposal]:
+def propose_assigned_data(site: Site) -> Iterator[Proposal]:
     """Propose to rewrite assignments to ``.data`` of parameters, and reads of ``.data``."""
     if isinstance(site.function, cst.Lambda):
         return
@@ -169,5 +169,38 @@ def _value(parameter: cst.Attribute, name: str) -> cst.BaseExpression:
 ASSIGNED_DATA = Kind(
     "a parameter that forward assigns becomes a functional call",
     "the graph computes with the new value and leaves the parameter as it is",
-    propose,
+    propose_assigned_data,
+)
+
+
+def propose_copies(site: Site) -> Iterator[Proposal]:
+    """Propose to rewrite every ``copy.deepcopy`` of the function."""
+    found: dict[cst.CSTNode, cst.CSTNode] = {}
+    for call in site.expressions(cst.Call):
+        if text_of(call.func) in ("copy.deepcopy", "deepcopy", "copy.copy") and len(call.args) == 1:
+            new = _copied_call(site, call.args[0].value)
+            if new is not None:
+                found[call] = new
+    if found:
+        yield Proposal(replaced(site.function, found))
+
+
+def _copied_call(site: Site, value: Expression) -> Expression | None:
+    fact = site.fact(value)
+    if fact.is_tensor:
+        return expression("{x}.detach().clone()", x=atom(value))
+    if fact.values and all(isinstance(each, nn.Module) for each in fact.values):
+        name = site.fresh("name")
+        return expression(
+            f"lambda *args: {{torch}}.func.functional_call({{m}}, {{{name}: value.detach() for {name}, value in "
+            f"{{m}}.named_parameters()}}, args)",
+            torch=site.torch, m=value,
+        )  # fmt: skip
+    return None
+
+
+COPIES = Kind(
+    "a copy of a module becomes a functional call",
+    "the copy is only called, and what is written into it is not read",
+    propose_copies,
 )

@@ -10,9 +10,8 @@ import torch
 
 from prepbench.fixes.kinds.conditions import choice, condition_of, depends_on_data
 from prepbench.fixes.kinds.effects import is_effect
-from prepbench.fixes.kinds.kind import Kind
 from prepbench.fixes.kinds.sides import Side, side_of
-from prepbench.fixes.site import Proposal, Site
+from prepbench.fixes.site import Kind, Proposal, Site
 from prepbench.fixes.syntax import (
     CannotFix,
     Expression,

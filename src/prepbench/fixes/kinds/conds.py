@@ -8,8 +8,7 @@ from typing import Any
 import libcst as cst
 
 from prepbench.fixes.kinds.conditions import condition_of, depends_on_data
-from prepbench.fixes.kinds.kind import Kind
-from prepbench.fixes.site import Proposal, Site
+from prepbench.fixes.site import Kind, Proposal, Site
 from prepbench.fixes.syntax import (
     CannotFix,
     Expression,

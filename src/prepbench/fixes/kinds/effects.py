@@ -8,8 +8,7 @@ from typing import Any
 import libcst as cst
 import torch
 
-from prepbench.fixes.kinds.kind import Kind
-from prepbench.fixes.site import Proposal, Site
+from prepbench.fixes.site import Kind, Proposal, Site
 from prepbench.fixes.syntax import (
     Statement,
     atom,

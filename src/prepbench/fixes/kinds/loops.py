@@ -11,12 +11,11 @@ import libcst as cst
 
 from prepbench.fixes.kinds.branches import Branches, with_body
 from prepbench.fixes.kinds.conditions import choice, condition_of, depends_on_data
-from prepbench.fixes.kinds.kind import Kind
 from prepbench.fixes.kinds.numbers import numbers_after
 from prepbench.fixes.kinds.proven_bounds import Bound, bound_of_count, bound_of_while, count_of, step_of
 from prepbench.fixes.kinds.sides import side_of
 from prepbench.fixes.proof import ASSUMED
-from prepbench.fixes.site import Limit, Proposal, Site
+from prepbench.fixes.site import Kind, Limit, Proposal, Site
 from prepbench.fixes.syntax import (
     CannotFix,
     Expression,

@@ -8,8 +8,7 @@ from typing import Any
 import libcst as cst
 import torch
 
-from prepbench.fixes.kinds.kind import Kind
-from prepbench.fixes.site import Proposal, Site
+from prepbench.fixes.site import Kind, Proposal, Site
 from prepbench.fixes.syntax import (
     Expression,
     Statement,
@@ -34,7 +33,7 @@ _MATH = {
 _TO_INTEGER = {"floor": "floor", "ceil": "ceil", "trunc": "trunc"}
 
 
-def propose(site: Site) -> Iterator[Proposal]:
+def propose_numbers(site: Site) -> Iterator[Proposal]:
     """Propose to keep every number of the function that comes from a tensor as a tensor."""
     numbers = Numbers(site)
     texts = {part for node in site.expressions(cst.FormattedString) for part in walk_here(node)}
@@ -218,5 +217,46 @@ def numbers_after(site: Site, node: cst.For | cst.While) -> list[Statement]:
 NUMBERS = Kind(
     "a Python number made of a tensor stays a tensor",
     "nothing needs it as a Python number, and its precision suffices",
-    propose,
+    propose_numbers,
+)
+
+
+def propose_one_hot(site: Site) -> Iterator[Proposal]:
+    """Propose to rewrite every call of ``one_hot`` whose number of classes comes from data."""
+    numbers = Numbers(site)
+    found: dict[cst.CSTNode, cst.CSTNode] = {}
+    for call in site.expressions(cst.Call):
+        if text_of(call.func).rpartition(".")[2] == "one_hot" and call.args:
+            labels, count = _arguments(call)
+            if site.fact(labels).is_tensor and (count is None or _is_data(site, numbers, count)):
+                found[call] = _compared(site, labels, count)
+    if found:
+        yield Proposal(replaced(site.function, found))
+
+
+def _arguments(call: cst.Call) -> tuple[Expression, Expression | None]:
+    """Return the labels, and the number of classes; None for the number in the data."""
+    named = {arg.keyword.value: arg.value for arg in call.args if arg.keyword is not None}
+    plain = [arg.value for arg in call.args if arg.keyword is None]
+    labels = plain[0] if plain else named["tensor"] if "tensor" in named else call.args[0].value
+    count = plain[1] if len(plain) > 1 else named.get("num_classes")
+    return labels, None if count is not None and text_of(count) == "-1" else count
+
+
+def _is_data(site: Site, numbers: Numbers, count: Expression) -> bool:
+    return site.fact(count).is_tensor or numbers.is_number(count)
+
+
+def _compared(site: Site, labels: Expression, count: Expression | None) -> Expression:
+    size = count if count is not None else expression("int({x}.max()) + 1", x=atom(labels))
+    return expression(
+        "({x}.unsqueeze(-1) == {torch}.arange({n}, device={x}.device)).long()",
+        torch=site.torch, x=atom(labels), n=size,
+    )  # fmt: skip
+
+
+ONE_HOT = Kind(
+    "one_hot with a size from data becomes a comparison",
+    "no label is negative or beyond the number of classes",
+    propose_one_hot,
 )

@@ -11,11 +11,10 @@ import torch
 from torch import nn
 
 from prepbench.fixes.kinds.branches import with_body
-from prepbench.fixes.kinds.chosen_by_number import Choices
-from prepbench.fixes.kinds.kind import Kind
+from prepbench.fixes.kinds.chosen import Choices
 from prepbench.fixes.kinds.numbers import Numbers
 from prepbench.fixes.kinds.row_sources import Rows, assigned_once, rows_of, with_rows
-from prepbench.fixes.site import Proposal, Site
+from prepbench.fixes.site import Kind, Proposal, Site
 from prepbench.fixes.syntax import (
     CannotFix,
     Expression,

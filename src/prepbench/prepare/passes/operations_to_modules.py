@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +16,11 @@ from torch import fx, nn
 from prepbench.prepare import modules
 from prepbench.prepare.kept import function_of, numbers_of, operation_text, reason_to_stay
 from prepbench.prepare.model import PreparedModel
-from prepbench.prepare.modes import with_modes
 from prepbench.prepare.modules import INPUT, ByMode, Operator
 from prepbench.prepare.operations import function_name, is_in_place, operation_of
 from prepbench.prepare.passes.graph_edits import Names, call_module, called, mapped, owner_of, parts, remove_module
 from prepbench.prepare.report import Change
+from prepbench.prepare.steps import with_modes
 
 
 def operations_to_modules_(model: PreparedModel) -> list[Change]:
@@ -343,3 +344,49 @@ def _gated(model: PreparedModel, node: fx.Node, gate: str, product: str) -> fx.N
     node.replace_all_uses_with(result)
     model.graph.erase_node(node)
     return result
+
+
+def unroll_reused_(model: PreparedModel) -> list[Change]:
+    """Give every further call of a module an instance of its own.
+
+    Instances of modules with parameters or buffers share them with the first one: their state stays one state, also
+    when the model is moved, cast or loaded.
+    """
+    names, seen, changes = Names(model), set[int](), []
+    for node in list(model.graph.nodes):
+        if node.op != "call_module":
+            continue
+        target = str(node.target)
+        module = model.get_submodule(target)
+        if id(module) not in seen:
+            seen.add(id(module))
+            continue
+        if isinstance(module, torch.jit.ScriptModule):
+            continue  # its code cannot be copied without its state; validate_model names it
+        made = instance_of(module)
+        scope, _, last = target.rpartition(".")
+        name = names.add(scope, last, made, first=1)
+        stateful = any(part._parameters or part._buffers for part in made.modules())
+        why = "called again; shares parameters and buffers with " if stateful else "called again; independent of "
+        node = call_module(model, node, name, node.args, dict(node.kwargs))
+        kind, source = type(module).__name__, node.meta.get("source")
+        changes.append(Change("reused module", node.name, name, kind, target, why + target, source))
+    return changes
+
+
+def instance_of(module: torch.nn.Module) -> torch.nn.Module:
+    """Return another module of the same kind and state: it shares the tables of parameters and buffers."""
+    made: torch.nn.Module = object.__new__(type(module))
+    for name, value in vars(module).items():
+        if name == "_modules":
+            value = {key: None if child is None else instance_of(child) for key, child in value.items()}
+        elif name not in ("_parameters", "_buffers"):
+            value = _own(name, value)
+        vars(made)[name] = value
+    return made
+
+
+def _own(name: str, value: object) -> object:
+    if isinstance(value, dict) and name.startswith("_"):
+        return copy.copy(value)  # the same hooks, in a separate table
+    return value
