@@ -7,7 +7,7 @@ import math
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from operator import attrgetter
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
@@ -28,8 +28,9 @@ from prepbench.bench.searching import Search
 from prepbench.bench.state import BenchState, display_name
 from prepbench.bench.summary import AxisSummary, BenchSummary, FailureSummary, InputNote
 from prepbench.document.bench import Chart, Fact, ShownBench, ShownFailure, Table
+from prepbench.document.checks import cleaned_value
 from prepbench.document.model import DiagramDocument, Overlay
-from prepbench.errors import SettingsError, printable
+from prepbench.errors import SettingsError
 from prepbench.measure.comparison import number
 from prepbench.results.measurement import Run
 from prepbench.results.speed_up import SpeedUp
@@ -64,7 +65,7 @@ def shown(bench: Parts) -> ShownBench:
         environment=_environment(bench.choices.state.targets),
         samples=summary.difference.samples,
     )
-    cleaned: ShownBench = _cleaned(found)
+    cleaned: ShownBench = cleaned_value(found)
     return cleaned
 
 
@@ -282,17 +283,6 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return ""
-
-
-def _cleaned(value: Any) -> Any:
-    """Return the value with sanitized texts: names in a user's model may contain anything."""
-    if isinstance(value, str):
-        return printable(value)
-    if isinstance(value, tuple):
-        return tuple(map(_cleaned, value))
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{one.name: _cleaned(getattr(value, one.name)) for one in fields(value)})
-    return value
 
 
 # The parts of a bench, and how a bench shows what they can do as its own.

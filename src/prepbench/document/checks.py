@@ -21,7 +21,7 @@ def cleaned(document: GraphCollectionDocument) -> GraphCollectionDocument:
     """Return the document with :func:`printable` texts; the same object where all of them are."""
     if not any(UNPRINTABLE.search(text) for text in _texts(document)):
         return document
-    result = _cleaned(document)
+    result = cleaned_value(document)
     assert isinstance(result, GraphCollectionDocument)
     return result
 
@@ -36,13 +36,14 @@ def _texts(value: Any) -> Iterator[str]:
         yield from _texts(tuple(vars(value).values()))
 
 
-def _cleaned(value: Any) -> Any:
+def cleaned_value(value: Any) -> Any:
+    """Return the value with :func:`printable` texts: names in a user's model may contain anything."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, tuple):
-        return tuple(map(_cleaned, value))
+        return tuple(map(cleaned_value, value))
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{field.name: _cleaned(getattr(value, field.name)) for field in fields(value)})
+        return replace(value, **{field.name: cleaned_value(getattr(value, field.name)) for field in fields(value)})
     return value
 
 

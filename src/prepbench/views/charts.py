@@ -149,6 +149,17 @@ BETTER = "rgba(63,134,189,0.09)"
 
 # not responsive: JupyterLab resizes charts itself, and a responsive one loses its height then
 CONFIG = {"displaylogo": False}
+RESPONSIVE = {**CONFIG, "responsive": True}
+"""Of charts with a row for each layer or step, which fill the width of other places, too."""
+
+LOOK: dict[str, Any] = {
+    "template": "none",
+    "paper_bgcolor": "rgba(0,0,0,0)",
+    "plot_bgcolor": "rgba(0,0,0,0)",
+    "font": {"family": "system-ui, -apple-system, 'Segoe UI', sans-serif", "size": 13, "color": TEXT},
+    "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": LINE, "activecolor": TEXT},
+}
+"""What the layouts of figures have in common."""
 
 _HEIGHT = 450
 _MARGIN = {"l": 76, "r": 28, "t": 108, "b": 58}
@@ -255,26 +266,28 @@ def comparison_html(comparison: Comparison) -> str:
     )
 
 
+def chart_bundle(figure: go.Figure, shown: str, text: str, config: Mapping[str, bool] = CONFIG) -> dict[str, Any]:
+    """Return the notebook output: the chart if plotly's renderer is installed, else the HTML, else the text."""
+    chart = json.loads(figure.to_json())
+    return {
+        "application/vnd.plotly.v1+json": {**chart, "config": dict(config)},
+        "text/html": shown,
+        "text/plain": text,
+    }
+
+
 def comparison_bundle(comparison: Comparison) -> dict[str, Any]:
     """Return the notebook output: the chart if plotly's renderer is installed, else the table, else text."""
-    chart = json.loads(comparison_figure(comparison).to_json())
-    return {
-        "application/vnd.plotly.v1+json": {**chart, "config": CONFIG},
-        "text/html": comparison_html(comparison),
-        "text/plain": repr(comparison),
-    }
+    return chart_bundle(comparison_figure(comparison), comparison_html(comparison), repr(comparison))
 
 
 def _layout(comparison: Comparison, timed: bool, sized: bool) -> dict[str, Any]:
     title = _title(comparison, timed, sized)
     more = _LINE * max(title.count("<br>") - _LINES, 0)  # a longer title must not shrink the plot
     return {
-        "template": "none",
+        **LOOK,
         "height": _HEIGHT + more,
         "margin": _MARGIN | {"t": _MARGIN["t"] + more},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"family": "system-ui, -apple-system, 'Segoe UI', sans-serif", "size": 13, "color": TEXT},
         "title": {
             "text": title,
             "font": {"size": 16, "color": TEXT},
@@ -284,7 +297,7 @@ def _layout(comparison: Comparison, timed: bool, sized: bool) -> dict[str, Any]:
             "y": 0.94,
             "yanchor": "top",
         },
-        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": LINE, "activecolor": TEXT, "remove": _UNUSED_BUTTONS},
+        "modebar": {**LOOK["modebar"], "remove": _UNUSED_BUTTONS},
         "showlegend": False,
         "hovermode": "closest",
         "annotations": [_direction(comparison.higher_is_better)],
@@ -533,12 +546,7 @@ def runs_figure(comparison: Comparison, ids: Mapping[str, str], far: Collection[
 
 def runs_bundle(comparison: Comparison, ids: Mapping[str, str], far: Collection[str] = ()) -> dict[str, Any]:
     """Return the output of the bench: the chart if plotly's renderer is installed, else the table, else text."""
-    chart = json.loads(runs_figure(comparison, ids, far).to_json())
-    return {
-        "application/vnd.plotly.v1+json": {**chart, "config": CONFIG},
-        "text/html": comparison_html(comparison),
-        "text/plain": repr(comparison),
-    }
+    return chart_bundle(runs_figure(comparison, ids, far), comparison_html(comparison), repr(comparison))
 
 
 def _named(runs: Sequence[CandidateResult], front: Sequence[CandidateResult]) -> list[CandidateResult]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import itertools
-import json
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from prepbench.measure.profile import Profile, ProfileDifference, ProfileRow
 from prepbench.quantize.layer_values import Grid, TensorValues
 from prepbench.search.inspection import LayerInspection, WhatIf
 from prepbench.search.sensitivity import Sensitivity, SensitivityRow
-from prepbench.views.charts import FIRST, GRID, LINE, OTHER, TEXT
+from prepbench.views.charts import FIRST, GRID, LINE, LOOK, OTHER, RESPONSIVE, chart_bundle
 
 if TYPE_CHECKING:
     import pandas
@@ -116,14 +115,11 @@ def difference_text(difference: ProfileDifference) -> str:
 
 def profile_bundle(result: Profile | ProfileDifference) -> dict[str, Any]:
     """Return the notebook output: the chart if plotly's renderer is installed, else the table, else text."""
-    chart = json.loads(result.figure().to_json())
     shown = result.table().iloc[:, :4] if isinstance(result, ProfileDifference) else result.table()
     table = shown.head(BARS).to_html(index=False, na_rep="–", float_format=lambda value: f"{value:.3g}")
-    return {
-        "application/vnd.plotly.v1+json": {**chart, "config": {"displaylogo": False, "responsive": True}},
-        "text/html": f"{table}<small>{html.escape(result.caption)}</small>",
-        "text/plain": repr(result),
-    }
+    return chart_bundle(
+        result.figure(), f"{table}<small>{html.escape(result.caption)}</small>", repr(result), RESPONSIVE
+    )
 
 
 def _titles(difference: ProfileDifference) -> tuple[str, str]:
@@ -201,12 +197,9 @@ def bar_figure(
     small = "".join(f"<br><span style='font-size:12px'>{html.escape(line)}</span>" for line in lines)
     top = 60 + 18 * len(lines) + 24 * legend
     figure.update_layout(
-        template="none",
+        **LOOK,
         height=60 + top + 22 * rows,
         margin={"l": 16, "r": 24, "t": top, "b": 50},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        font={"family": "system-ui, -apple-system, 'Segoe UI', sans-serif", "size": 13, "color": TEXT},
         title={
             "text": f"<b>{heading}</b>{small}",
             "font": {"size": 16},
@@ -226,7 +219,6 @@ def bar_figure(
         bargap=0.25,
         showlegend=legend,
         legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "xanchor": "left", "traceorder": "normal"},
-        modebar={"bgcolor": "rgba(0,0,0,0)", "color": LINE, "activecolor": TEXT},
     )
     return figure
 
@@ -330,16 +322,11 @@ def sensitivity_text(found: Sensitivity) -> str:
 
 def sensitivity_bundle(found: Sensitivity) -> dict[str, Any]:
     """Return the notebook output: the chart if plotly's renderer is installed, else the table, else text."""
-    chart = json.loads(found.figure().to_json())
     by_layer = found.table().set_index("layer", drop=False)
     table = by_layer.loc[_worst_layers(found)[:BARS]].to_html(
         index=False, na_rep="–", float_format=lambda value: f"{value:.3g}"
     )
-    return {
-        "application/vnd.plotly.v1+json": {**chart, "config": {"displaylogo": False, "responsive": True}},
-        "text/html": f"{table}<small>{html.escape(found.caption)}</small>",
-        "text/plain": repr(found),
-    }
+    return chart_bundle(found.figure(), f"{table}<small>{html.escape(found.caption)}</small>", repr(found), RESPONSIVE)
 
 
 def _worst_layers(found: Sensitivity) -> list[str]:
@@ -399,12 +386,9 @@ def inspection_figure(found: LayerInspection) -> go.Figure:
     _draw_error(figure, found)
     said = f"<br><span style='font-size:12px'>{html.escape(found.caption)}</span>"
     figure.update_layout(
-        template="none",
+        **LOOK,
         height=640,
         margin={"l": 56, "r": 24, "t": 110, "b": 50},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        font={"family": "system-ui, -apple-system, 'Segoe UI', sans-serif", "size": 13, "color": TEXT},
         title={
             "text": f"<b>{html.escape(_name(found))}</b>, {html.escape(_as(found))}{said}",
             "font": {"size": 16},
@@ -415,7 +399,6 @@ def inspection_figure(found: LayerInspection) -> go.Figure:
         },
         showlegend=False,
         bargap=0,
-        modebar={"bgcolor": "rgba(0,0,0,0)", "color": LINE, "activecolor": TEXT},
     )
     figure.update_xaxes(gridcolor=GRID, zeroline=False)
     figure.update_yaxes(gridcolor=GRID, zeroline=False)
@@ -545,12 +528,7 @@ def kilobytes(count: int) -> str:
 
 def inspection_bundle(found: LayerInspection) -> dict[str, Any]:
     """Return the notebook output: the chart if plotly's renderer is installed, else the text."""
-    chart = json.loads(found.figure().to_json())
-    return {
-        "application/vnd.plotly.v1+json": {**chart, "config": {"displaylogo": False, "responsive": True}},
-        "text/html": f"<pre>{html.escape(repr(found))}</pre>",
-        "text/plain": repr(found),
-    }
+    return chart_bundle(found.figure(), f"<pre>{html.escape(repr(found))}</pre>", repr(found), RESPONSIVE)
 
 
 def _what_if_row(one: WhatIf) -> Sequence[str]:

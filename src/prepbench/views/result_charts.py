@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 import math
 from collections.abc import Sequence
 from datetime import datetime
@@ -13,7 +12,7 @@ from prepbench.adapt.recover import Recovery
 from prepbench.measure.comparison import megabytes, milliseconds, number
 from prepbench.results.measurement import Result
 from prepbench.results.speed_up import SpeedUp, speed_up_text
-from prepbench.views.charts import CONFIG, GRID, LINE, OTHER, RING, TEXT
+from prepbench.views.charts import GRID, LINE, LOOK, OTHER, RESPONSIVE, RING, TEXT, chart_bundle
 
 if TYPE_CHECKING:
     import pandas
@@ -114,11 +113,10 @@ def results_text(results: Results) -> str:
 
 def results_bundle(results: Results) -> dict[str, Any]:
     """Return the notebook output of results: the chart if plotly's renderer is installed, else the table."""
-    bundle = {"text/html": _results_html(results), "text/plain": repr(results)}
+    shown, text = _results_html(results), repr(results)
     if any(row.score is not None and row.p50_ms for row in results.rows):
-        chart = json.loads(results_figure(results).to_json())
-        return {"application/vnd.plotly.v1+json": {**chart, "config": CONFIG}, **bundle}
-    return bundle
+        return chart_bundle(results_figure(results), shown, text)
+    return {"text/html": shown, "text/plain": text}
 
 
 def model_of(row: Result) -> str:
@@ -156,12 +154,9 @@ def _results_html(results: Results) -> str:
 def _layout(panels: int, left_out: int) -> dict[str, Any]:
     note = f"{left_out} without a score or a latency left out" if left_out else ""
     return {
-        "template": "none",
+        **LOOK,
         "height": _TOP + _BOTTOM + _PANEL * max(1, panels),
         "margin": {"l": 76, "r": 28, "t": _TOP, "b": _BOTTOM},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"family": "system-ui, -apple-system, 'Segoe UI', sans-serif", "size": 13, "color": TEXT},
         "title": {
             "text": f"<b>Score against latency</b><br><span style='font-size:12px'>{note}</span>",
             "font": {"size": 16, "color": TEXT},
@@ -171,7 +166,6 @@ def _layout(panels: int, left_out: int) -> dict[str, Any]:
             "y": 0.97,
             "yanchor": "top",
         },
-        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": LINE, "activecolor": TEXT},
         "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0},
         "hovermode": "closest",
     }
@@ -288,14 +282,9 @@ def bundle(found: Recovery) -> dict[str, Any]:
     """Return the notebook output: the chart if plotly's renderer is installed, else the scores as a table, else
     text.
     """
-    chart = json.loads(found.figure().to_json())
     table = (
         found.table()
         .dropna(subset=[found.metric])
         .to_html(index=False, na_rep="–", float_format=lambda value: f"{value:.4g}")
     )
-    return {
-        "application/vnd.plotly.v1+json": {**chart, "config": {"displaylogo": False, "responsive": True}},
-        "text/html": f"{table}<small>{html.escape(found.summary)}</small>",
-        "text/plain": repr(found),
-    }
+    return chart_bundle(found.figure(), f"{table}<small>{html.escape(found.summary)}</small>", repr(found), RESPONSIVE)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import html
-import json
 from typing import TYPE_CHECKING, Any
 
 from prepbench.document.bench import SamplePart, ShownSample, ShownSamples
 from prepbench.measure.comparison import Confusion
 from prepbench.measure.kept_samples import WorstSamples
-from prepbench.views.charts import CONFIG, GRID, LINE, TEXT
+from prepbench.views.charts import GRID, LINE, LOOK, chart_bundle
 from prepbench.views.palette import RAMP
 from prepbench.views.sample_parts import shown_samples
 
@@ -70,29 +69,22 @@ def confusion_figure(confusion: Confusion) -> go.Figure:
     }
     figure = go.Figure(data=[heat])
     figure.update_layout(
-        template="none",
+        **LOOK,
         height=480,
         margin={"l": 60, "r": 24, "t": 80, "b": 60},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        font={"family": "system-ui, -apple-system, 'Segoe UI', sans-serif", "size": 13, "color": TEXT},
         title={"text": f"<b>Confused classes</b>{small}", "font": {"size": 16}, "x": 0.02, "y": 0.95, "yanchor": "top"},
         xaxis={**axis, "title": {"text": "predicted"}},
         yaxis={**axis, "title": {"text": "target"}, "autorange": "reversed", "scaleanchor": "x"},
-        modebar={"bgcolor": "rgba(0,0,0,0)", "color": LINE, "activecolor": TEXT},
     )
     return figure
 
 
 def confusion_bundle(confusion: Confusion) -> dict[str, Any]:
     """Return the notebook output: the chart if plotly's renderer is installed, else the confused pairs, else text."""
-    chart = json.loads(confusion_figure(confusion).to_json())
     table = confusion.pairs().to_html(index=False, border=0)
-    return {
-        "application/vnd.plotly.v1+json": {**chart, "config": CONFIG},
-        "text/html": f"{table}<small>{html.escape(confusion.caption)}</small>",
-        "text/plain": repr(confusion),
-    }
+    return chart_bundle(
+        confusion_figure(confusion), f"{table}<small>{html.escape(confusion.caption)}</small>", repr(confusion)
+    )
 
 
 _SIDE = 96  # pixels of a picture's height

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from prepbench.measure.comparison import megabytes, milliseconds, number
 from prepbench.search.objective import DROP, OBJECTIVES, Budget, costs_besides_drop
 from prepbench.search.search_result import SearchCandidate, SearchResult
-from prepbench.views.charts import CONFIG, FIRST, GRID, LINE, OTHER, TEXT
+from prepbench.views.charts import FIRST, GRID, LINE, LOOK, OTHER, TEXT, chart_bundle
 
 if TYPE_CHECKING:
     import pandas
@@ -138,12 +137,7 @@ def search_html(result: SearchResult) -> str:
 
 def search_bundle(result: SearchResult) -> dict[str, Any]:
     """Return the notebook output: the chart if plotly's renderer is installed, else the table, else text."""
-    chart = json.loads(search_figure(result).to_json())
-    return {
-        "application/vnd.plotly.v1+json": {**chart, "config": CONFIG},
-        "text/html": search_html(result),
-        "text/plain": search_text(result),
-    }
+    return chart_bundle(search_figure(result), search_html(result), search_text(result))
 
 
 def search_figure(result: SearchResult) -> go.Figure:
@@ -221,12 +215,9 @@ def _layout(result: SearchResult) -> dict[str, Any]:
     grid = {"gridcolor": GRID, "linecolor": LINE, "showline": True, "zeroline": False, "ticks": "outside"}
     top = 76 + 18 * small.count("<br>")
     return {
-        "template": "none",
+        **LOOK,
         "height": _HEIGHT + top - 100,
         "margin": {"l": 76, "r": 28, "t": top, "b": 58},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"family": "system-ui, -apple-system, 'Segoe UI', sans-serif", "size": 13, "color": TEXT},
         "title": {
             "text": f"<b>{html.escape(result.metric)} against {result.goal}</b>{small}",
             "font": {"size": 16, "color": TEXT},
@@ -243,7 +234,6 @@ def _layout(result: SearchResult) -> dict[str, Any]:
         "yaxis": {**grid, "title": {"text": html.escape(_metric(result))}},
         "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "xanchor": "left"},
         "hovermode": "closest",
-        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": LINE, "activecolor": TEXT},
     }
 
 
