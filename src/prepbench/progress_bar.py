@@ -199,6 +199,9 @@ def _notebook_bar() -> Any:
     return NotebookBar
 
 
+# What the user's code prints while prepbench runs it: one folded block in a notebook, instead of an output a run.
+
+
 _LINES = 200  # different ones that are kept
 
 _kept: contextvars.ContextVar[_Kept | None] = contextvars.ContextVar("what the user's code has printed", default=None)

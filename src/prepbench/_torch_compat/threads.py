@@ -189,6 +189,9 @@ def _overriding(original: Callable[[], AbstractContextManager[None]]) -> Callabl
     return override
 
 
+# Places inside torch's long calls where an interrupt may be raised: each stops torch like a model's error.
+
+
 _POLL = 0.1
 
 _CALLED_OFTEN = (

@@ -341,6 +341,9 @@ _NUMBERS: Mapping[type[nn.Module] | tuple[type[nn.Module], ...], Callable[[nn.Mo
 }
 
 
+# Masks: which single weights become zero.
+
+
 STEPS = 8
 
 

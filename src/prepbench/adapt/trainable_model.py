@@ -464,6 +464,9 @@ def _with_names_of_adapted(module: TrainableModel, state: dict[str, Any], prefix
             state[prefix + name] = state.pop(short)
 
 
+# Fake quantizers for training: they round as a compile does, gradients pass through them, and ranges keep adapting.
+
+
 # in training, every how many calls the range of a value is looked at, and how much of it is believed
 _EVERY = 4
 _BELIEVED = 0.05

@@ -229,6 +229,9 @@ def all_in_float(rules: Rules) -> dict[str, LayerQuantizationSettings]:
     return {EVERYTHING: FLOAT, **{key: rule for key, rule in rules.items() if key != EVERYTHING}}
 
 
+# Turn clicks on layers into pruning settings and rules.
+
+
 PruningRules = Mapping[str, LayerPruningSettings]
 Planned = Mapping[str, PruningSettings | None]
 

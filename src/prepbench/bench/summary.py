@@ -622,6 +622,9 @@ class BenchSummary:
     can_redo: bool
 
 
+# What the inspector of a layer shows, as plain values.
+
+
 @dataclass(frozen=True)
 class InspectedValues:
     """The values of one tensor, for the page.

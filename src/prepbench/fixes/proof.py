@@ -320,6 +320,9 @@ def _visible_strides(tensor: torch.Tensor) -> tuple[int, ...]:
     return tuple(stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1)
 
 
+# The calls on which a change is proven: the samples, and derived ones that take the other side of conditions.
+
+
 SECONDS = 3.0
 """How long one call of a changed model may take."""
 SECONDS_OF_DERIVED = 1.0

@@ -295,6 +295,9 @@ def replaced(node: Any, replacements: Mapping[cst.CSTNode, Any]) -> Any:
     return node.visit(Replaced(replacements)) if replacements else node
 
 
+# The text of a user's file: original, changed, and as code.
+
+
 @dataclass(frozen=True)
 class SourceText:
     """The text of one file or notebook cell.

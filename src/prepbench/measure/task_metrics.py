@@ -425,6 +425,9 @@ for _metric, _facts, _how in (
     setattr(_metric, TOTALS, _how)
 
 
+# Mean average precision of detected boxes, by the rules of COCO.
+
+
 Array = numpy.typing.NDArray[Any]
 
 _THRESHOLDS = tuple(float(value) for value in numpy.linspace(0.5, 0.95, 10))

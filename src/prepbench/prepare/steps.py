@@ -167,6 +167,9 @@ def _leaves(result: Any) -> list[Any]:
     return [result] if isinstance(result, torch.Tensor) else collect(result)
 
 
+# Merge two graphs of one model, for training and for evaluation, into one whose settings follow the mode.
+
+
 class _Differs(Exception):
     """Raised if two graphs differ in more than settings."""
 

@@ -217,6 +217,9 @@ def _values_of(model: torch.nn.Module, sample: Sample, leaves: set[str]) -> dict
     return seen
 
 
+# Sizes that are the same in all samples: try another batch size, and refuse sizes that the graph specialises.
+
+
 Place = tuple[str, int]
 
 

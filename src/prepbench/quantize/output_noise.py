@@ -480,6 +480,9 @@ class OutputVectors:
         return pairs
 
 
+# Find the values by which a model is judged that chooses rows by their numbers: detectors, retrieval, `argmax`.
+
+
 _aten = torch.ops.aten
 _CHOICES = frozenset(
     (

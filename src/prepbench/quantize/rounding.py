@@ -508,6 +508,9 @@ class CachedRows:
         return other
 
 
+# The Hessian of a layer's squared output error, which its inputs on samples determine.
+
+
 DAMPING = 0.01
 """Added to the squares of each input, as a fraction of their mean, so that inputs that hardly differ can be told
 apart."""

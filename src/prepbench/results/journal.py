@@ -274,6 +274,9 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
+# The file of a journal: SQLite with a schema of our own, which is verified before anything in it is read.
+
+
 APPLICATION = 0x70726270  # "prbp"
 VERSION = 1
 SCHEMA = (

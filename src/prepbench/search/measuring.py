@@ -155,6 +155,9 @@ class Timing:
         return None if faster is None else self._base_ms / faster
 
 
+# Estimate the time and size of each (layer, choice) from profiles of models in which all layers take one choice.
+
+
 _DOUBT = 0.15  # of a layer's time: kernels take other times beside other kernels
 _LEAST_DOUBT = 0.003  # of the whole call
 # converted, before any conversion was measured: rather too fast, because what looks slow would never be tried

@@ -189,6 +189,9 @@ def _check_until(key: str, rule: LayerQuantizationSettings, modules: Mapping[str
             )
 
 
+# Find the modules and tensors of a model that are quantizable layers.
+
+
 _TABLES = (nn.Embedding, nn.EmbeddingBag)
 # prepared functions that take a weight, which is a parameter of the module around them
 _FUNCTIONS = ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "linear")

@@ -283,6 +283,9 @@ def plain_tensor(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().cpu().contiguous().resolve_conj().resolve_neg()
 
 
+# Check a saved program before torch parses it.
+
+
 MAX_DEPTH = 60
 NAMESPACES = frozenset({"aten", "prims", "quantized_decomposed", "prepbench"})
 """Operators of torch and of prepbench. Others are third-party code."""

@@ -400,6 +400,9 @@ def _document(thing: Any) -> GraphCollectionDocument:
     return found if found.groups else grouped(found)
 
 
+# Tables as pandas data frames.
+
+
 _FAILURE_COLUMNS = ["module", "type", "reason", "message", "file", "line", "code", "remedy"]
 
 

@@ -242,6 +242,9 @@ def aligned(header: list[str], body: list[list[str]], more: int, caption: str) -
     return "\n".join([*lines, *([f"{more} more"] if more > 0 else []), caption])
 
 
+# The sensitivity of layers as a table, bars and text.
+
+
 # of candidates in their order; neighbours also differ in brightness
 _COLOURS = (OTHER, "#D08A2E", "#5BA58C", "#9A6FB0", "#767A80")
 _PALE = 0.45
@@ -365,6 +368,9 @@ def _hover(found: Sensitivity, row: SensitivityRow) -> str:
     lines += [f"the layer itself: {row.own_sqnr:.1f} dB"] if row.own_sqnr is not None else []
     lines += [f"{row.multiplications:,} multiplications, {row.parameters:,} parameters"]
     return "<br>".join(lines).replace("%{", "% {")
+
+
+# One inspected layer as a figure and as text.
 
 
 # of values that are clipped, and of the ends of a grid

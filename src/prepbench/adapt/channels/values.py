@@ -290,6 +290,9 @@ class ChannelClasses:
         return self.kept.get(self._root(label), "")
 
 
+# One operator call in a graph, and the known channels of its operands.
+
+
 class UnknownSizeError(Exception):
     """A size depends on data, so that no labels can be assigned."""
 

@@ -214,6 +214,9 @@ class Captured(HasDiagram):
         return "\n".join(lines)
 
 
+# The document of an exported program.
+
+
 def document_of_program(
     program: torch.export.ExportedProgram,
     model: torch.nn.Module,

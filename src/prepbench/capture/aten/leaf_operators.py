@@ -540,6 +540,9 @@ def _no_match(model: torch.nn.Module, wanted: Any, aliases: Mapping[str, str]) -
     return f"leaf_modules: {text} is no module name, class or submodule of {type(model).__name__}.{hint}"
 
 
+# The outputs of a leaf as those of one operator, which takes and returns tensors only.
+
+
 _NUMBERS = {int: torch.int64, float: torch.float64}
 """The dtypes of tensors that carry Python numbers which only the call itself determines."""
 

@@ -449,6 +449,9 @@ def _inside(bound: int | None, size: torch.SymInt) -> Any:
     return torch.sym_max(size + bound, 0) if bound < 0 else torch.sym_min(size, bound)
 
 
+# Sizes that a model computes as tensors: `torch.div(x.shape[1], 4, rounding_mode="trunc")` and `x.view` by it.
+
+
 _SIZE = "_prepbench_size"
 """The attribute of a tensor that holds a size as its number."""
 

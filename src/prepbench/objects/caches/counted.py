@@ -215,6 +215,9 @@ def _sums(sizes: Mapping[tuple[Steps, int], tuple[int, ...]]) -> Iterator[tuple[
             yield ((*here, 1), (*there, 1)), tuple(a + b for a, b in zip(one, other, strict=True))
 
 
+# Give empty caches the pytree structure of filled ones, with tensors of length 0.
+
+
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 

@@ -219,6 +219,9 @@ class _Writer:
         )
 
 
+# The leaves of a saved model: read from its manifest, bound to the model handed in, registered as operators.
+
+
 MAX_OPERATORS = 1000
 _OPERATOR = re.compile(r"prepbench_leaf\d{0,6}\.[A-Za-z_]\w{0,2000}", re.ASCII)
 _PIECE = re.compile(r"(leaf_\d{1,4})?")

@@ -196,6 +196,9 @@ def _quiet() -> Iterator[None]:
         yield
 
 
+# Run a package that Inductor compiled ahead of time, with its weights aligned for oneDNN.
+
+
 # the entry of a package that says in which order the dims of each input lie in memory
 _ORDERS = "prepbench/dim_orders.json"
 # bytes of a cache line, to which torch's own allocator aligns tensors

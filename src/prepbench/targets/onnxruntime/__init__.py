@@ -324,6 +324,9 @@ def _kernel(seconds: float, event: Mapping[str, Any], layers: Mapping[str, str |
 # before they came as bytes. Where they are missing, arrays of NumPy are copied, which is slower and all that is lost.
 
 
+# Zero-copy tensors in and out of ONNX Runtime.
+
+
 class Session:
     """The calls of one session, on values.
 
