@@ -3,12 +3,12 @@
 from prepbench.quantize.accounting import Account as Account
 from prepbench.quantize.calibration import calibrate as calibrate
 from prepbench.quantize.calibration import check_calibration as check_calibration
-from prepbench.quantize.choose import choose_weight_schemes as choose_weight_schemes
 from prepbench.quantize.conversion import convert as convert
 from prepbench.quantize.conversion import weights_to_cast as weights_to_cast
 from prepbench.quantize.floors import Score as Score
 from prepbench.quantize.input_hessians import products_bytes as products_bytes
 from prepbench.quantize.insert import insert_observers as insert_observers
+from prepbench.quantize.layer_reports import choose_weight_schemes as choose_weight_schemes
 from prepbench.quantize.observed import Observed as Observed
 from prepbench.quantize.placement import RECURRENT_IN_FLOAT as RECURRENT_IN_FLOAT
 from prepbench.quantize.placement import Constraint as Constraint

@@ -1,4 +1,4 @@
-"""Write the report of each layer: first as planned, then as measured and decided."""
+"""The stage after calibration, which chooses weight schemes, and the report of each layer: planned, then decided."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import torch
 from torch import fx, nn
 
 from prepbench.document.model import Failure
-from prepbench.quantize.decide import Decisions
+from prepbench.inputs import Sample
+from prepbench.jobs import ProgressCallback, report_nothing
+from prepbench.quantize.decide import Decisions, decide
 from prepbench.quantize.layer_nodes import (
     LayerNode,
     layer_nodes,
@@ -20,9 +22,10 @@ from prepbench.quantize.layer_nodes import (
     sources_of,
 )
 from prepbench.quantize.layer_noise import bounded_decibels
-from prepbench.quantize.observed import Observed, observer_of
+from prepbench.quantize.observed import Observed, fit_biases, observer_of
 from prepbench.quantize.plan import Plan
 from prepbench.quantize.report import NOT_CALLED, LayerReport
+from prepbench.quantize.statistics import Statistics
 from prepbench.settings import (
     ExplainedLayer,
     activation_format,
@@ -165,4 +168,31 @@ def decided_report(row: LayerReport, observed: Observed, decisions: Decisions) -
         scale_range=(float(scales.min()), float(scales.max())),
         input_range=None if activation is None else activation.represented(),
         note=", ".join(notes),
+    )
+
+
+def choose_weight_schemes(
+    observed: Observed,
+    samples: Sequence[Sample],
+    progress: ProgressCallback = report_nothing,
+    statistics: Statistics | None = None,
+) -> Observed:
+    """Measure each layer on a few samples and choose its weight scheme among the candidates of the settings.
+
+    Biases are corrected, and layers that quantization would ruin stay in float, as ``observed.options`` says.
+
+    Args:
+        observed: calibrated; its graph is changed.
+        samples: the calibration inputs, as calls of the captured program.
+        progress: called after each sample; may raise to cancel.
+        statistics: the calibration cache of the same float graph and samples; new entries are added.
+    """
+    decisions = decide(observed.graph, observed.plan, observed.options, samples, progress, statistics)
+    fit_biases(observed.graph)
+    return replace(
+        observed,
+        layers=tuple(decided_report(row, observed, decisions) for row in observed.layers),
+        plan=observed.plan.without(decisions.left_in_float.keys()),
+        score=decisions.score,
+        reused=(*observed.reused, *decisions.reused),
     )

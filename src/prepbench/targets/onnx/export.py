@@ -43,6 +43,7 @@ from prepbench.targets.onnx.finish import (
 from prepbench.targets.onnx.translations import OPSET, translations
 from prepbench.targets.onnx.weights import (
     add_initializer,
+    adds_before,
     constant_of,
     pack_weights,
     remove_unused_initializers,
@@ -392,11 +393,7 @@ def _dequantized(model: Any, made: dict[bytes, Any], node: Any, index: int, weig
     name, block = f"{node.name}_{_NAMES[index]}", weight.block_size
     shape = weight.integers.shape
     blocks = (*shape[:-1], shape[-1] // block, block)
-
-    def add(kind: str, *inputs: Any, **attributes: Any) -> Any:
-        new = onnx_ir.node(kind, list(inputs), attributes=attributes)
-        model.graph.insert_before(node, new)
-        return new.outputs[0]
+    add = adds_before(model, node)
 
     def constant(kind: str, array: Array) -> Any:
         return _constant(model, made, f"{name}_{kind}", array)

@@ -56,6 +56,18 @@ def dequantize_at_load(model: Any) -> None:
             _multiply_constants(model, node)
 
 
+def adds_before(model: Any, node: Any) -> Callable[..., Any]:
+    """Return a function that puts an operator in front of a node and returns its first result."""
+    import onnx_ir
+
+    def add(kind: str, *inputs: Any, **attributes: Any) -> Any:
+        new = onnx_ir.node(kind, list(inputs), attributes=attributes)
+        model.graph.insert_before(node, new)
+        return new.outputs[0]
+
+    return add
+
+
 def _multiply_constants(model: Any, node: Any) -> None:
     import onnx_ir
 
@@ -67,10 +79,7 @@ def _multiply_constants(model: Any, node: Any) -> None:
         array = constant_of(value).astype(np.float32).reshape(shape)
         return add_initializer(model, f"{value.name}_of_channels", array)
 
-    def add(kind: str, *inputs: Any, **attributes: Any) -> Any:
-        new = onnx_ir.node(kind, list(inputs), attributes=attributes)
-        model.graph.insert_before(node, new)
-        return new.outputs[0]
+    add = adds_before(model, node)
 
     result = add("Cast", integers, to=int(onnx_ir.DataType.FLOAT))
     for zero_point in zero_points:

@@ -28,6 +28,7 @@ from prepbench.targets.onnx.finish import LAYERS
 from prepbench.targets.onnx.target import OnnxTarget, check_saved
 from prepbench.targets.onnx.weights import (
     add_initializer,
+    adds_before,
     constant_of,
     dequantize_at_load,
     look_up_integers,
@@ -80,11 +81,7 @@ def _fill(model: Any, node: Any) -> None:
     import onnx_ir
 
     made: dict[str, Any] = {}
-
-    def add(kind: str, *inputs: Any, **attributes: Any) -> Any:
-        new = onnx_ir.node(kind, list(inputs), attributes=attributes)
-        model.graph.insert_before(node, new)
-        return new.outputs[0]
+    add = adds_before(model, node)
 
     def constant(value: list[int]) -> Any:
         name = f"{node.name}_{'_'.join(map(str, value))}"
