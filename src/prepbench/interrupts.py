@@ -1,4 +1,4 @@
-"""Defer Ctrl-C while something is replaced or restored, and raise it at the next safe point.
+"""Limit time, and defer Ctrl-C while something is replaced or restored, to raise it at the next safe point.
 
 Python raises ``KeyboardInterrupt`` between any two steps of the main thread, also in the middle of a ``finally``. So
 code that has to restore state runs inside :func:`held`, which defers interrupts. :func:`safe_point` raises a deferred

@@ -1,4 +1,4 @@
-"""A progress bar for long calls: appears after two seconds, and disappears at the end of the call."""
+"""What long calls show: a bar after two seconds, which disappears at the end, and the output of the user's code."""
 
 from __future__ import annotations
 

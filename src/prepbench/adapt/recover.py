@@ -572,4 +572,4 @@ class Recovery:
         return self.summary
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return view("views.result_charts", "bundle", self)  # type: ignore[no-any-return]
+        return view("views.result_charts", "recovery_bundle", self)  # type: ignore[no-any-return]

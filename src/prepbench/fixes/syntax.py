@@ -1,4 +1,4 @@
-"""Concrete syntax: expressions and statements from which kinds of changes are built."""
+"""Concrete syntax, from which kinds of changes are built, and the text of files as they are and changed."""
 
 from __future__ import annotations
 

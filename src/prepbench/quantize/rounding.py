@@ -1,4 +1,4 @@
-"""From weights to integers: to the nearest, GPTQ and AdaRound, part by part, with a cache."""
+"""From weights to integers: to the nearest, GPTQ and AdaRound on Hessians, part by part, with a cache."""
 
 from __future__ import annotations
 

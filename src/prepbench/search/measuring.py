@@ -1,4 +1,4 @@
-"""Compile mixtures and measure them: time in separate processes, size on disk, and time by layer."""
+"""Compile mixtures and measure them: time in separate processes, size on disk, time by layer, and costs from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results of many models, targets and machines as a table, a chart and text."""
+"""Results of many models, targets and machines, and trainings back, as a table, a chart and text."""
 
 from __future__ import annotations
 
@@ -278,7 +278,7 @@ def recovery_figure(found: Recovery) -> go.Figure:
     )  # fmt: skip
 
 
-def bundle(found: Recovery) -> dict[str, Any]:
+def recovery_bundle(found: Recovery) -> dict[str, Any]:
     """Return the notebook output: the chart if plotly's renderer is installed, else the scores as a table, else
     text.
     """
