@@ -113,6 +113,7 @@ def test_a_live_jupyterlab(tab: firefox.Firefox, lab: Any, picture: Path) -> Non
     )
     tab.wait_for(TEXT, ".pbb-sentence", "1 float")
     tab.evaluate("() => document.querySelector('.pbb-box').scrollIntoView()")
+    tab.wait_for(READABLE, ".pbb-box .pbd g.node text")
     tab.screenshot(picture)
     assert not tab.errors
     assert not [url for url in tab.requests if not is_local(url, lab.url)]
