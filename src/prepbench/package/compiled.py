@@ -480,14 +480,28 @@ class UncompiledModel(CompiledModel):
         nn.Module.__init__(self)
         self._python = (model,)  # in a tuple, because its parameters are not those of this module
         self._sample = sample
+        # there is no runtime and no call specification: each method that needs one is overridden here
+        self._document = self._origin = self._leaves = None
         self.deployment_settings = deployment_settings
         self.report = report
+        self.allow_unproven = False
+        self.variants = ()
         self.eval()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model."""
         with torch.no_grad():
             return self._python[0](*args, **kwargs)
+
+    @property
+    def conditions(self) -> tuple[()]:
+        """None: Python takes every call that the model takes."""
+        return ()
+
+    @property
+    def python_model(self) -> nn.Module:
+        """The model that runs."""
+        return self._python[0]
 
     @property
     def needs_model(self) -> tuple[str, ...]:
@@ -497,6 +511,10 @@ class UncompiledModel(CompiledModel):
     def document(self) -> NoReturn:
         """Raise ``DocumentError``: there is no graph."""
         raise DocumentError(f"{self._why()} pb.recursive_trace(model, inputs=...) shows the graphs of its parts.")
+
+    def attached(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Raise ``SettingsError``: calls of the model would run in Python as they do without it."""
+        raise SettingsError(f"There is nothing to attach. {self._why()} Rewrite the line that is named there.")
 
     def initialize_algorithms(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Raise ``SettingsError``: there is no layer that could be quantized."""
