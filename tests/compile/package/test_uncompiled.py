@@ -77,3 +77,16 @@ def test_quantizing_it_says_why_there_is_nothing_to_quantize() -> None:
             quantization_settings=pb.QuantizationSettings(),
             fullgraph=False,
         )
+
+
+def test_every_public_part_of_it_answers_or_says_why_it_cannot() -> None:
+    compiled = pb.compile_model(TwoBranches(), tracing_inputs=[ABOVE[0], BELOW[1]], fullgraph=False)
+    assert "target=" in repr(compiled)
+    for name in set(dir(pb.CompiledModel)) - set(dir(nn.Module)) | {"extra_repr"}:
+        getattr(compiled, name)  # a property that reads what is not there raises AttributeError
+    assert compiled.conditions == compiled.variants == ()
+    for call in (compiled.diagram, lambda: compiled.attached(nn.Linear(1, 1))):
+        with pytest.raises(pb.errors.PrepbenchError, match=r"Nothing is compiled"):
+            call()
+    assert not pb.profile(compiled, ABOVE).table().empty
+    assert "compiled" in repr(pb.compare({"float": TwoBranches(), "compiled": compiled}, ABOVE, rounds=1))
