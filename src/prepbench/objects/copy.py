@@ -22,7 +22,18 @@ import torch
 from torch import nn
 
 from prepbench.errors import PrepbenchError
-from prepbench.objects.parts import OPAQUE, PLAIN, functions_in, is_user_file, names_in, parts, set_part, slots_of
+from prepbench.objects.parts import (
+    OPAQUE,
+    PLAIN,
+    functions_in,
+    is_user_file,
+    names_in,
+    parts,
+    reads_differently,
+    set_part,
+    slots_of,
+    stored,
+)
 from prepbench.objects.restore import is_written, own_copy_of
 
 _SPARE = 4
@@ -145,7 +156,7 @@ class Twin:
         return twin
 
     def _container(self, value: Any) -> Any:
-        twin = self._note(value, value.copy() if type(value) in _BUILT_IN else copy.copy(value))
+        twin = self._note(value, value.copy() if type(value) in _BUILT_IN else _copy_of(value))
         if type(value) is dict:  # as the tables of modules are, which are most containers
             twin.update({key: self._twin(part) for key, part in list(value.items())})
             return twin
@@ -220,6 +231,18 @@ _BUILT_IN = (dict, collections.OrderedDict, collections.defaultdict, list)
 _HOOKS = frozenset(name for name in vars(nn.Module()) if "hooks" in name)
 
 Copy = Callable[[Twin, Any], Any]
+
+
+def _copy_of(value: Any) -> Any:
+    """Return a shallow copy of a container; ``copy`` would read each item of a dict in the way of its class."""
+    if not isinstance(value, dict) or not reads_differently(value) or isinstance(value, collections.defaultdict):
+        return copy.copy(value)
+    kind = collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
+    twin = type(value).__new__(type(value))
+    vars(twin).update(vars(value))
+    for key, part in stored(value).items():
+        kind.__setitem__(twin, key, part)
+    return twin
 
 
 def _way_to_copy(kind: type) -> Copy | None:

@@ -33,6 +33,7 @@ from prepbench.objects.parts import (
     is_own_object,
     named_globals,
     parts,
+    stored,
 )
 
 _DIGITS = 16
@@ -288,7 +289,7 @@ class _Reader:
     def _container(self, value: Any) -> None:
         self._tell(type(value).__qualname__, len(value))
         # twice as fast as by steps, and samples may be lists of thousands of numbers
-        self._waiting += [one for pair in list(value.items()) for one in pair] if isinstance(value, dict) else value
+        self._waiting += [one for pair in stored(value).items() for one in pair] if isinstance(value, dict) else value
         self._waiting.append(getattr(value, "__dict__", None))
 
     def _set(self, value: Any) -> None:

@@ -111,7 +111,7 @@ def data_parts(value: Any) -> list[Part]:
 def items(value: Any) -> list[Part]:
     """Return the items of Python's own containers, and of arrays of objects, also of their subclasses."""
     if isinstance(value, dict):
-        return [(("item", key), part) for key, part in list(value.items())]
+        return [(("item", key), part) for key, part in stored(value).items()]
     if isinstance(value, list | tuple | collections.deque):
         return [(("item", number), part) for number, part in enumerate(value)]
     if isinstance(value, set | frozenset):
@@ -119,6 +119,22 @@ def items(value: Any) -> list[Part]:
     if isinstance(value, np.ndarray) and value.dtype.hasobject:
         return [(("item", place), value[place]) for place in np.ndindex(value.shape)]
     return []
+
+
+def stored(value: dict[Any, Any]) -> dict[Any, Any]:
+    """Return what a dict holds as a plain dict.
+
+    A subclass may make something else of it when it is read, as tables do whose entries are classes and that return
+    instances; an ``OrderedDict`` of this kind does so in ``items()``, too.
+    """
+    if not reads_differently(value):
+        return dict(value)
+    return {key: dict.__getitem__(value, key) for key in value}
+
+
+def reads_differently(value: dict[Any, Any]) -> bool:
+    """Return whether the class of a dict has its own way to read an item."""
+    return type(value).__getitem__ not in (dict.__getitem__, collections.OrderedDict.__getitem__)
 
 
 def attributes(value: Any) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from prepbench.objects.parts import (
     names_in,
     reached,
     slots_of,
+    stored,
 )
 from prepbench.patching import undoing
 
@@ -212,10 +213,10 @@ def _function(function: types.FunctionType) -> PutBack:
 
 def attributes_kept(live: dict[Any, Any]) -> PutBack:
     """Return a function that restores the attributes of an object, or the items of a dict."""
-    before = dict(live)
+    before = stored(live)
 
     def put_back() -> None:
-        if not _same_items(live.values(), before.values()) or list(live) != list(before):
+        if not _same_items(stored(live).values(), before.values()) or list(live) != list(before):
             _refill(live, before)
 
     return put_back
