@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import inspect
@@ -180,7 +181,9 @@ def with_outputs(program: torch.export.ExportedProgram, places: Sequence[int]) -
 
 
 def with_further_outputs(
-    program: torch.export.ExportedProgram, instead: Mapping[torch.fx.Node, torch.fx.Node]
+    program: torch.export.ExportedProgram,
+    instead: Mapping[torch.fx.Node, torch.fx.Node],
+    without: Collection[torch.fx.Node] = (),
 ) -> torch.export.ExportedProgram:
     """A flat program that returns further values behind its user outputs. Weights are shared.
 
@@ -188,6 +191,7 @@ def with_further_outputs(
         program: it is not changed.
         instead: for calls that return nothing, which are left out, the value of one element that is returned for each,
             as a boolean.
+        without: further calls that are left out.
     """
     module = torch.fx.GraphModule(program.graph_module, copied_graph(program.graph_module.graph))
     by_name = {node.name: node for node in module.graph.nodes}
@@ -196,10 +200,14 @@ def with_further_outputs(
     for call, value in instead.items():
         source = by_name[value.name]
         with module.graph.inserting_before(by_name[call.name]):
+            if not isinstance(source.meta["val"], torch.Tensor):
+                source = _as_tensor(module, source, call)
             holds = module.graph.call_function(torch.ops.aten.ne.Scalar, (source, 0))
         holds.meta = {**call.meta, "val": torch.ops.aten.ne.Scalar(source.meta["val"], 0)}
         results.append(holds)
         specs.append(OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(name=holds.name), None))
+        module.graph.erase_node(by_name[call.name])
+    for call in without:
         module.graph.erase_node(by_name[call.name])
     output.args = (tuple(results),)
     module.recompile()
@@ -213,6 +221,15 @@ def with_further_outputs(
         _graph_signature=ExportGraphSignature(program.graph_signature.input_specs, specs),
         _module_call_graph=[dataclasses.replace(root, signature=flat), *rest],
     )
+
+
+def _as_tensor(module: torch.fx.GraphModule, source: torch.fx.Node, call: torch.fx.Node) -> torch.fx.Node:
+    """A comparison of numbers, such as sizes that values decide, as a tensor of one element."""
+    fake = next(node.meta["val"] for node in module.graph.nodes if isinstance(node.meta.get("val"), torch.Tensor))
+    made = module.graph.call_function(torch.ops.aten.scalar_tensor.default, (source,))
+    with getattr(fake, "fake_mode", contextlib.nullcontext()):
+        made.meta = {**call.meta, "val": torch.empty(())}
+    return made
 
 
 def input_placeholders(program: torch.export.ExportedProgram) -> tuple[str | None, ...]:

@@ -6,6 +6,7 @@ Most targets drop assertions. So a lowered program returns the asserted values, 
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,15 @@ from prepbench.storage import write_file
 
 Program = torch.export.ExportedProgram
 _ASSERTIONS = (torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg)
+_OF_NUMBERS = torch.ops.aten._assert_scalar.default
+_WORDS = {
+    operator.eq: "must equal",
+    operator.ne: "must differ from",
+    operator.ge: "must be at least",
+    operator.gt: "must be more than",
+    operator.le: "must be at most",
+    operator.lt: "must be less than",
+}
 
 
 @dataclass(frozen=True)
@@ -56,11 +66,14 @@ def with_assertions_returned(program: Program) -> tuple[Program, tuple[ValueCond
 
     What branches and loops of the graph assert inside stays there.
     """
-    nodes = [node for node in program.graph.nodes if node.op == "call_function" and node.target in _ASSERTIONS]
+    calls = [node for node in program.graph.nodes if node.op == "call_function"]
+    of_numbers = [node for node in calls if node.target is _OF_NUMBERS and isinstance(node.args[0], torch.fx.Node)]
+    telling, implied = _telling(of_numbers)
+    nodes = [node for node in calls if node.target in _ASSERTIONS or node in telling]
     if not nodes:
         return program, ()
     found = tuple(ValueCondition(_text(node), _source(node)) for node in nodes)
-    return with_further_outputs(program, {node: node.args[0] for node in nodes}), found
+    return with_further_outputs(program, {node: node.args[0] for node in nodes}, implied), found
 
 
 def check_values(conditions: Sequence[ValueCondition], held: Sequence[Any]) -> None:
@@ -78,7 +91,66 @@ def check_values(conditions: Sequence[ValueCondition], held: Sequence[Any]) -> N
             )
 
 
-def _text(node: torch.fx.Node) -> str:
+def _telling(nodes: Sequence[Any]) -> tuple[set[torch.fx.Node], set[torch.fx.Node]]:
+    """Return the assertions on numbers that a call can break, and those that say less than another one.
+
+    Torch also asserts that sizes are not negative, that slices are no longer than what they are cut from, and the range
+    of a number whose value it asserts as well.
+    """
+    equal = {node.args[0].args[0] for node in nodes if node.args[0].target is operator.eq}
+    telling: dict[Any, torch.fx.Node] = {}
+    implied = set()
+    for node in nodes:
+        compared = node.args[0]
+        if compared.target not in _WORDS:
+            telling[node] = node
+            continue
+        left, right = compared.args
+        is_least = compared.target in (operator.ge, operator.gt)
+        if compared.target not in (operator.eq, operator.ne) and left in equal:
+            implied.add(node)
+        elif not (_is_size(left) and (right == 0 if compared.target is operator.ge else _is_cut(left, right))):
+            if isinstance(right, int) and compared.target in (operator.gt, operator.lt):  # torch asserts both forms
+                right += 1 if is_least else -1
+            key = (left, compared.target if compared.target in (operator.eq, operator.ne) else is_least, right)
+            if key in telling:
+                implied.add(telling[key])
+            telling[key] = node
+    return set(telling.values()), implied
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, torch.fx.Node) and value.target is torch.ops.aten.sym_size.int
+
+
+def _is_cut(size: Any, whole: Any) -> bool:
+    """Return whether one size is that of a slice of what has the other."""
+    tensor, dim = size.args
+    if not _is_size(whole) or tensor.target is not torch.ops.aten.slice.Tensor:
+        return False
+    return tensor.args[0] is whole.args[0] and dim == whole.args[1]
+
+
+def _number_words(value: Any) -> str:
+    """Return a number of a graph in words."""
+    if not isinstance(value, torch.fx.Node):
+        return str(value)
+    if value.target in (torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default):
+        return "a number that is read from a tensor"
+    if not _is_size(value):
+        return "a number that is computed from values"
+    parts: Any = value.args
+    tensor, dim = parts
+    return f"{tensor.name}.shape[{dim}]" if tensor.op == "placeholder" else "a size that values decide"
+
+
+def _text(node: Any) -> str:
+    compared = node.args[0]
+    if node.target is _OF_NUMBERS:
+        if compared.target not in _WORDS or getattr(compared.args[0], "target", None) is torch.sym_ite:
+            return "a check of values passes"
+        left, right = compared.args
+        return f"{_number_words(left)} {_WORDS[compared.target]} {_number_words(right)}"
     message = f", which fails with: {node.args[1]}" if len(node.args) > 1 else ""
     return f"a check of values passes{message}"
 

@@ -335,7 +335,11 @@ class LargestSizes:
     def __init__(self, program: Program, factor: int, graph: fx.Graph) -> None:
         assert program.example_inputs is not None
         self._graph = graph
-        ranges = {symbol: (int(values.lower), values.upper) for symbol, values in program.range_constraints.items()}
+        # a number that is read from a tensor has no lowest value, and sizes are not negative
+        ranges = {
+            symbol: (int(values.lower) if values.lower.is_Integer else 0, values.upper)
+            for symbol, values in program.range_constraints.items()
+        }
         for value, sizes in zip(program.example_inputs[0], dynamic_sizes(program), strict=True):
             for dim, size in sizes.items():
                 for symbol in size.node.expr.free_symbols:  # one size may be computed from another
