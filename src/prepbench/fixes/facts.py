@@ -34,6 +34,7 @@ class Fact:
         truths: the truth of numbers and of tensors with one value.
         values: the first values, to read settings from; never changed.
         lengths: of ranges, lists and tuples.
+        given_truths: those on the user's samples.
         given: on the user's samples, lengths of ranges, and how often a condition was true before it was false.
     """
 
@@ -43,6 +44,7 @@ class Fact:
     truths: set[bool] = field(default_factory=set)
     values: list[Any] = field(default_factory=list)
     lengths: set[int] = field(default_factory=set)
+    given_truths: set[bool] = field(default_factory=set)
     given: set[int] = field(default_factory=set)
 
     @property
@@ -133,6 +135,8 @@ class Facts:
 
     def _count(self, place: Place, fact: Fact, value: Any) -> None:
         self.taken.update((place, truth) for truth in fact.truths)
+        if self.is_given:
+            fact.given_truths |= fact.truths
         if isinstance(value, range) and self.is_given:
             fact.given.add(len(value))
         for truth in fact.truths:

@@ -28,6 +28,8 @@ from prepbench.objects.parts import is_user_code
 from prepbench.patching import patched_here
 from prepbench.running.unchanged import NotedState, outcome, own_copy, run, unchanged, without_output
 
+NO_SAMPLE = "no sample takes the side"
+"""How a proof begins that one more sample can complete."""
 ASSUMED = "which pb.fix assumed to be enough"
 """Message of the assertion that a change adds for its assumption."""
 
@@ -141,7 +143,7 @@ def prove(
     if missing:
         place, side = missing[0]
         proof.problem = (
-            f"no sample takes the side where the condition on line {line_of(place)} is {str(side).lower()}, nor does "
+            f"{NO_SAMPLE} where the condition on line {line_of(place)} is {str(side).lower()}, nor does "
             "any that was made from the samples; give one that does"
         )
     proof.sides = len(set(conditions))
@@ -233,15 +235,23 @@ def _gradient_problem(one: Observed, changed: torch.nn.Module) -> str:
     return ""
 
 
-def program_problem(program: torch.nn.Module, observed: Sequence[Observed]) -> str:
-    """Return how a captured program differs from the original's answers; "" if it does not."""
+def program_problem(
+    program: torch.nn.Module, observed: Sequence[Observed], changed: torch.nn.Module | None = None
+) -> str:
+    """Return how a captured program differs from the original's answers; "" if it does not.
+
+    Args:
+        program: the captured program.
+        observed: the original's answers.
+        changed: the changed model, if it refuses some calls; its graph refuses them in other words.
+    """
     for one in (each for each in observed if each.trial.state is None):
         try:
             with without_output():
                 got = run(program, one.trial.sample, program)
         except Exception as error:
             raise_if_internal(error)
-            if one.expected.error is None and (ASSUMED not in str(error) or one.trial.is_given):
+            if one.expected.error is None and (one.trial.is_given or not _is_refused(one, error, changed)):
                 return f"its graph raises {type(error).__name__}"
             continue
         if one.expected.is_of_numbers:
@@ -253,6 +263,13 @@ def program_problem(program: torch.nn.Module, observed: Sequence[Observed]) -> s
         if not found.equal:
             return f"its graph differs: {found.text}"
     return ""
+
+
+def _is_refused(one: Observed, error: Exception, changed: torch.nn.Module | None) -> bool:
+    """Return whether a call breaks an assumption."""
+    if ASSUMED in str(error) or changed is None:
+        return ASSUMED in str(error)
+    return ASSUMED in str(Caller(changed).answer(one.trial).error or "")
 
 
 def with_sides(

@@ -72,7 +72,7 @@ class Fix:
     @property
     def narrows(self) -> bool:
         """Whether the changed model refuses calls that the original accepts, without the user having allowed it."""
-        return self.limit is not None and not self.limit.is_given
+        return bool(self.assumption) and (self.limit is None or not self.limit.is_given)
 
     @property
     def place(self) -> str:

@@ -22,8 +22,8 @@ from prepbench.checks import check_progress, check_table, described
 from prepbench.document.model import Failure
 from prepbench.errors import CaptureError, InputError, sentence
 from prepbench.fixes.facts import PARAMETERS, PROBE, Facts, Place, instrumented_codes, outermost_function, place_of
-from prepbench.fixes.kinds import KINDS, Kind
-from prepbench.fixes.proof import Observed, Proof, observe, program_problem, prove, with_sides
+from prepbench.fixes.kinds import KINDS, NARROWING_KINDS, Kind
+from prepbench.fixes.proof import NO_SAMPLE, Observed, Proof, observe, program_problem, prove, with_sides
 from prepbench.fixes.results import Draft, Fix, Fixed, fixed_model
 from prepbench.fixes.site import Function, Part, Proposal, Site
 from prepbench.fixes.syntax import CannotFix, SourceText, equal_but_for_lines, with_import
@@ -134,7 +134,8 @@ class Search:
         """Return how the finally captured program differs from the user's model; "" if it does not."""
         if self.program is None or not self.applied:
             return ""
-        return program_problem(self.program.module(), self.observed(""))
+        changed = self.swapped() if any(fix.narrows for fix in self.applied) else None
+        return program_problem(self.program.module(), self.observed(""), changed)
 
     def give_up(self, reason: str) -> None:
         """Undo every fix, because the whole model is not equal."""
@@ -231,13 +232,21 @@ class Search:
         """Return the first kind with a proven change, or a draft with the reason why there is none."""
         drafts: list[Draft] = []
         try:
+            sites = []
             for site in itertools.chain(self._sites(failure), self._called_sites(failure, drafts)):
+                sites.append(site)
                 for kind in KINDS:
                     found = self._tried(kind, site, failure)
                     if isinstance(found, _Step):
                         return found
                     if found is not None:
                         drafts.append(found)
+            # a change that the user can complete, e.g. with a sample, is better than one that refuses calls
+            narrowing = [] if any(draft.reason.startswith(NO_SAMPLE) for draft in drafts) else NARROWING_KINDS
+            for site, kind in itertools.product(sites, narrowing):
+                found = self._tried(kind, site, failure)
+                if isinstance(found, _Step):
+                    return found
         except CannotFix as error:
             drafts.append(Draft(failure, sentence(error)))
         # the reason of an attempted change is more useful than that of a skipped kind

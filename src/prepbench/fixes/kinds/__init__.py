@@ -6,6 +6,7 @@ To add a kind, write a :class:`~prepbench.fixes.site.Kind`, beside its family or
 
 from prepbench.fixes.kinds.arrays import ARRAYS
 from prepbench.fixes.kinds.assigned_data import ASSIGNED_DATA, COPIES
+from prepbench.fixes.kinds.assumed_sides import ASSUMED_SIDES
 from prepbench.fixes.kinds.branches import BRANCHES
 from prepbench.fixes.kinds.checks import CHECKS, TRIES
 from prepbench.fixes.kinds.chosen import CHOSEN_BY_NUMBER, CHOSEN_TEXTS
@@ -37,6 +38,9 @@ KINDS: tuple[Kind, ...] = (
     CONDS,
     ASSIGNED_DATA,
 )
-"""Every kind of change, in the order in which they are tried."""
+"""Every kind of change that keeps what the model does, in the order in which they are tried."""
 
-__all__ = ["KINDS", "Kind"]
+NARROWING_KINDS: tuple[Kind, ...] = (ASSUMED_SIDES,)
+"""Kinds whose changes refuse some calls that the original takes; tried where no other kind knows a change."""
+
+__all__ = ["KINDS", "NARROWING_KINDS", "Kind"]

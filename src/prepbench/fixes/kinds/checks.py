@@ -31,7 +31,7 @@ from prepbench.fixes.syntax import (
 
 
 def propose_checks(site: Site) -> Iterator[Proposal]:
-    """Propose to rewrite every data-dependent check of the function."""
+    """Propose to rewrite every check of data in the function, and one of sizes at the failing line."""
     if isinstance(site.function, cst.Lambda):
         return
     found: dict[cst.CSTNode, Any] = {}
@@ -41,6 +41,8 @@ def propose_checks(site: Site) -> Iterator[Proposal]:
         if isinstance(small, cst.Assert) and depends_on_data(site, small.test):
             found[line] = _assertion(site, line, small)
             conditions.append(site.place(small.test))
+        elif isinstance(small, cst.Assert) and _is_of_sizes(site, small.test):
+            found[line] = _assertion(site, line, small, of_sizes=True)
     branches = site.expressions(cst.If)
     elifs = {node.orelse for node in branches}
     for node in branches:
@@ -96,13 +98,41 @@ def _raised_message(line: cst.BaseStatement, test: Expression) -> Expression:
     return _message(arguments[0].value if arguments else None, test)
 
 
-def _assertion(site: Site, line: cst.SimpleStatementLine, small: cst.Assert) -> cst.If:
-    made: cst.If = statement(
-        "if {torch}.compiler.is_compiling():\n    {torch}._assert_async({test}, {text})\nelse:\n    pass",
-        torch=site.torch, test=condition_of(site, small.test), text=_message(small.msg, small.test),
-    )  # fmt: skip
+def _assertion(site: Site, line: cst.SimpleStatementLine, small: cst.Assert, *, of_sizes: bool = False) -> cst.If:
+    text = _message(small.msg, small.test)
+    checks = _checks_of_sizes(site, small.test, text) if of_sizes else [_check(site, small.test, text)]
+    made = cst.If(expression("{torch}.compiler.is_compiling()", torch=site.torch), block_of(checks))
     orelse = cst.Else(cst.IndentedBlock([line.with_changes(leading_lines=())]))
     return made.with_changes(orelse=orelse, leading_lines=line.leading_lines)
+
+
+def _check(site: Site, test: Expression, text: Expression) -> Statement:
+    condition = condition_of(site, test)
+    made: Statement = statement("{torch}._assert_async({c}, {text})", torch=site.torch, c=condition, text=text)
+    return made
+
+
+def _is_of_sizes(site: Site, test: Expression) -> bool:
+    """Return whether the failing line compares numbers, or lists of them, such as sizes that values decide."""
+    return site.is_at_line(test) and isinstance(test, cst.Comparison) and site.fact(test).kinds == {"bool"}
+
+
+def _checks_of_sizes(site: Site, test: Any, text: Expression) -> list[Statement]:
+    """Return checks by which torch knows in what follows that sizes are equal; one for each element of a list."""
+    (target, *more), pairs = test.comparisons, [(test, False)]
+    if not more and isinstance(target.operator, cst.Equal) and isinstance(target.comparator, cst.List | cst.Tuple):
+        elements = target.comparator.elements
+        if any(isinstance(element, cst.StarredElement) for element in elements):
+            raise CannotFix("the number of values in a list is not known")
+        pairs = []
+        for index, value in enumerate(atom(element.value) for element in elements):
+            equal = expression(f"{{left}}[{index}] == {{right}}", left=atom(test.left), right=value)
+            pairs.append((equal, site.fact(elements[index].value).is_tensor))
+    return [
+        statement("{torch}._assert_async({c}, {text})" if is_tensor else "{torch}._check({c}, lambda: {text})",
+                  torch=site.torch, c=condition, text=text)
+        for condition, is_tensor in pairs
+    ]  # fmt: skip
 
 
 def _refusal(site: Site, node: cst.If) -> cst.If:

@@ -52,13 +52,15 @@ def propose(site: Site) -> Iterator[Proposal]:
 
 
 def _returning(site: Site, node: cst.If, sides: Sequence[Sequence[Statement]]) -> Any:
-    values = [_checked(side)[-1] for side in sides]
+    values: list[Any] = [next(reversed(_checked(side)), None) for side in sides]
     if not all(isinstance(value, cst.Return) and value.value is not None for value in values):
         raise CannotFix("both ways must return a value")
     bodies = [[*side[:-1], _return(_own(value.value))] for side, value in zip(sides, values, strict=True)]
     *lines, call = _call(site, node, sides, bodies)
     block = block_of([*lines, _return(call)])
     guard = cst.If(_is_compiling(site), block, leading_lines=node.leading_lines)
+    if any(other.orelse is node for other in site.expressions(cst.If)):
+        return guard.with_changes(orelse=node.with_changes(leading_lines=()))
     return cst.FlattenSentinel([guard, node.with_changes(leading_lines=())])
 
 
