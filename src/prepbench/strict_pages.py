@@ -37,7 +37,8 @@ _BLOCKS = frozenset(["article", "div", "dd", "dl", "dt", "figcaption", "figure",
 
 # What such a page would show as source text stands in a box. The page's own style hides a box with these classes
 # (JupyterLab's theme and the classic one have them), and the attribute, which such a page drops, shows it elsewhere.
-_BOX = '<span class="lm-Widget lm-mod-hidden hidden" style="display:inline!important">'
+# Twice, for pages such as marimo's, which read the last and know nothing of what is important.
+_BOX = '<span class="lm-Widget lm-mod-hidden hidden" style="display:inline!important;display:inline">'
 _ELSEWHERE = 'hidden="" style="display:none"'
 
 # JupyterLab and nbconvert's lab template set a bare `pre` in letters of different widths: columns would not line up

@@ -63,6 +63,12 @@ def test_preformatted_text_is_code_which_keeps_its_columns_in_jupyterlab(page: s
     assert re.search(r"<pre[^>]*><code>a  b</code></pre>", clean_html(made))
 
 
+def test_a_box_is_shown_by_pages_that_read_the_last_style_and_drop_what_is_important() -> None:
+    (style,) = re.findall(r'hidden" style="([^"]*)"', for_strict_pages('<img alt="a chart" src="chart.png"/>'))
+    declared = dict(each.split(":") for each in style.split(";"))
+    assert declared == {"display": "inline"}
+
+
 def test_a_wide_table_becomes_a_block_for_each_row() -> None:
     remedy = "Return tensors only. " * 9
     rows = f"<tr><th>module</th><th>remedy</th></tr><tr><td>encoder</td><td>{remedy}</td></tr>"
