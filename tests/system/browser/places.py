@@ -203,7 +203,7 @@ def not_installed() -> dict[str, str]:
 def write_table() -> None:
     """Make all files, look at them, and write their rows into the guide."""
     lacking, before = not_installed(), told()
-    rows = {}
+    rows: dict[str, dict[str, str]] = {}
     with tempfile.TemporaryDirectory() as temporary, sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=CHROMIUM_FLAGS)
         executed = executed_once(Path(temporary))
