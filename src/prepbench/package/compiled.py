@@ -42,6 +42,7 @@ from prepbench.package.report import CompileReport
 from prepbench.package.variants import SECTION as VARIANTS
 from prepbench.package.variants import Variant, export_variants
 from prepbench.progress_bar import shows_progress
+from prepbench.running.check_inputs import Untraceable
 from prepbench.settings import CompileOptions, DeploymentSettings, LayerQuantizationSettings, QuantizationSettings
 from prepbench.storage import folder_bytes, temporary_folder, temporary_space
 from prepbench.targets import Lowering, Runtime, target_named
@@ -61,7 +62,7 @@ class Origin:
     quantize: Callable[..., CompiledModel] | None = None
 
 
-class CompiledModel(nn.Module):
+class CompiledModel(Untraceable, nn.Module):
     """A model lowered to a target: called like the original, with the same structure of results. For inference only.
 
     Several threads may call it at once.

@@ -127,8 +127,17 @@ def on_device_of(function: Callable[..., Any], samples: Sequence[Sample]) -> lis
     return list(samples)
 
 
+class Untraceable:
+    """Marks what stands for a model that was compiled: it has no operations to trace."""
+
+
 def check_traced(name: str, model: Any) -> None:
-    """Raise ``InputError`` unless the value is a module or a function."""
+    """Raise ``InputError`` unless the value is a module or a function, and not compiled."""
+    if isinstance(model, Untraceable):
+        raise InputError(
+            f"{name} is a compiled model, whose operations are not PyTorch's. Give the model that it was compiled "
+            "from. pb.compare, pb.profile and pb.diagram take compiled ones."
+        )
     if not callable(model) or isinstance(model, type):
         raise InputError(
             f"{name} must be a module or a function, got {described(model)}. Give an instance of a module."

@@ -462,3 +462,20 @@ def test_an_argument_that_is_a_text_is_no_input_of_the_graph(head: str, target: 
     torch.testing.assert_close(compiled(x, head), model(x, head))
     with pytest.raises(pb.PrepbenchError, match="head"):
         compiled(x, "x" if head == "other" else "other")
+
+
+def test_a_compiled_model_is_not_compiled_again() -> None:
+    samples = [torch.randn(2, 4), torch.randn(3, 4)]
+    compiled = pb.compile_model(torch.nn.Linear(4, 4), tracing_inputs=samples)
+    for call in (
+        lambda: pb.capture(compiled, samples),
+        lambda: pb.compile_model(compiled, tracing_inputs=samples),
+        lambda: pb.recursive_trace(compiled, inputs=samples),
+        lambda: pb.fix(compiled, samples),
+        lambda: pb.check_traceability(compiled, samples),
+        lambda: pb.sensitivity(compiled, samples),
+        lambda: pb.search(compiled, samples, budget=pb.Budget(min_metric=20.0)),
+        lambda: pb.prepare_model(compiled),
+    ):
+        with pytest.raises(pb.errors.InputError, match=r"is a compiled model"):
+            call()
