@@ -72,9 +72,9 @@ def intercepted(run: Run) -> Iterator[None]:
 
 @contextmanager
 def symbolic_conversions(code: Iterable[Any], *, of_data: bool = True) -> Iterator[None]:
-    """Keep sizes symbolic through ``int`` and ``float`` in the files of these classes and functions during the block.
+    """Keep sizes symbolic through ``int``, ``float`` and ``len`` in the files of these classes and functions.
 
-    Python insists that ``int(value)`` gives a plain number, so the names themselves are replaced.
+    Python insists that ``int(value)`` gives a plain number, so the names themselves are replaced during the block.
 
     Args:
         code: classes and functions.
@@ -87,7 +87,11 @@ def symbolic_conversions(code: Iterable[Any], *, of_data: bool = True) -> Iterat
             module = sys.modules.get(home)
             if module is None or home.partition(".")[0] in ("torch", "builtins", "prepbench"):
                 continue
-            for name, value in (("int", _Int if of_data else _IntOfSizes), ("float", _Float)):
+            for name, value in (
+                ("int", _Int if of_data else _IntOfSizes),
+                ("float", _Float),
+                ("len", _len_of_data),
+            ):
                 if name not in vars(module):
                     stack.enter_context(patched_item(vars(module), name, value))
             for name, value in list(vars(module).items()):
@@ -150,6 +154,15 @@ class _Float(float, metaclass=_Like):
         if len(args) == 1 and isinstance(args[0], torch.SymInt | torch.SymFloat):
             return torch.sym_float(args[0])
         return float(*args)
+
+
+def _len_of_data(value: Any, /) -> Any:
+    """``len`` of a tensor as a size that values decide; other lengths are numbers, which tracing knows."""
+    if isinstance(value, torch.Tensor) and value.dim():
+        size = value.shape[0]
+        if isinstance(size, torch.SymInt) and not size.node.has_hint():
+            return size
+    return builtins.len(value)
 
 
 _FOLLOWED = ((builtins, "len"), *((math, name) for name in _MATH))

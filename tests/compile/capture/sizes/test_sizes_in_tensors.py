@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 
 import pytest
@@ -83,3 +84,20 @@ def test_a_target_computes_it(name: str) -> None:
     for batch, length in ((2, 12), (4, 20)):
         x = torch.randn(batch, length, 3)
         torch.testing.assert_close(compiled(x), model(x))
+
+
+class CountsWhatItSelects(nn.Module):
+    """``len`` of a selection is a size; dynamo, which knows that, refuses the frame."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        inspect.currentframe()
+        chosen = mask.nonzero(as_tuple=True)
+        return x[chosen].view(len(chosen[0]), -1)
+
+
+def test_the_length_of_a_selection_is_a_size() -> None:
+    model = CountsWhatItSelects()
+    samples = [(torch.randn(3, 4, 2, 2), torch.eye(3, 4) > 0), (torch.randn(2, 4, 2, 2), torch.ones(2, 4) > 0)]
+    captured = capture(model, samples)
+    for call in (*samples, (torch.randn(5, 4, 2, 2), torch.eye(5, 4) > 0)):
+        torch.testing.assert_close(captured.program.module()(*call), model(*call))
