@@ -159,7 +159,7 @@ class _Float(float, metaclass=_Like):
 def _len_of_data(value: Any, /) -> Any:
     """``len`` of a tensor as a size that values decide; other lengths are numbers, which tracing knows."""
     if isinstance(value, torch.Tensor) and value.dim():
-        size = value.shape[0]
+        size: Any = value.shape[0]
         if isinstance(size, torch.SymInt) and not size.node.has_hint():
             return size
     return builtins.len(value)

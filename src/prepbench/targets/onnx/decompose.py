@@ -39,6 +39,7 @@ def decompose_for_onnx(program: Program) -> Program:
             aten.max_pool3d.default: maximum_pool(3),
             aten.amax.default: _over_all(aten.amax.default),
             aten.amin.default: _over_all(aten.amin.default),
+            aten.einsum.default: _einsum,
             aten.mean.default: _mean,
             aten.mean.dim: _mean,
             aten.median.default: _median_of_all,
@@ -74,6 +75,38 @@ def _mean(x: torch.Tensor, dim: Any = None, keepdim: bool = False, *, dtype: tor
     if not sizes_from_values([x.shape[each] for each in dims]):
         return NotImplemented
     return aten.sum.dim_IntList(x, list(dims), keepdim, dtype=dtype) / math.prod(x.shape[each] for each in dims)
+
+
+def _einsum(equation: str, operands: Sequence[torch.Tensor], *, path: Any = None) -> Any:
+    """Compute a sum of products whose sizes may be 0 as a product of matrices.
+
+    ONNX Runtime 1.31 ends the process for an ``Einsum`` of an empty tensor (an integer division by zero).
+    """
+    is_dynamic = any(isinstance(size, torch.SymInt) for operand in operands for size in operand.shape)
+    given, arrow, wanted = equation.replace(" ", "").partition("->")
+    letters = given.split(",")
+    if len(operands) != 2 or not is_dynamic or "." in equation or not arrow:
+        return NotImplemented
+    if any(len(set(each)) < len(each) for each in (*letters, wanted)):
+        return NotImplemented
+    shapes = [dict(zip(each, x.shape, strict=True)) for each, x in zip(letters, operands, strict=True)]
+    sizes = shapes[0] | shapes[1]
+    both = [name for name in letters[0] if name in letters[1]]
+    shared, summed = [name for name in both if name in wanted], [name for name in both if name not in wanted]
+    own = [[name for name in each if name not in both and name in wanted] for each in letters]
+    is_plain = all(len(names) == 1 for names in (summed, *own))  # else several dims become one
+    matrices = []
+    for each, x, order in zip(letters, operands, ((own[0], summed), (summed, own[1])), strict=True):
+        alone = [place for place, name in enumerate(each) if name not in both and name not in wanted]
+        kept = [name for place, name in enumerate(each) if place not in alone]
+        left = (x.sum(alone) if alone else x).permute(
+            [kept.index(name) for names in (shared, *order) for name in names]
+        )
+        groups = [[sizes[name] for name in names] for names in (shared, *order)]
+        matrices.append(left if is_plain else left.reshape([math.prod(group) for group in groups]))
+    made = [*shared, *own[0], *own[1]]
+    product = torch.matmul(*matrices) if is_plain else torch.bmm(*matrices).reshape([sizes[name] for name in made])
+    return product.permute([made.index(name) for name in wanted])
 
 
 def _median_of_all(x: torch.Tensor) -> Any:

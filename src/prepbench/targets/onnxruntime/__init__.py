@@ -62,6 +62,26 @@ def fill_empty_batches(model: Any) -> None:
     remove_unused_nodes(model)
 
 
+# A product of matrices whose rows were the first dim before a transposition becomes one kernel, which divides by the
+# size of that dim: in version 1.31 an empty batch ends the process.
+_CROSSING, _CROSSED = ("MatmulTransposeFusion",), "prepbench.crossed_products"
+
+
+def mark_crossed_products(model: Any) -> None:
+    """Note in the metadata of a model that such a product may be empty, for :func:`open_session`.
+
+    Args:
+        model: an ``onnx_ir.Model``.
+    """
+    for node in model.graph:
+        producers = [value.producer() for value in node.inputs if value is not None] if node.op_type == "MatMul" else []
+        for producer in producers:
+            if producer is not None and producer.op_type == "Transpose":
+                order, shape = producer.attributes.get_ints("perm", ()), producer.inputs[0].shape
+                if order and order[0] != 0 and not (shape is not None and shape.is_static()):
+                    model.metadata_props[_CROSSED] = "1"
+
+
 def _is_static(x: Any) -> bool:
     return x.shape is not None and isinstance(x.shape[1], int)
 
@@ -226,7 +246,7 @@ class OnnxRuntimeTarget(OnnxTarget):
         constraints=(_LONE_DEPTHWISE,),
         reduce_range=why_reduce_range(),
     )
-    changes = (*OnnxTarget.changes, look_up_integers, dequantize_at_load, fill_empty_batches)
+    changes = (*OnnxTarget.changes, look_up_integers, dequantize_at_load, fill_empty_batches, mark_crossed_products)
 
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         assert isinstance(settings, OnnxRuntimeDeployment)
@@ -441,8 +461,15 @@ def open_session(file: Path, options: Any) -> Any:
         file: the ONNX file.
         options: an ``onnxruntime.SessionOptions``.
     """
+    session = _session(file, options, _DISABLED)
+    if _CROSSED in session.get_modelmeta().custom_metadata_map:
+        session = _session(file, options, (*_DISABLED, *_CROSSING))
+    return session
+
+
+def _session(file: Path, options: Any, disabled: Sequence[str]) -> Any:
     import onnxruntime
 
     return onnxruntime.InferenceSession(
-        str(file), options, providers=["CPUExecutionProvider"], disabled_optimizers=list(_DISABLED)
+        str(file), options, providers=["CPUExecutionProvider"], disabled_optimizers=list(disabled)
     )
