@@ -523,8 +523,8 @@ def fix(
     Each change is made in the user's source, and counts only once it is proven: the failure is gone and there is no
     new one, and values, shapes, dtypes, buffers, gradients and errors equal the original on all samples and on
     derived calls that take the other sides of conditions. Unproven changes are drafts, with the reason, and so are
-    changes that rest on an assumption which neither the code nor the caller states, such as the most iterations of a
-    loop.
+    changes that rest on an assumption which neither the code nor the caller states: the most iterations of a loop, or
+    that a branch on data always takes the side that it takes on every sample, where no graph holds both.
 
     The model, its classes and its files are not changed.
 
