@@ -182,22 +182,21 @@ def with_outputs(program: torch.export.ExportedProgram, places: Sequence[int]) -
 
 def with_further_outputs(
     program: torch.export.ExportedProgram,
-    instead: Mapping[torch.fx.Node, torch.fx.Node],
+    returned: Mapping[torch.fx.Node, torch.fx.Node],
     without: Collection[torch.fx.Node] = (),
 ) -> torch.export.ExportedProgram:
     """A flat program that returns further values behind its user outputs. Weights are shared.
 
     Args:
         program: it is not changed.
-        instead: for calls that return nothing, which are left out, the value of one element that is returned for each,
-            as a boolean.
-        without: further calls that are left out.
+        returned: for calls that return nothing the value of one element that is returned for each, as a boolean.
+        without: calls that return nothing and are left out.
     """
     module = torch.fx.GraphModule(program.graph_module, copied_graph(program.graph_module.graph))
     by_name = {node.name: node for node in module.graph.nodes}
     output, specs = module.graph.output_node(), list(program.graph_signature.output_specs)
     results = list(output.args[0])  # type: ignore[arg-type]
-    for call, value in instead.items():
+    for call, value in returned.items():
         source = by_name[value.name]
         with module.graph.inserting_before(by_name[call.name]):
             if not isinstance(source.meta["val"], torch.Tensor):
@@ -206,14 +205,13 @@ def with_further_outputs(
         holds.meta = {**call.meta, "val": torch.ops.aten.ne.Scalar(source.meta["val"], 0)}
         results.append(holds)
         specs.append(OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(name=holds.name), None))
-        module.graph.erase_node(by_name[call.name])
     for call in without:
         module.graph.erase_node(by_name[call.name])
     output.args = (tuple(results),)
     module.recompile()
     root, *rest = program.module_call_graph
     assert root.signature is not None
-    count = len(program.graph_signature.user_outputs) + len(instead)
+    count = len(program.graph_signature.user_outputs) + len(returned)
     flat = dataclasses.replace(root.signature, out_spec=pytree.tree_structure((0,) * count))
     return _changed(
         program,

@@ -68,12 +68,14 @@ def with_assertions_returned(program: Program) -> tuple[Program, tuple[ValueCond
     """
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     of_numbers = [node for node in calls if node.target is _OF_NUMBERS and isinstance(node.args[0], torch.fx.Node)]
-    telling, implied = _telling(of_numbers)
+    telling = _telling(of_numbers)
     nodes = [node for node in calls if node.target in _ASSERTIONS or node in telling]
     if not nodes:
         return program, ()
     found = tuple(ValueCondition(_text(node), _source(node)) for node in nodes)
-    return with_further_outputs(program, {node: node.args[0] for node in nodes}, implied), found
+    # those on numbers stay: targets that trace the graph again learn from them
+    without = [node for node in nodes if node not in telling]
+    return with_further_outputs(program, {node: node.args[0] for node in nodes}, without), found
 
 
 def check_values(conditions: Sequence[ValueCondition], held: Sequence[Any]) -> None:
@@ -91,32 +93,31 @@ def check_values(conditions: Sequence[ValueCondition], held: Sequence[Any]) -> N
             )
 
 
-def _telling(nodes: Sequence[Any]) -> tuple[set[torch.fx.Node], set[torch.fx.Node]]:
-    """Return the assertions on numbers that a call can break, and those that say less than another one.
+def _telling(nodes: Sequence[Any]) -> set[torch.fx.Node]:
+    """Return the assertions on numbers that a call can break.
 
     Torch also asserts that sizes are not negative, that slices are no longer than what they are cut from, and the range
     of a number whose value it asserts as well.
     """
     equal = {node.args[0].args[0] for node in nodes if node.args[0].target is operator.eq}
     telling: dict[Any, torch.fx.Node] = {}
-    implied = set()
     for node in nodes:
         compared = node.args[0]
         if compared.target not in _WORDS:
             telling[node] = node
             continue
         left, right = compared.args
-        is_least = compared.target in (operator.ge, operator.gt)
-        if compared.target not in (operator.eq, operator.ne) and left in equal:
-            implied.add(node)
-        elif not (_is_size(left) and (right == 0 if compared.target is operator.ge else _is_cut(left, right))):
-            if isinstance(right, int) and compared.target in (operator.gt, operator.lt):  # torch asserts both forms
-                right += 1 if is_least else -1
-            key = (left, compared.target if compared.target in (operator.eq, operator.ne) else is_least, right)
-            if key in telling:
-                implied.add(telling[key])
-            telling[key] = node
-    return set(telling.values()), implied
+        is_least, is_range = (
+            compared.target in (operator.ge, operator.gt),
+            compared.target not in (operator.eq, operator.ne),
+        )
+        always = _is_size(left) and (right == 0 if compared.target is operator.ge else _is_cut(left, right))
+        if always or (is_range and left in equal):
+            continue
+        if isinstance(right, int) and compared.target in (operator.gt, operator.lt):  # torch asserts both forms
+            right += 1 if is_least else -1
+        telling[left, is_least if is_range else compared.target, right] = node
+    return set(telling.values())
 
 
 def _is_size(value: Any) -> bool:
