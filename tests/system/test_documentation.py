@@ -47,4 +47,5 @@ def _findable(block: str, page: Path) -> Any:
     """The code of a block, whose lines Python's tools find as they find those of a notebook's cell."""
     name = f"<{page.stem}-{hash(block)}>"
     linecache.cache[name] = (len(block), None, block.splitlines(keepends=True), name)
-    return compile(block, name, "exec")
+    # without the future statements of this file, with which prepbench would not find the same code in the lines
+    return compile(block, name, "exec", dont_inherit=True)

@@ -24,6 +24,7 @@ bench
 """
 HEIGHT = 900
 _VISIBLE = """(element) => {
+  if (!element.isConnected) return [-2, -2]; // drawn anew meanwhile
   const box = element.getBoundingClientRect();
   const panel = element.closest('.jp-WindowedPanel-outer').getBoundingClientRect();
   return [box.top - panel.top, panel.bottom - box.bottom];
