@@ -42,8 +42,29 @@ export class Answers {
   show(element: HTMLElement): void {
     if (performance.now() - this.asked > SOON_MS) return;
     this.asked = Number.NEGATIVE_INFINITY;
-    requestAnimationFrame(() => element.scrollIntoView({ block: "nearest" }));
+    keptInView(element);
   }
+}
+
+const SETTLES_MS = 1500; // in which what stands above an answer may still be drawn, and move it
+
+/** Brings an element into view, again after each change of its place, until somebody scrolls or types. */
+function keptInView(element: HTMLElement): void {
+  const look = (): void => {
+    element.scrollIntoView({ block: "nearest" });
+    // of what is taller than the window, the beginning
+    element.querySelector("h4")?.scrollIntoView({ block: "nearest" });
+  };
+  const sizes = new ResizeObserver(look);
+  const end = (): void => {
+    sizes.disconnect();
+    for (const event of ["wheel", "pointerdown", "keydown"]) removeEventListener(event, end, true);
+  };
+  for (let part: Element | null = element; part && !part.matches(".pbb"); part = part.parentElement) {
+    for (const each of part.parentElement?.children ?? []) sizes.observe(each);
+  }
+  for (const event of ["wheel", "pointerdown", "keydown"]) addEventListener(event, end, { capture: true, once: true });
+  setTimeout(end, SETTLES_MS);
 }
 
 /** The event that makes a part build itself again. */
