@@ -71,6 +71,8 @@ def _value(site: Site, node: cst.IfExp, check: Statement, side: bool) -> dict[cs
 def _check(site: Site, test: Expression, *, side: bool) -> Statement:
     """Return the assertion that a call takes a side; it raises in Python and is part of the graph."""
     text = quoted(f"{text_of(test)!r} is {str(not side).lower()}, not {str(side).lower()}, {ASSUMED}")
+    while isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+        test, side = test.expression, not side
     if depends_on_data(site, test):
         truth = condition_of(site, test)
         truth = truth if side else expression("~{v}", v=atom(truth))
