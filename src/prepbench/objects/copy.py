@@ -25,6 +25,7 @@ from prepbench.errors import PrepbenchError
 from prepbench.objects.parts import (
     OPAQUE,
     PLAIN,
+    attributes,
     functions_in,
     is_user_file,
     names_in,
@@ -238,8 +239,9 @@ def _copy_of(value: Any) -> Any:
     if not isinstance(value, dict) or not reads_differently(value) or isinstance(value, collections.defaultdict):
         return copy.copy(value)
     kind = collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
-    twin = type(value).__new__(type(value))
-    vars(twin).update(vars(value))
+    twin = kind.__new__(type(value))  # its own may want arguments
+    for name, part in attributes(value).items():
+        object.__setattr__(twin, name, part)
     for key, part in stored(value).items():
         kind.__setitem__(twin, key, part)
     return twin

@@ -23,6 +23,22 @@ class Table(collections.OrderedDict):
 TABLE = Table({"gelu": nn.GELU, "relu": nn.ReLU})
 
 
+class Slotted(dict):
+    """No ``__dict__``, and a ``__new__`` of its own."""
+
+    __slots__ = ("scale",)
+
+    def __new__(cls, entries: Any) -> Any:
+        return super().__new__(cls)
+
+    def __init__(self, entries: Any) -> None:
+        super().__init__(entries)
+        self.scale = 2.0
+
+    def __getitem__(self, key: str) -> Any:
+        return super().__getitem__(key)()
+
+
 class Uses(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -42,6 +58,15 @@ def test_entries_stay_classes_and_are_not_made_by_reading() -> None:
     assert dict.__getitem__(TABLE, "gelu") is nn.GELU
     x = torch.randn(3, 4)
     torch.testing.assert_close(twin(x), model(x))
+
+
+def test_what_a_table_has_beside_its_entries_is_copied() -> None:
+    model = nn.Module()
+    model.table = Slotted({"relu": nn.ReLU})
+    twin = Twin(model).model
+    assert twin.table is not model.table
+    assert twin.table.scale == 2.0
+    assert isinstance(twin.table["relu"], nn.ReLU)
 
 
 def test_such_a_model_is_captured_and_compiled() -> None:
