@@ -21,7 +21,7 @@ from prepbench.measure.texts import Decode as Decode
 from prepbench.measure.texts import compared_text as compared_text
 from prepbench.measure.texts import text_of as text_of
 from prepbench.objects.copy import Twin
-from prepbench.package import CompiledModel
+from prepbench.package.compiled import CompiledModel, what_runs
 from prepbench.results.measurement import RunGeneration, WrittenText
 
 Rows = Sequence[Sequence[int]]
@@ -211,6 +211,7 @@ def _heard_steps(
     name: str, candidate: Any, hear: _Heard, enter: Callable[[AbstractContextManager[Any]], Any]
 ) -> CompiledSteps | ModelSteps:
     """Return a candidate's steps with a callback for each token; ``enter`` receives the cleanup."""
+    candidate = what_runs(candidate)
     if isinstance(candidate, CompiledModel):
         try:
             return _HeardSteps(candidate, hear)

@@ -22,7 +22,7 @@ from prepbench.inputs import Sample
 from prepbench.internal_errors import tells_internal_errors
 from prepbench.measure.latency import doubtful_times
 from prepbench.measure.scores import eval_mode
-from prepbench.package.compiled import CompiledModel, UncompiledModel, program_of
+from prepbench.package.compiled import CompiledModel, program_of, what_runs
 from prepbench.running.check_inputs import checked_samples, twin_with_own_writes
 from prepbench.running.given_samples import normalize_samples
 from prepbench.targets import target_named
@@ -66,8 +66,7 @@ def profile(model: nn.Module, inputs: Any, *, rounds: int = 20) -> Profile:
     """
     check_type("model", model, nn.Module, "Give a model, or what compile_model returned.")
     check_count("rounds", rounds, 1)
-    if isinstance(model, UncompiledModel):
-        model = model.python_model
+    model = what_runs(model)
     if isinstance(model, CompiledModel):
         return _compiled(model, inputs, rounds)
     samples = checked_samples(model, inputs)

@@ -25,6 +25,7 @@ from prepbench.measure.metrics import Metric
 from prepbench.measure.modality import SAMPLING_RATE, Modality
 from prepbench.measure.process import busy_share
 from prepbench.measure.scores import Candidate, Scores, draws, eval_mode, run, takes_targets
+from prepbench.package.compiled import what_runs
 from prepbench.progress_bar import shows_progress
 from prepbench.running.check_inputs import twin_with_own_writes
 from prepbench.running.given_samples import with_tokenizer
@@ -95,6 +96,7 @@ def compare(
         check_switch("higher_is_better", higher_is_better)
     check_progress(progress)
     _check(candidates, metric, rounds, timeout)
+    candidates = {name: what_runs(candidate) for name, candidate in candidates.items()}
     prepared = with_tokenizer(tokenizer, chosen_transform(transform))
     if isinstance(data, Generation):
         if prepared is not None:

@@ -426,6 +426,11 @@ class CompiledModel(Untraceable, nn.Module):
         return "\n".join([f"target={self.target}, quantized layers={quantized}, {size}", *where])
 
 
+def what_runs(candidate: Any) -> Any:
+    """Return the model in Python that stands behind an :class:`UncompiledModel`; other candidates as they are."""
+    return candidate._python[0] if isinstance(candidate, UncompiledModel) else candidate
+
+
 def lowering_of_compiled(compiled: CompiledModel) -> Lowering | None:
     """Return the program that the target received, with its names; None for a loaded model."""
     return None if compiled._origin is None else compiled._origin.lowering
@@ -498,11 +503,6 @@ class UncompiledModel(CompiledModel):
     def conditions(self) -> tuple[()]:
         """None: Python takes every call that the model takes."""
         return ()
-
-    @property
-    def python_model(self) -> nn.Module:
-        """The model that runs."""
-        return self._python[0]
 
     @property
     def needs_model(self) -> tuple[str, ...]:

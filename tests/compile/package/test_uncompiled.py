@@ -90,3 +90,13 @@ def test_every_public_part_of_it_answers_or_says_why_it_cannot() -> None:
             call()
     assert not pb.profile(compiled, ABOVE).table().empty
     assert "compiled" in repr(pb.compare({"float": TwoBranches(), "compiled": compiled}, ABOVE, rounds=1))
+
+
+def test_as_a_writer_of_text_it_is_what_its_model_is() -> None:
+    compiled = pb.compile_model(TwoBranches(), tracing_inputs=[ABOVE[0], BELOW[1]], fullgraph=False)
+    texts = []
+    for candidate in (TwoBranches(), compiled):
+        with pytest.raises(pb.errors.InputError) as caught:
+            pb.compare({"it": candidate}, pb.Generation([torch.randint(0, 11, (1, 5))], new_tokens=3))
+        texts.append(str(caught.value))
+    assert texts[0] == texts[1]
