@@ -241,16 +241,16 @@ class Search:
                         return found
                     if found is not None:
                         drafts.append(found)
-            # a change that the user can complete, e.g. with a sample, is better than one that refuses calls
-            narrowing = [] if any(draft.reason.startswith(NO_SAMPLE) for draft in drafts) else NARROWING_KINDS
-            for site, kind in itertools.product(sites, narrowing):
-                found = self._tried(kind, site, failure)
+            # the reason of an attempted change is more useful than that of a skipped kind
+            drafts.sort(key=lambda draft: not draft.diff)
+            # a change that a further sample completes is better than one that refuses calls
+            can_be_completed = bool(drafts) and drafts[0].reason.startswith(NO_SAMPLE)
+            for site, kind in itertools.product(sites, () if can_be_completed else NARROWING_KINDS):
+                found = self._tried(kind, site.read_again(), failure)
                 if isinstance(found, _Step):
                     return found
         except CannotFix as error:
             drafts.append(Draft(failure, sentence(error)))
-        # the reason of an attempted change is more useful than that of a skipped kind
-        drafts.sort(key=lambda draft: not draft.diff)
         return drafts[0] if drafts else Draft(failure, "no kind of change is known for this line")
 
     def _sites(self, failure: Failure) -> Iterable[Site]:

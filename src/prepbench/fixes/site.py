@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import types
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import libcst as cst
@@ -75,6 +75,13 @@ class Site:
     names: Mapping[str, Any]
     bounds: Mapping[str, int] | int | None = None
     known: dict[cst.CSTNode, Fact] = field(default_factory=dict)
+
+    def read_again(self) -> Site:
+        """Return the same place with its syntax as it stands in the file: rewriting a loop changes nodes in place."""
+        part = Part.at(self.source, self.line)
+        functions = part.functions(self.line)
+        same = functions[self.part.functions(self.line).index(self.function)]
+        return replace(self, part=part, function=same, known={})
 
     def place(self, node: cst.CSTNode) -> Place:
         """Return the position of a node in the file."""

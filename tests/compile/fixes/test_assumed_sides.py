@@ -42,6 +42,28 @@ class Late(nn.Module):
         return x
 
 
+class LeavesLoop(nn.Module):
+    """The branch is left by ``continue``, which other kinds rewrite in place."""
+
+    def forward(self, first: torch.Tensor, second: torch.Tensor) -> Any:
+        made: list[Any] = []
+        for part in (first, second):
+            if part.abs().max() > 1000:
+                made.append("large")
+                continue
+            made.append(part * 2)
+        return made
+
+
+class OneOfTwoKinds(nn.Module):
+    """``torch.where`` holds no dict, and ``torch.cond`` only lacks a sample."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        if x.abs().max() > 1000:
+            return {"large": x}
+        return x + 1
+
+
 class InExpression(nn.Module):
     """``a if c else b`` of a tensor and of text."""
 
@@ -84,6 +106,12 @@ CASES = {
     ),
     "elif": (Late, [(torch.randn(n, 4),) for n in (2, 3)], (torch.full((2, 4), 1e6),)),
     "expression": (InExpression, [(torch.randn(n, 4),) for n in (2, 3)], (torch.full((2, 4), 1e6),)),
+    "continue": (
+        LeavesLoop,
+        [(torch.randn(n, 4), torch.randn(n, 4)) for n in (2, 3)],
+        (torch.full((2, 4), 1e6), torch.zeros(2, 4)),
+    ),
+    "two kinds": (OneOfTwoKinds, [(torch.randn(n, 4),) for n in (2, 3)], (torch.full((2, 4), 1e6),)),
     "handed": (Handed, [(torch.randn(n, 4).abs(),) for n in (2, 3)], (-torch.ones(2, 4),)),
 }
 
