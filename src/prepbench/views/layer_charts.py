@@ -167,6 +167,11 @@ def bars(
     }
 
 
+def _title(text: str) -> dict[str, Any]:
+    """Return a chart's title, at the left of its upper edge."""
+    return {"text": text, "font": {"size": 16}, "x": 0.02, "y": 1, "yanchor": "top", "pad": {"t": 16}}
+
+
 def bar_figure(
     heading: str,
     caption: str,
@@ -200,14 +205,7 @@ def bar_figure(
         **LOOK,
         height=60 + top + 22 * rows,
         margin={"l": 16, "r": 24, "t": top, "b": 50},
-        title={
-            "text": f"<b>{heading}</b>{small}",
-            "font": {"size": 16},
-            "x": 0.02,
-            "y": 1,
-            "yanchor": "top",
-            "pad": {"t": 16},
-        },
+        title=_title(f"<b>{heading}</b>{small}"),
         xaxis={
             "title": {"text": axis, "font": {"size": 13}},
             "gridcolor": GRID,
@@ -395,14 +393,7 @@ def inspection_figure(found: LayerInspection) -> go.Figure:
         **LOOK,
         height=640,
         margin={"l": 56, "r": 24, "t": 110, "b": 50},
-        title={
-            "text": f"<b>{html.escape(_name(found))}</b>, {html.escape(_as(found))}{said}",
-            "font": {"size": 16},
-            "x": 0.02,
-            "y": 1,
-            "yanchor": "top",
-            "pad": {"t": 16},
-        },
+        title=_title(f"<b>{html.escape(_name(found))}</b>, {html.escape(_as(found))}{said}"),
         showlegend=False,
         bargap=0,
     )
