@@ -16,7 +16,7 @@ import sys
 import sysconfig
 import textwrap
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
@@ -53,6 +53,24 @@ def wants_all() -> bool:
     return os.environ.get(VARIABLE, "").lower() in ("full", "1", "true", "on")
 
 
+MODELS = ("model", "module_or_func")
+SAMPLES = ("inputs", "tracing_inputs", "calibration_inputs")
+"""What public functions call the model and its samples."""
+
+
+def failed_call(error: BaseException) -> Mapping[str, Any] | None:
+    """Return the arguments of the call of prepbench that raised an error, if it was given a model and samples."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        # they stand in the frame of the public function
+        if str(frame.f_globals.get("__name__", "")).partition(".")[0] == "prepbench":
+            given = frame.f_locals
+            # a module of torch, which is not imported for this
+            models = [name for name in MODELS if hasattr(given.get(name), "named_modules")]
+            if models and any(given.get(name) is not None for name in SAMPLES):
+                return given
+    return None
+
+
 @dataclass(frozen=True)
 class ErrorCard:
     """What an error's card says.
@@ -69,7 +87,7 @@ class ErrorCard:
         inner_code: the text of that line.
         anchors: where the page of errors explains it.
         frames: the traceback, in lines.
-        is_repaired_in_bench: whether a bench on the same model offers changes that repair it.
+        is_repaired_in_bench: whether a bench on the model of the failed call offers changes that repair it.
     """
 
     kind: str
@@ -98,7 +116,8 @@ class ErrorCard:
         notes = getattr(error, "__notes__", ())
         anchors = tuple(note.rpartition("#")[2] for note in notes if note.startswith("Documentation: "))
         frames = tuple(_frames(error, cell))
-        told, repaired = _told(cause, error), bool(getattr(error, "is_repaired_in_bench", False))
+        told = _told(cause, error)
+        repaired = bool(getattr(error, "is_repaired_in_bench", False)) and failed_call(error) is not None
         name = type(error).__name__
         return cls(name, what, rest, where, code, told, inner, inner_code, anchors, frames, repaired)
 

@@ -114,6 +114,8 @@ class CalibrationError(PrepbenchError, ValueError):
 class TargetError(PrepbenchError, RuntimeError):
     """A model that a deployment target does not support."""
 
+    is_repaired_in_bench = True  # by another target, or by parts that stay in PyTorch
+
 
 class MissingPackageError(PrepbenchError, ImportError):
     """An optional package or program that is not installed, or fails to import."""

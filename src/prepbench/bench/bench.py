@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -35,12 +34,14 @@ from prepbench.bench.variables import names_of
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import check_table
 from prepbench.compile import KeptStages
+from prepbench.error_display import MODELS, SAMPLES, failed_call
 from prepbench.errors import InputError
 from prepbench.inputs import Sample
 from prepbench.measure.comparison import Comparison
 from prepbench.measure.generation import Generation
 from prepbench.measure.modality import SAMPLING_RATE, Modality
 from prepbench.search.search_result import SearchResult
+from prepbench.settings import DeploymentSettings
 
 
 class Bench:
@@ -303,7 +304,7 @@ class Bench:
             error: what the call raised; by default the error that a cell or the interpreter showed last.
 
         Returns:
-            A bench with the arguments of that call; it opens on what cannot be captured.
+            A bench with the arguments of that call and its target; it opens on what cannot be captured.
 
         Raises:
             InputError: nothing has failed, or not a call with a model and samples that the model takes.
@@ -359,12 +360,10 @@ class Bench:
         return text_of(self)
 
 
-B = TypeVar("B")
+B = TypeVar("B", bound="Bench")
 
-_MODELS = ("model", "module_or_func")
-_INPUTS = {"inputs": "tracing_inputs", "tracing_inputs": "tracing_inputs", "calibration_inputs": "calibration_inputs"}
-_GIVEN = {**_INPUTS, "data": "data", "metric": "metric", "tokenizer": "tokenizer"}
-_GIVEN |= {"data_transform_fn": "transform", "transform": "transform"}
+_NAMES = {"inputs": "tracing_inputs", "data_transform_fn": "transform"}
+_GIVEN = (*SAMPLES, "data", "metric", "tokenizer", "data_transform_fn", "transform")
 
 
 def bench_of_error(kind: Callable[..., B], error: BaseException | None) -> B:
@@ -372,18 +371,18 @@ def bench_of_error(kind: Callable[..., B], error: BaseException | None) -> B:
     error = getattr(sys, "last_value", None) if error is None else error
     if not isinstance(error, BaseException):
         raise InputError("No call has failed: give the error that a call of prepbench raised, as error=.")
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        # the arguments of the public function that was called, which stand in its frame
-        if str(frame.f_globals.get("__name__", "")).partition(".")[0] == "prepbench":
-            given = frame.f_locals
-            models = [given[name] for name in _MODELS if isinstance(given.get(name), nn.Module)]
-            found = {name: given[key] for key, name in _GIVEN.items() if given.get(key) is not None}
-            if models and not found.keys().isdisjoint(_INPUTS.values()):
-                return kind(models[0], **{name: _listed(value) for name, value in found.items()})
-    raise InputError(
-        f"{type(error).__name__} was raised by no call with a model and its samples. Make the bench with both: "
-        "pb.Bench(model, tracing_inputs=samples)."
-    )
+    given = failed_call(error)
+    if given is None:
+        raise InputError(
+            f"{type(error).__name__} was raised by no call with a model and its samples. Make the bench with both: "
+            "pb.Bench(model, tracing_inputs=samples)."
+        )
+    model = next(given[name] for name in MODELS if isinstance(given.get(name), nn.Module))
+    found = {_NAMES.get(name, name): _listed(given[name]) for name in _GIVEN if given.get(name) is not None}
+    bench = kind(model, **found)
+    if isinstance(target := given.get("deployment_settings"), DeploymentSettings):
+        bench.set_targets([target])
+    return bench
 
 
 def _listed(value: Any) -> Any:

@@ -41,6 +41,27 @@ def test_bench_of_a_failed_compile_has_all_that_it_was_given() -> None:
     assert [len(each) for each in (bench.tracing_inputs, bench.calibration_inputs)] == [2, 1]
 
 
+class Inverse(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.inv(x)
+
+
+def test_bench_of_what_a_target_lacks_has_that_target() -> None:
+    samples = [torch.eye(3) + 1, torch.eye(4) + 1]
+    target = pb.OnnxRuntimeDeployment(intra_op_threads=1)
+    error = failed(lambda: pb.compile_model(Inverse(), tracing_inputs=samples, deployment_settings=target))
+    assert isinstance(error, pb.TargetError)
+    assert "Repair it in the bench" in ErrorCard.of(error).page()
+    assert pb.Bench.of_error(error).state.targets == (target,)
+
+
+def test_errors_of_no_call_with_a_model_have_no_button() -> None:
+    def refuse() -> None:
+        raise pb.TargetError("This file needs another target.")
+
+    assert "Repair it in the bench" not in ErrorCard.of(failed(refuse)).page()
+
+
 def test_last_error_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "last_value", failed(lambda: pb.capture(Branch(), [torch.ones(2)])), raising=False)
     assert isinstance(pb.Bench.of_error().model, Branch)
