@@ -96,7 +96,7 @@ test-notebooks: $(INSTALLED)
 	$(ONCE_MORE) notebooks -- --nbval --nbval-current-env --nbval-sanitize-with tests/sanitize.cfg --nbval-cell-timeout 600
 
 test-browser: system $(INSTALLED) extension/node_modules/.installed
-	$(ONCE_MORE) tests/system/browser -- -m browser
+	$(ONCE_MORE) tests/system/browser -- -m "browser and not stress"
 
 # what pip installs today, so that a new release of something is noticed: a part of make versions
 test-unpinned: $(INSTALLED)

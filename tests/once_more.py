@@ -3,7 +3,7 @@
 A test in a real browser, or one that measures time, can fail because the tests beside it took the machine. Alone it
 has no such excuse. Both runs are printed whole, so that a test that needs its second run is seen.
 
-    python -m tests.once_more tests/system/browser -- -m browser
+    python -m tests.once_more tests/system/browser -- -m "browser and not stress"
 """
 
 from __future__ import annotations

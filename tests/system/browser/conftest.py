@@ -1,4 +1,4 @@
-"""Chromium, and a JupyterLab for each test that asks for one."""
+"""Chromium, and a JupyterLab for each file that asks for one."""
 
 from __future__ import annotations
 
@@ -40,9 +40,10 @@ def browser_context_args(browser_context_args: dict[str, Any]) -> dict[str, Any]
     return {**browser_context_args, "viewport": {"width": 1500, "height": 1000}}
 
 
-@pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Lab]:
-    yield from running(tmp_path)
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """One for all tests of a file, which give their notebooks names of their own."""
+    yield from running(tmp_path_factory.mktemp("lab"))
 
 
 @pytest.fixture

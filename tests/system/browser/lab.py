@@ -59,7 +59,7 @@ def running(tmp_path: Path, settings: dict[str, Any] | None = None, **environmen
     finally:
         process.terminate()
         try:
-            process.wait(timeout=30)
+            process.wait(timeout=5)
         except subprocess.TimeoutExpired:  # a thread of the server may keep a finished one alive
             process.kill()
             process.wait()

@@ -14,12 +14,12 @@ from tests.system.browser.axe import violations
 from tests.system.browser.bench_states import STATES
 from tests.system.browser.diagrams import net_document
 from tests.system.browser.fake_bench import open_bench, sent, traits
+from tests.turns import every_second, in_turns
 
 pytestmark = pytest.mark.timeout(180)
 
-LOOKS = [(1440, False), (1440, True), (700, False), (700, True)]
-ZOOMED = [(720, 450), (550, 450), (800, 900)]
-"""The first two are windows of 1440 and 1100 pixels at 200 %."""
+ZOOMED = [(550, 450), (720, 450), (800, 900)]
+"""The first two are windows of 1100 and 1440 pixels at 200 %."""
 CUT_OFF = """() => {
   const scrolls = (e) => e && (/auto|scroll/.test(getComputedStyle(e).overflowX) || scrolls(e.parentElement));
   const name = (e) => `${e.tagName} ${e.className} ${(e.ariaLabel ?? e.textContent).slice(0, 60)}`;
@@ -49,7 +49,7 @@ UNSEEN = """() => {
 }"""
 
 
-@pytest.mark.parametrize(("width", "dark"), LOOKS)
+@pytest.mark.parametrize(("width", "dark"), every_second({"wide": 1440, "narrow": 700}, {"light": False, "dark": True}))
 def test_axe_finds_nothing_serious_in_any_state(page: Page, width: int, dark: bool) -> None:
     page.set_viewport_size({"width": width, "height": 900})
     found = []
@@ -80,8 +80,9 @@ def test_axe_finds_nothing_serious_in_pages_without_a_kernel(page: Page, name: s
         assert not violations(page), scheme
 
 
-@pytest.mark.parametrize(("width", "height"), ZOOMED)
-def test_zoomed_pages_show_everything(page: Page, width: int, height: int) -> None:
+@pytest.mark.parametrize("size", in_turns(ZOOMED, 0, len(ZOOMED)))
+def test_zoomed_pages_show_everything(page: Page, size: tuple[int, int]) -> None:
+    width, height = size
     page.set_viewport_size({"width": width, "height": height})
     for state in STATES:
         state.show(page)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.system.browser.lab import Lab, running, watch
+from tests.system.browser.lab import Lab, watch
 from tests.system.browser.measures import turn_to
 from tests.system.browser.models import GATE, UNTIMED
 from tests.system.browser.notebooks import open_notebook, outputs_of, run_cell
@@ -52,11 +51,6 @@ AT_LINE = """line => {
 }"""
 PANEL = "() => window.jupyterapp.commands.execute('prepbench:show-panel')"
 BACK = "() => window.jupyterapp.commands.execute('docmanager:open', {path: 'fixes.ipynb'})"
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    yield from running(tmp_path_factory.mktemp("lab"))
 
 
 def test_from_failures_to_files(page: Page, lab: Lab) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.system.browser.fake_bench import generated, give, open_bench, sent, text, traits, turn_to, writing
-from tests.system.browser.lab import Lab, running
+from tests.system.browser.lab import Lab
 from tests.system.browser.measures import turn_to as turn_bench_to
 from tests.system.browser.models import UNTIMED
 from tests.system.browser.notebooks import open_notebook, outputs_of, run_cell
@@ -163,11 +162,6 @@ def test_what_a_target_lacks_cannot_be_chosen(page: Page) -> None:
         {"action": "set_layers", **patterns, "field": "algorithm", "value": "awq"},
         {"action": "set_layers", **patterns, "field": "block", "value": "64"},
     ]
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    yield from running(tmp_path_factory.mktemp("lab"))
 
 
 def test_generation_in_jupyterlab(page: Page, lab: Lab) -> None:

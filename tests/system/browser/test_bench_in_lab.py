@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, Request, expect
 
-from tests.system.browser.lab import READY, Lab, running
+from tests.system.browser.lab import READY, Lab
 from tests.system.browser.measures import turn_to
 from tests.system.browser.models import UNTIMED
 from tests.system.browser.notebooks import looks, open_notebook, run_cell
@@ -26,11 +26,6 @@ batches = [torch.randn(2, 4), torch.randn(3, 4)]
 BENCH = "print('hello')\nbench = pb.Bench(net, calibration_inputs=batches)\nbench"
 BENCH_TYPE = "application/vnd.prepbench.bench+json"
 NOTEBOOK = "[...window.jupyterapp.shell.widgets('main')].find(w => w.context?.path.endsWith('.ipynb'))"
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    yield from running(tmp_path_factory.mktemp("lab"))
 
 
 @pytest.fixture

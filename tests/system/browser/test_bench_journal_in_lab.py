@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.system.browser.lab import Lab, running
+from tests.system.browser.lab import Lab
 from tests.system.browser.measures import turn_to
 from tests.system.browser.notebooks import open_notebook, run_cell
 
@@ -25,11 +23,6 @@ pb.search(net, batches, budget=pb.Budget(min_metric=5), targets=[pb.EagerDeploym
 """
 BENCH = "bench = pb.Bench(net, calibration_inputs=batches)\nbench"
 SAVE = "bench.set_target('PyTorch eager')\nbench.save('shared.bench.json')"
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    yield from running(tmp_path_factory.mktemp("lab"))
 
 
 def test_results_of_another_notebook_are_shown_in_the_bench(page: Page, lab: Lab) -> None:

@@ -9,6 +9,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.system.browser.models import UNTIMED
 from tests.system.browser.notebooks import open_notebook, run_cell
+from tests.turns import in_turns
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -50,10 +51,10 @@ def is_soon_in_view(part: Locator) -> bool:
     return False
 
 
-@pytest.mark.parametrize("width", [1440, 1100, 800])
+@pytest.mark.parametrize("width", in_turns([1440, 1100, 800], 0))
 def test_outcomes_are_in_view_after_the_click(page: Page, lab: Any, width: int) -> None:
     page.set_viewport_size({"width": width, "height": HEIGHT})
-    open_notebook(page, lab, "outcomes", [MODEL])
+    open_notebook(page, lab, f"outcomes{width}", [MODEL])
     run_cell(page, 0)
     bench = page.locator(".pbb-box")
     bench.scroll_into_view_if_needed()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Page, WebSocket, expect
 
-from tests.system.browser.lab import Lab, running
+from tests.system.browser.lab import Lab
 from tests.system.browser.measures import turn_to
 from tests.system.browser.notebooks import open_notebook, run_cell
 
@@ -35,11 +34,6 @@ CLICK = """([pressed, shown]) => new Promise((resolve, reject) => {
   setTimeout(() => reject(new Error('nothing changed')), 20000);
   bench.querySelector(pressed).click();
 })"""
-
-
-@pytest.fixture
-def lab(tmp_path: Any) -> Iterator[Lab]:
-    yield from running(tmp_path)
 
 
 class Wire:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.system.browser.lab import Lab, running, watch
+from tests.system.browser.lab import Lab, watch
 from tests.system.browser.measures import broken_labels, contrast, covered_by_map, inside, smallest_text, turn_to
 from tests.system.browser.models import GATE, UNTIMED
 from tests.system.browser.notebooks import looks, open_notebook, outputs_of, run_cell, set_source
@@ -96,20 +95,15 @@ images = [torch.randn(2, 3, 64, 64), torch.randn(3, 3, 80, 72)]
 BENCH = "bench = pb.Bench(net, calibration_inputs=batches)\nbench"
 
 
-@pytest.fixture(scope="module")
-def shared_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    yield from running(tmp_path_factory.mktemp("lab"))
-
-
 def shot(page: Page, name: str) -> None:
     """A picture for those who look at it: in the folder SCREENSHOTS, where that is set."""
     if folder := os.environ.get("SCREENSHOTS"):
         page.screenshot(path=Path(folder) / f"{name}.png")
 
 
-def test_a_diagram_in_a_cell_can_be_read(page: Page, shared_lab: Lab) -> None:
-    problems, _ = watch(page, shared_lab.url)
-    open_notebook(page, shared_lab, "diagram", [MODEL, "pb.recursive_trace(net, inputs=batches)"])
+def test_a_diagram_in_a_cell_can_be_read(page: Page, lab: Lab) -> None:
+    problems, _ = watch(page, lab.url)
+    open_notebook(page, lab, "diagram", [MODEL, "pb.recursive_trace(net, inputs=batches)"])
     run_cell(page, 0)
     for theme, width in looks(page):
         run_cell(page, 1)  # a new output: the first view at this width
@@ -144,11 +138,9 @@ def test_a_diagram_in_a_cell_can_be_read(page: Page, shared_lab: Lab) -> None:
     assert not problems
 
 
-def test_the_bench_says_what_it_does(page: Page, shared_lab: Lab) -> None:
-    problems, _ = watch(page, shared_lab.url)
-    open_notebook(
-        page, shared_lab, "bench", [MODEL + UNTIMED, BENCH, "", "print([row.name for row in comparison.rows])"]
-    )
+def test_the_bench_says_what_it_does(page: Page, lab: Lab) -> None:
+    problems, _ = watch(page, lab.url)
+    open_notebook(page, lab, "bench", [MODEL + UNTIMED, BENCH, "", "print([row.name for row in comparison.rows])"])
     run_cell(page, 0)
     run_cell(page, 1)
     bench = page.locator(".pbb-box")
@@ -247,10 +239,10 @@ def long_texts(view: Locator) -> list[str]:
     return [text for text in texts if len(text) > 30]
 
 
-def test_sizes_have_short_names_in_both_graphs(page: Page, shared_lab: Lab) -> None:
-    problems, _ = watch(page, shared_lab.url)
+def test_sizes_have_short_names_in_both_graphs(page: Page, lab: Lab) -> None:
+    problems, _ = watch(page, lab.url)
     both = "pb.diagram(pb.recursive_trace(strides, inputs=images), pb.capture(strides, images))"
-    open_notebook(page, shared_lab, "sizes", [MODEL + LONG, both])
+    open_notebook(page, lab, "sizes", [MODEL + LONG, both])
     run_cell(page, 0)
     for theme, width in looks(page):
         run_cell(page, 1)
@@ -281,8 +273,8 @@ def test_sizes_have_short_names_in_both_graphs(page: Page, shared_lab: Lab) -> N
     assert not problems
 
 
-def test_long_models_and_caches_open_on_what_they_hold(page: Page, shared_lab: Lab) -> None:
-    problems, _ = watch(page, shared_lab.url)
+def test_long_models_and_caches_open_on_what_they_hold(page: Page, lab: Lab) -> None:
+    problems, _ = watch(page, lab.url)
     cells = [
         MODEL + LONG,
         "pb.recursive_trace(deep, inputs=[torch.ones(2, 4), torch.ones(3, 4)])",
@@ -290,7 +282,7 @@ def test_long_models_and_caches_open_on_what_they_hold(page: Page, shared_lab: L
         "print(captured.verify())",
         "pb.Bench(language, tracing_inputs=samples)",
     ]
-    open_notebook(page, shared_lab, "long", cells)
+    open_notebook(page, lab, "long", cells)
     run_cell(page, 0)
     printed: Any = run_cell(page, 3 - 1) and run_cell(page, 3)[0]
     assert len(printed["text"].splitlines()) <= 12

@@ -36,7 +36,13 @@ def executed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return executed_once(tmp_path_factory.mktemp("executed"))
 
 
-@pytest.mark.parametrize("place", PLACES)
+# of pages that nbconvert makes, one kept and one sanitized stand for the others in the short form
+LIKE_OTHERS = ("`--template classic`", "`--no-input`", "`--to slides`", "`--sanitize-html`")
+
+
+@pytest.mark.parametrize(
+    "place", [pytest.param(place, marks=[pytest.mark.stress] if place in LIKE_OTHERS else []) for place in PLACES]
+)
 def test_a_file_shows_what_the_guide_says(
     place: str, executed: Callable[[str], Path], browser: Browser, tmp_path: Path
 ) -> None:
