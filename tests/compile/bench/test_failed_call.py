@@ -11,6 +11,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.error_display import ErrorCard
+from prepbench.errors import TargetError
 
 
 class Branch(nn.Module):
@@ -50,14 +51,14 @@ def test_bench_of_what_a_target_lacks_has_that_target() -> None:
     samples = [torch.eye(3) + 1, torch.eye(4) + 1]
     target = pb.OnnxRuntimeDeployment(intra_op_threads=1)
     error = failed(lambda: pb.compile_model(Inverse(), tracing_inputs=samples, deployment_settings=target))
-    assert isinstance(error, pb.TargetError)
+    assert isinstance(error, TargetError)
     assert "Repair it in the bench" in ErrorCard.of(error).page()
     assert pb.Bench.of_error(error).state.targets == (target,)
 
 
 def test_errors_of_no_call_with_a_model_have_no_button() -> None:
     def refuse() -> None:
-        raise pb.TargetError("This file needs another target.")
+        raise TargetError("This file needs another target.")
 
     assert "Repair it in the bench" not in ErrorCard.of(failed(refuse)).page()
 
