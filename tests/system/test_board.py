@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.board import measure, page, shipped, trained
+from tests.board import digits, measure, page, shipped, training
 from tests.board.entry import Entry
 from tests.board.networks import NETWORKS
 
@@ -83,15 +83,15 @@ def test_metrics() -> None:
 
 def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def load() -> Any:
-        return shipped._weights("no_such_package", "x.pt", "no-such-package")
+        return shipped.installed_file("no_such_package", "x.pt", "no-such-package")
 
     monkeypatch.setitem(NETWORKS, "absent", Entry("kind", "weights", "licence", "data", "metric", load))
     assert measure.measured("absent") == {"missing": "no-such-package is not installed (make board installs it)"}
 
 
 def test_training_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trained, "KEPT", tmp_path)
-    first, second = trained.digits_resnet(epochs=1), trained.digits_resnet(epochs=1)
+    monkeypatch.setattr(training, "KEPT", tmp_path)
+    first, second = digits.resnet(epochs=1), digits.resnet(epochs=1)
     assert len(list(tmp_path.iterdir())) == 1
     for name, value in first.model.state_dict().items():
         assert value.equal(second.model.state_dict()[name])
