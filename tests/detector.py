@@ -50,7 +50,7 @@ def centres() -> torch.Tensor:
 
 def boxes_of(sides: torch.Tensor, middles: torch.Tensor) -> torch.Tensor:
     """Boxes (batch, cells, 4) of the sides (batch, 4, cells)."""
-    reach = nn.functional.softplus(sides).mT * STRIDE
+    reach = nn.functional.softplus(sides).transpose(1, 2) * STRIDE
     return torch.cat([middles - reach[..., :2], middles + reach[..., 2:]], -1)
 
 

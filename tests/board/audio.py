@@ -40,11 +40,12 @@ def mel_spectrogram(sound: np.ndarray, window: int = 400, hop: int = 160, bands:
     padded = np.pad(sound, window // 2)
     frames = np.lib.stride_tricks.sliding_window_view(padded, window)[::hop] * np.hanning(window + 1)[:-1]
     power = np.abs(np.fft.rfft(frames, axis=1)) ** 2
-    return (power @ _filters(window, bands).T).astype(np.float32)
+    return (power @ mel_filters(window, bands).T).astype(np.float32)
 
 
 @functools.cache
-def _filters(window: int, bands: int) -> np.ndarray:
+def mel_filters(window: int, bands: int) -> np.ndarray:
+    """Return triangles on Slaney's mel scale, of shape (bands, frequencies)."""
     frequencies = np.fft.rfftfreq(window, 1 / RATE)
     edges = _hertz(np.linspace(0.0, _mel(RATE / 2), bands + 2))
     rises = (frequencies - edges[:-2, None]) / np.diff(edges)[:-1, None]
@@ -63,12 +64,12 @@ def _hertz(mels: np.ndarray) -> np.ndarray:
     return found
 
 
-def tone(frequency: float, count: int, random: np.random.Generator) -> np.ndarray:
-    """Return a sound of this pitch with random harmonics and a little noise."""
+def tone(frequency: float, count: int, random: np.random.Generator, noise: float = 0.05) -> np.ndarray:
+    """Return a sound of this pitch with random harmonics and noise."""
     time = np.arange(count) / RATE
     harmonics = np.arange(1, 9)
     strengths = random.uniform(0.1, 1, 8) / harmonics
     phases = random.uniform(0, 2 * np.pi, 8)
     waves = np.sin(2 * np.pi * frequency * harmonics[:, None] * time + phases[:, None])
-    found: np.ndarray = (strengths @ waves + 0.05 * random.standard_normal(count)).astype(np.float32)
+    found: np.ndarray = (strengths @ waves + noise * random.standard_normal(count)).astype(np.float32)
     return found

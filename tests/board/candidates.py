@@ -166,4 +166,4 @@ CANDIDATES: dict[str, Callable[[Entry, Task], Made]] = {
     "prepbench 4 bits": _ours(4),
 }
 PEERS = ("ORT static", "ORT dynamic")
-FLOAT = "float on ORT"
+FLOAT, OURS = "float on ORT", "prepbench int8"

@@ -14,7 +14,7 @@ import numpy as np
 
 from tests.benchmarks.results import busy
 from tests.benchmarks.rounds import interleave
-from tests.board.candidates import CANDIDATES, FLOAT
+from tests.board.candidates import CANDIDATES, FLOAT, OURS, PEERS
 from tests.board.entry import NotInstalledError
 from tests.board.networks import NETWORKS
 
@@ -24,10 +24,12 @@ ROUNDS = 9
 QUIET = 0.4
 
 
-def interval(rows: Mapping[str, np.ndarray], metric: Any, name: str, seed: int = 0) -> tuple[float, float]:
-    """The 95 % interval of a candidate's metric minus that of float, over draws of the same items for both."""
+def interval(
+    rows: Mapping[str, np.ndarray], metric: Any, name: str, against: str = FLOAT, seed: int = 0
+) -> tuple[float, float]:
+    """The 95 % interval of a candidate's metric minus that of another, over draws of the same items for both."""
     random = np.random.default_rng(seed)
-    ours, reference = rows[name], rows[FLOAT]
+    ours, reference = rows[name], rows[against]
     count = len(reference)
     differences = []
     for _ in range(DRAWS):
@@ -72,4 +74,6 @@ def _cell(
     }
     if name != FLOAT and FLOAT in rows:
         cell["difference"] = interval(rows, metric, name)
+    if name == OURS:
+        cell["against"] = {peer: interval(rows, metric, name, peer) for peer in PEERS if peer in rows}
     return cell

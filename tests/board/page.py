@@ -12,7 +12,7 @@ from typing import Any
 
 from prepbench.command_line.info import machine
 from prepbench.packages import installed
-from tests.board.candidates import FLOAT, PEERS
+from tests.board.candidates import FLOAT, OURS, PEERS
 from tests.board.entry import Entry
 from tests.board.networks import NETWORKS
 
@@ -52,8 +52,39 @@ def write_page() -> None:
 
 
 def table(everything: Mapping[str, Any]) -> str:
-    """The Markdown of all entries: a heading, what it is, and a row for each candidate."""
-    return "".join(_section(name, everything[name]) for name in NETWORKS if name in everything)
+    """The Markdown of all entries: an overview, then for each what it is, and a row for each candidate."""
+    there = [name for name in NETWORKS if name in everything]
+    return _overview({name: everything[name] for name in there}) + "".join(
+        _section(name, everything[name]) for name in there
+    )
+
+
+def _overview(everything: Mapping[str, Any]) -> str:
+    behind = losses(everything)
+    lines = [
+        "\n## Overview\n",
+        "| network | metric | float | best of ORT's tools | prepbench int8 | prepbench 4 bits | remarks |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, one in everything.items():
+        found, entry = one["found"], NETWORKS[name]
+        best = _best_peer(found, 1 if entry.higher_is_better else -1)
+        cells = [_metric(found, each) for each in (FLOAT, best, OURS, "prepbench 4 bits")]
+        metric = entry.metric + ("" if entry.higher_is_better else ", less is better")
+        remark = "not measured" if "missing" in found else "behind ORT's tool" if name in behind else ""
+        lines.append(f"| {name} | {metric} | {' | '.join(cells)} | {remark} |")
+    return "\n".join(lines) + "\n"
+
+
+def _metric(found: Mapping[str, Any], candidate: str) -> str:
+    cell = found.get(candidate, {})
+    return f"{cell['metric']:.4f}" if "metric" in cell else ""
+
+
+def _best_peer(found: Mapping[str, Any], sign: int) -> str:
+    """Return the name of the runtime's own tool that does best; empty where none works."""
+    working = [peer for peer in PEERS if "metric" in found.get(peer, {})]
+    return max(working, key=lambda peer: found[peer]["metric"] * sign, default="")
 
 
 def _section(name: str, one: Mapping[str, Any]) -> str:
@@ -95,17 +126,19 @@ def _plain(text: str) -> str:
 
 
 def losses(everything: Mapping[str, Any]) -> list[str]:
-    """The entries in which the best of the runtime's own tools beats prepbench's int8 outside the interval."""
+    """The entries in which one of the runtime's own tools beats prepbench's int8 outside the interval."""
     result = []
     for name, one in everything.items():
         found, sign = one["found"], 1 if NETWORKS[name].higher_is_better else -1
-        ours = found.get("prepbench int8", {})
-        peers = [found[peer]["metric"] * sign for peer in PEERS if "metric" in found.get(peer, {})]
-        if "failed" in ours or (peers and "metric" in ours and FLOAT in found and _is_behind(ours, max(peers), sign)):
+        ours, peers = found.get(OURS, {}), [peer for peer in PEERS if "metric" in found.get(peer, {})]
+        if "failed" in ours or any(_is_behind(found, peer, sign) for peer in peers if FLOAT in found and ours):
             result.append(name)
     return result
 
 
-def _is_behind(ours: Mapping[str, Any], best: float, sign: int) -> bool:
-    low, high = ours["difference"]
-    return best - ours["metric"] * sign > (high - low) / 2
+def _is_behind(found: Mapping[str, Any], peer: str, sign: int) -> bool:
+    low, high = found[OURS].get("against", {}).get(peer, (None, None))
+    if low is not None:
+        return (high if sign > 0 else -low) < 0
+    low, high = found[OURS]["difference"]  # kept before both were compared over the same draws
+    return (found[peer]["metric"] - found[OURS]["metric"]) * sign > (high - low) / 2

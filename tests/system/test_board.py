@@ -8,8 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from tests.board import digits, measure, page, shipped, training
+import prepbench as pb
+from tests import detector
+from tests.board import digits, measure, page, photographs, shipped, training
+from tests.board.candidates import CANDIDATES
 from tests.board.entry import Entry
 from tests.board.networks import NETWORKS
 
@@ -23,6 +27,7 @@ def test_an_entry_is_measured_kept_and_written(tmp_path: Path, monkeypatch: pyte
     assert not [cell["failed"] for cell in found.values() if "failed" in cell]
     reference, ours = found["float on ORT"], found["prepbench int8"]
     assert reference["metric"] > 0.9, "it is not trained"
+    assert set(ours["against"]) == {"ORT static"}
     low, high = ours["difference"]
     assert -0.03 < low <= ours["metric"] - reference["metric"] <= high < 0.03
     assert ours["megabytes"] < 0.5 * reference["megabytes"]
@@ -59,6 +64,17 @@ def test_a_loss_outside_the_interval_is_named() -> None:
     assert page.losses(board(0.9, 0.895)) == []
 
 
+def test_both_are_compared_over_the_same_draws() -> None:
+    def board(low: float, high: float) -> dict[str, Any]:
+        ours = _cell(0.85) | {"against": {"ORT static": [low, high]}}
+        cells = {"float on ORT": {"metric": 0.9}, "ORT static": _cell(0.86), "prepbench int8": ours}
+        return {SMALL: {"found": cells}, "speaker embedding": {"found": cells}}
+
+    assert page.losses(board(-0.02, 0.001)) == []
+    assert page.losses(board(-0.02, -0.001)) == [SMALL]
+    assert page.losses(board(0.001, 0.02)) == ["speaker embedding"]
+
+
 def test_intervals_pair_the_items() -> None:
     random = np.random.default_rng(0)
     hits = random.random((400, 1)) < 0.7
@@ -79,6 +95,42 @@ def test_metrics() -> None:
     apart /= np.linalg.norm(apart, axis=1, keepdims=True)
     assert shipped.equal_error_rate(np.hstack([apart, [[0], [0], [1], [1]]])) == 0
     assert shipped.equal_error_rate(np.hstack([apart, [[0], [1], [0], [1]]])) > 0.4
+
+
+def test_mean_precision_is_that_of_the_metric() -> None:
+    _, targets = detector.scenes(12, seed=2)
+    random = torch.Generator().manual_seed(0)
+    results = []
+    for target in targets:
+        boxes = target["boxes"].repeat(2, 1) + torch.randn(2 * len(target["boxes"]), 4, generator=random)
+        boxes, labels = (
+            torch.cat([boxes, torch.ones(1, 4)]),
+            torch.cat([target["labels"].repeat(2), torch.tensor([-1])]),
+        )
+        results.append([boxes[None].numpy(), torch.rand(1, len(boxes), generator=random).numpy(), labels[None].numpy()])
+    found = [dict(zip(("boxes", "scores", "labels"), (part[0] for part in each), strict=True)) for each in results]
+    wanted = pb.metrics.mean_average_precision(
+        [{key: value[each["labels"] >= 0] for key, value in each.items()} for each in found], targets
+    )
+    assert 0.2 < wanted < 0.9
+    assert photographs.mean_precision(photographs.detection_rows(results, targets)) == pytest.approx(wanted)
+
+
+def test_metrics_of_maps() -> None:
+    assert photographs.peak_ratio(np.array([0.01, 0.03])) == pytest.approx(16.99, abs=0.01)
+    # both classes of two images: (both, either)
+    assert digits.mean_intersection(np.array([[8, 10, 1, 2], [8, 10, 1, 6]])) == pytest.approx((0.8 + 0.25) / 2)
+
+
+@pytest.mark.parametrize("name", ["breast cancer, tabular transformer", "diabetes, residual network", SMALL])
+def test_int8_is_as_good_as_float(name: str) -> None:
+    entry = NETWORKS[name]
+    task, rows = entry.load(), {}
+    for candidate in ("float on ORT", "prepbench int8"):
+        made = CANDIDATES[candidate](entry, task)
+        rows[candidate] = task.parts([made.run(call) for call in task.test])
+    assert task.metric(rows["float on ORT"]) > 0.6, "it is not trained"
+    assert measure.interval(rows, task.metric, "prepbench int8")[0] > -0.01
 
 
 def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
