@@ -11,7 +11,9 @@ import pytest
 import torch
 
 import prepbench as pb
+from tests.turns import leave_every_second
 
+HERE = Path(__file__).parent
 # pytest listens to loggers that do not hand on what they log, and torch writes a trace where somebody listens
 logging.getLogger("torch.__trace").propagate = True
 
@@ -46,6 +48,16 @@ def in_fresh_process(tmp_path: Path) -> Callable[..., torch.Tensor]:
         return result
 
     return call
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave every second case of tests with many to the long form.
+
+    All cases stay of tests that export nothing, and of those about everything public, which stand above the rooms.
+    """
+    thinned = [item for item in items if HERE / "unit" not in item.path.parents and item.path.parent.parent != HERE]
+    leave_every_second(thinned)
 
 
 @pytest.hookimpl(trylast=True)

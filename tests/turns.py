@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
+
+MANY = 8  # cases
 
 
 def every_second(*axes: Mapping[str, Any]) -> list[Any]:
@@ -46,3 +49,20 @@ def in_turns(names: Iterable[Any], turn: int, turns: int = 2, order: Iterable[An
     given = list(names)
     short = set(of_turn(given if order is None else order, turn, turns))
     return [pytest.param(name, marks=[] if name in short else [pytest.mark.stress]) for name in given]
+
+
+def leave_every_second(items: Iterable[pytest.Item]) -> None:
+    """Mark every second case of each test with many for the long form, unless the test says itself which.
+
+    Whether the first or the second case stays hangs on the test's name, so that of two tests over the same cases one
+    is likely to take what the other leaves.
+    """
+    tests: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for name, cases in tests.items():
+        chooses = any(item.get_closest_marker("stress") for item in cases)
+        if len(cases) < MANY or chooses:
+            continue
+        for item in cases[zlib.crc32(name.encode()) % 2 :: 2]:
+            item.add_marker("stress")
