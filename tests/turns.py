@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-MANY = 8  # cases
+MANY = 4  # cases
 
 
 def every_second(*axes: Mapping[str, Any]) -> list[Any]:
