@@ -10,6 +10,7 @@ import prepbench as pb
 from prepbench.objects.compare import sqnr
 from tests.compile.adapt.models import batches, loss, samples, trained
 from tests.compile.adapt.test_trainable import INT8, TARGETS, prepared_of
+from tests.turns import in_turns
 
 HALF = pb.PruningSettings(mask_type="channels")
 
@@ -74,7 +75,7 @@ def test_masks_and_adapters_and_copies() -> None:
         assert sqnr(expected, pb.compile_model(prepared)(x)) > 40
 
 
-@pytest.mark.parametrize("kind", ["conv", "transformer"])
+@pytest.mark.parametrize("kind", in_turns(["conv", "transformer"], 0))
 def test_removed_channels_are_trained_back_and_compiled(kind: str) -> None:
     model = trained(kind)
     prepared = prepared_of(model, pruning_settings=HALF)
@@ -128,7 +129,7 @@ def test_where_code_counts_channels_the_graph_is_trained() -> None:
         pb.trainable(model, pruning_settings=HALF, lora_settings=pb.LoraSettings(), **given)
 
 
-@pytest.mark.parametrize("score", ["magnitude", "activations"])
+@pytest.mark.parametrize("score", in_turns(["magnitude", "activations"], 1))
 def test_a_graph_that_was_pruned_and_trained_by_hand_is_prepared(score: str) -> None:
     torch.manual_seed(0)
     model, x = Encoder().eval(), [torch.randn(4, 8, 8), torch.randn(3, 8, 8)]

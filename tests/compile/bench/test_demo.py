@@ -17,7 +17,14 @@ def bench() -> pb.Bench:
     return pb.demo()
 
 
-def test_it_reads_digits_and_is_the_same_each_time(bench: pb.Bench) -> None:
+def test_it_reads_digits(bench: pb.Bench) -> None:
+    assert isinstance(bench.data, list)
+    right = sum(int((bench.model(image).argmax(1) == digit).sum()) for image, digit in bench.data)
+    assert right / 512 > 0.97
+
+
+@pytest.mark.stress
+def test_it_is_the_same_each_time(bench: pb.Bench) -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
     started = time.process_time()
@@ -26,9 +33,6 @@ def test_it_reads_digits_and_is_the_same_each_time(bench: pb.Bench) -> None:
     assert torch.equal(before, torch.get_rng_state())
     for one, two in zip(bench.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(one, two)
-    assert isinstance(bench.data, list)
-    right = sum(int((bench.model(image).argmax(1) == digit).sum()) for image, digit in bench.data)
-    assert right / 512 > 0.97
 
 
 def test_nothing_fails_and_nothing_is_to_be_said(bench: pb.Bench) -> None:
