@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import pytest
@@ -27,11 +26,6 @@ def net() -> nn.Module:
 
 def _score(output: torch.Tensor, target: torch.Tensor) -> float:
     return float((output - target).abs().mean())
-
-
-@pytest.fixture(autouse=True)
-def _comparisons_measure_no_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pb, "compare", functools.partial(pb.compare, rounds=0))
 
 
 def test_pasted_code_runs_with_the_names_of_the_notebook(net: nn.Module, samples: list[torch.Tensor]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from prepbench.bench.written import Writing, WrittenBy, compared_text, text_of
 from prepbench.errors import InputError
 from prepbench.jobs import Cancelled, Progress
 from prepbench.measure.artifacts import Artifact
-from prepbench.measure.run import compare
 from prepbench.results.measurement import Run, WrittenText
 from tests.compile.generate.generating import PROMPTS, make_model, make_samples
 
@@ -128,7 +126,6 @@ def test_code_names_what_makes_text(model: Any, samples: Any) -> None:
 def compiled(model: Any, samples: Any) -> pb.Bench:
     """A bench whose result is another model, so that its text differs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("prepbench.bench.compiling.compare", functools.partial(compare, rounds=0))
         patch.setattr(
             "prepbench.measure.generation_run.save_candidate", lambda *given: Artifact(None, None, "", "eager")
         )
@@ -180,7 +177,6 @@ def test_runs_of_older_files_have_no_generation(compiled: pb.Bench) -> None:
 def test_code_runs_where_it_is_pasted(
     compiled: pb.Bench, model: Any, samples: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pb, "compare", functools.partial(compare, rounds=0))
     monkeypatch.setattr(
         "prepbench.measure.generation_run.save_candidate", lambda *given: Artifact(None, None, "", "eager")
     )

@@ -10,6 +10,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import ConditionError, InputError, TargetError
+from tests.turns import one_pair_each
 
 
 class Equal(nn.Module):
@@ -60,8 +61,10 @@ TARGETS = (
 )
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("make", CASES)
+@pytest.mark.parametrize(
+    ("make", "target"),
+    one_pair_each({make.__name__: make for make in CASES}, {target.__name__: target for target in TARGETS}),
+)
 def test_a_call_that_breaks_it_is_refused(make: type[nn.Module], target: Any, tmp_path: Any) -> None:
     values, words = CASES[make]
     model = make().eval()
