@@ -491,12 +491,24 @@ _CHOICES = frozenset(
     )
 )  # fmt: skip
 _WITH_INDICES = frozenset((_aten.max, _aten.min))
+_SUMS = frozenset((_aten.add, _aten.sub))
+# what may follow the sum: each number of the result is one of the sum's, or a limit
+_LIMITS_AND_MOVES = frozenset(
+    (
+        _aten.clamp, _aten.clamp_min, _aten.clamp_max, _aten.hardtanh, _aten.relu, _aten.view, _aten.reshape,
+        _aten.permute, _aten.transpose, _aten.unsqueeze, _aten.squeeze, _aten.slice, _aten.clone, _aten._to_copy,
+    )
+)  # fmt: skip
 _OWN = "prepbench"
 
 
 # `topk`, `sort`, `nonzero` and non-maximum suppression order their rows by scores. A rounding error, however small, may
 # exchange two rows of nearly the same score, and then a comparison of outputs row by row says nothing. So such outputs
 # are judged by the floating-point values in front of the last choice.
+#
+# A network that removes noise, or adds details to an enlarged image, ends with a sum of its input and what it computes.
+# The input makes the output large, and hides that the little which is computed is mostly noise. So what is added to
+# the input is judged, too.
 
 
 @dataclass(frozen=True)
@@ -508,24 +520,37 @@ class Judged:
         chosen: which of these come from a choice of rows, and are not judged themselves.
         frontier: the floating-point values in front of the last choices.
         choices: the names of the operators that choose.
+        corrections: what is computed and added to something that no layer has computed, which makes an output.
     """
 
     outputs: int
     chosen: frozenset[int] = frozenset()
     frontier: tuple[fx.Node, ...] = ()
     choices: tuple[str, ...] = ()
+    corrections: tuple[fx.Node, ...] = ()
+
+    @property
+    def further(self) -> tuple[fx.Node, ...]:
+        """The values that are judged and are no outputs."""
+        return tuple(dict.fromkeys((*self.frontier, *self.corrections)))
 
     @property
     def remark(self) -> str:
-        """How the model was judged, where that is not by its outputs; else empty."""
-        if not self.frontier:
-            return ""
-        one = len(self.frontier) == 1
-        return (
-            f"exactness was measured at the {'value' if one else f'{len(self.frontier)} values'} in front of "
-            f"{', '.join(self.choices)}, because outputs whose rows are chosen by their numbers cannot be compared row "
-            "by row"
-        )
+        """How the model was judged, where that is not by its outputs alone; else empty."""
+        found = []
+        if self.frontier:
+            one = len(self.frontier) == 1
+            found.append(
+                f"exactness was measured at the {'value' if one else f'{len(self.frontier)} values'} in front of "
+                f"{', '.join(self.choices)}, because outputs whose rows are chosen by their numbers cannot be compared "
+                "row by row"
+            )
+        if self.corrections:
+            found.append(
+                "exactness was measured also at what the model adds to its input, which is less than the output and "
+                "all that is computed"
+            )
+        return "; ".join(found)
 
     def judge(self, outputs: Sequence[Any]) -> tuple[Any, ...]:
         """Return the values of a run with None in place of those that are not judged."""
@@ -554,25 +579,26 @@ def judged_values(graph: fx.Graph) -> Judged:
     chosen = _followers(roots)
     indices = frozenset(index for index, one in enumerate(results) if one in chosen)
     frontier = _frontier((node for node in graph.nodes if node in chosen and node is not output), chosen, after)
+    corrections = tuple(filter(None, (_correction(one, after) for one in results if one not in chosen)))
     if not indices or not frontier:
-        return Judged(len(results))
-    return Judged(len(results), indices, frontier, tuple(dict.fromkeys(map(_name, roots))))
+        return Judged(len(results), corrections=corrections)
+    return Judged(len(results), indices, frontier, tuple(dict.fromkeys(map(_name, roots))), corrections)
 
 
 def add_outputs(graph: fx.GraphModule, judged: Judged) -> None:
-    """Make the values in front of choices outputs, behind those that are there, in place.
+    """Make the values that are judged further outputs, behind those that are there, in place.
 
     The graph then has more results than its structure of results says: run it with ``enable_io_processing=False``.
     """
-    if judged.frontier:
+    if judged.further:
         (output,) = graph.graph.find_nodes(op="output")
-        output.args = ((*_results(output), *judged.frontier),)
+        output.args = ((*_results(output), *judged.further),)
         graph.recompile()
 
 
 def remove_outputs(graph: fx.GraphModule, judged: Judged) -> None:
     """Undo :func:`add_outputs`, in place."""
-    if judged.frontier:
+    if judged.further:
         (output,) = graph.graph.find_nodes(op="output")
         output.args = (_results(output)[: judged.outputs],)
         graph.recompile()
@@ -611,6 +637,28 @@ def _chooses(node: fx.Node) -> bool:
     sizes = _data_sizes(node) - {size for one in node.all_input_nodes for size in _data_sizes(one)}
     is_foreign = _namespace(node) not in ("", "aten", "prims", "quantized_decomposed", "torchao")
     return bool(sizes) or (is_foreign and any(_is_integer(leaf) for leaf in _values(node)))
+
+
+def _correction(result: Any, after: set[fx.Node]) -> fx.Node | None:
+    """Return what layers compute of an output that is the sum of it and of something that only the inputs decide."""
+    node = result
+    while _packet(node) in _LIMITS_AND_MOVES:
+        node = node.args[0]
+    if _packet(node) not in _SUMS:
+        return None
+    terms = [term for term in node.args[:2] if isinstance(term, fx.Node)]
+    computed = [term for term in terms if term in after]
+    if len(terms) != 2 or len(computed) != 1:
+        return None
+    (given,) = (term for term in terms if term not in after)
+    is_of_input = any(one.op == "placeholder" for one in {given, *dependencies([given])})
+    value = _value(computed[0])
+    is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return computed[0] if is_of_input and is_float else None
+
+
+def _packet(node: Any) -> Any:
+    return getattr(node.target, "overloadpacket", None) if isinstance(node, fx.Node) else None
 
 
 def _frontier(nodes: Iterable[fx.Node], chosen: set[fx.Node], after: set[fx.Node]) -> tuple[fx.Node, ...]:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
+from prepbench.objects.compare import sqnr
 from prepbench.quantize.output_noise import judged_values
 
 
@@ -132,3 +133,72 @@ def test_a_floor_is_kept_at_the_values_in_front_of_the_choice():
     assert not all(row.quantized for row in rows)
     assert any("below the floor of 48 dB" in row.reason for row in rows)
     assert compiled.report.model_sqnr >= 48
+
+
+class Corrects(nn.Module):
+    """A small correction of what comes in."""
+
+    def __init__(self, join):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 16))
+        self.shift = nn.Parameter(torch.ones(16))
+        self.join = join
+
+    def forward(self, x):
+        return self.join(x, self.body(x) / 100, self.shift)
+
+
+@pytest.mark.parametrize(
+    "join",
+    [
+        lambda x, found, shift: x - found,
+        lambda x, found, shift: found + x.relu(),
+        lambda x, found, shift: (x + found).clamp(-9, 9)[:, 2:],
+        lambda x, found, shift: (x.sum(), x.mean(1, keepdim=True) + found),
+    ],
+)
+def test_what_is_added_to_the_input_is_judged_too(join):
+    found = _judged(Corrects(join).eval())
+    (correction,) = found.corrections
+    assert str(correction.target) == "aten.div.Tensor"
+    assert "adds to its input" in found.remark
+    assert found.judge(("output",)) == ("output",)
+
+
+@pytest.mark.parametrize(
+    "join",
+    [
+        lambda x, found, shift: found + shift,
+        lambda x, found, shift: found * x,
+        lambda x, found, shift: found + torch.arange(16),
+        lambda x, found, shift: (x + found) @ torch.ones(16, 2),
+    ],
+)
+def test_other_sums_are_judged_as_they_are(join):
+    compiled = _compiled(Corrects(join).eval())
+    assert not any("adds to its input" in remark for remark in compiled.report.remarks)
+
+
+def test_a_floor_is_kept_for_what_is_added_to_the_input():
+    model = Corrects(lambda x, found, shift: x + found).eval()
+    x = _samples()[0]
+    plain = _compiled(model)
+    floor = int(plain.report.model_sqnr) + 6
+    assert "adds to its input" in " ".join(plain.report.remarks)
+    exact = _compiled(model, compile_options=pb.CompileOptions(model_sqnr_floor=floor))
+    assert not all(row.quantized for row in exact.report.layers)
+    with torch.no_grad():
+        correction, found = model(x) - x, exact(x) - x
+    assert sqnr(correction, found) > floor
+    assert sqnr(model(x), plain(x)) > floor + 20, "the outputs alone would not have told"
+
+
+def _compiled(model, **options):
+    return pb.compile_model(
+        model,
+        calibration_inputs=_samples(),
+        deployment_settings=pb.OnnxRuntimeDeployment(),
+        quantization_settings=pb.QuantizationSettings(),
+        **options,
+    )
