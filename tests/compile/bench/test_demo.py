@@ -46,6 +46,10 @@ def test_nothing_fails_and_nothing_is_to_be_said(bench: pb.Bench) -> None:
 def test_text_without_a_screen(bench: pb.Bench) -> None:
     assert "Bench(DigitsNet)" in str(bench)
     assert "bench.search(" in str(bench), "the next step"
+
+
+@pytest.mark.stress
+def test_a_script_prints_it() -> None:
     line = "import prepbench as pb; print(pb.demo())"
     done = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, check=True)
     assert "Bench(DigitsNet)" in done.stdout

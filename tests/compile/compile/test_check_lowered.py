@@ -454,6 +454,7 @@ def test_kernels_that_round_activations_in_each_call_may_differ_where_8_bits_dec
         check_lowered(lambda leaves: rounded([leaves[0].flip(0)]), program, samples, program)
 
 
+@pytest.mark.stress
 def test_trials_that_decide_about_conditions_look_for_no_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     """It lowers the graph in parts again and again, and nobody reads it."""
     asked: list[object] = []

@@ -13,6 +13,7 @@ import prepbench as pb
 from prepbench._torch_compat.programs import flat_program
 from prepbench.capture.aten.computed_in_float32 import HALF_TYPES, computed_in_float32
 from prepbench.quantize import weights_to_cast
+from tests.turns import in_turns
 
 LAYERS, INNER, OUTER = 5, 64, 96
 FOUR_BITS = pb.QuantizationSettings(
@@ -77,7 +78,7 @@ def test_one_weight_after_the_other_is_in_float32_while_samples_run() -> None:
     assert most <= 1
 
 
-@pytest.mark.parametrize("skipped", [(), ("up.1", "table", "head")])
+@pytest.mark.parametrize("skipped", in_turns([(), ("up.1", "table", "head")], 1))
 def test_the_result_is_that_of_the_same_weights_in_float32(skipped: tuple[str, ...]) -> None:
     rules = {fqn: pb.LayerQuantizationSettings(skip_quantization=True) for fqn in skipped}
     half, single = (
