@@ -73,9 +73,6 @@ NETWORKS: dict[str, Entry] = {
     "denoising, U-Net": Entry(
         "denoising", *_TRAINED, f"{_PHOTOGRAPHS}, with noise", "PSNR in dB", photographs.denoising,
         package="scikit-image",
-        remark="The result is the image less a small correction, and 20 dB of it would be noise that one sees: int8 is "
-        "asked for 38 dB.",
-        settings={"compile_options": pb.CompileOptions(model_sqnr_floor=38)},
     ),
     "super-resolution": Entry(
         "super-resolution, twice the size", *_TRAINED, _PHOTOGRAPHS, "PSNR in dB", photographs.super_resolution,
