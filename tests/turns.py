@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-MANY = 4  # cases
+MANY = 3  # cases
 
 
 def every_second(*axes: Mapping[str, Any]) -> list[Any]:

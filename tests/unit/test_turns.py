@@ -33,5 +33,5 @@ def test_every_second_of_many_cases_is_left_to_the_long_form() -> None:
 
 
 def test_few_cases_and_those_of_a_test_that_chooses_stay() -> None:
-    assert left("test_few", 3) == []
+    assert left("test_few", 2) == []
     assert left("test_that_chooses", 12, "stress") == [0]

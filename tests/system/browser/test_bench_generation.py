@@ -164,6 +164,7 @@ def test_what_a_target_lacks_cannot_be_chosen(page: Page) -> None:
     ]
 
 
+@pytest.mark.stress
 def test_generation_in_jupyterlab(page: Page, lab: Lab) -> None:
     """A click compiles and generates; the text is side by side, in the saved output, and its code runs in a cell."""
     code = "exec(bench.code())\nlist(written.columns), len(written)"

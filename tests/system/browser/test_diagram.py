@@ -17,6 +17,7 @@ from prepbench.document.model import DiagramDocument
 from prepbench.views.display import combined
 from tests.system.browser.diagrams import Net, View, luminance, net_document, opened
 from tests.system.browser.lab import watch
+from tests.turns import in_turns
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -26,7 +27,7 @@ def document() -> DiagramDocument:
     return net_document()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", in_turns(["light", "dark"], 1))
 def test_every_interaction_by_mouse(page: Page, lab: Any, document: DiagramDocument, theme: str) -> None:
     problems, outside = watch(page, lab.url)
     view = opened(page, lab, "net.graph.json", to_json(document), theme)

@@ -59,6 +59,7 @@ def picture(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return folder / f"{request.node.name.partition('[')[0]}.png"
 
 
+@pytest.mark.stress
 def test_files_show_what_they_show_in_chromium(tab: firefox.Firefox, tmp_path: Path, picture: Path) -> None:
     executed = executed_once(tmp_path)
     for number, place in enumerate(FILES):

@@ -19,6 +19,7 @@ import prepbench as pb
 from prepbench.measure import process
 from prepbench.measure.process import LatencyError, WorkerProcess, environment, worker_command
 from prepbench.measure.transfer import save_sample
+from tests.turns import in_turns
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are copied on Linux only")
 
@@ -151,7 +152,7 @@ def test_cancelling_while_it_loads_ends_the_wait(tmp_path: Path, monkeypatch: py
         )
 
 
-@pytest.mark.parametrize("ending", ["pass", "os.kill(os.getpid(), 9)"])
+@pytest.mark.parametrize("ending", in_turns(["pass", "os.kill(os.getpid(), 9)"], 1))
 def test_it_ends_with_the_process_that_started_it(ending: str) -> None:
     program = (
         "import os; from prepbench.measure import process\n"

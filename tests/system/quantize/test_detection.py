@@ -7,6 +7,7 @@ import torch
 
 import prepbench as pb
 from tests import detector
+from tests.turns import in_turns
 
 pytest.importorskip("PIL")  # reads the photographs
 POINTS = 0.01  # of mAP; on few images one exchanged box counts for tenths of a point
@@ -31,7 +32,7 @@ def _compared(model, compiled, data):
     return pb.compare({"float32": model, "int8": compiled}, data, metric=pb.metrics.mean_average_precision, rounds=0)
 
 
-@pytest.mark.parametrize("deployment", [pb.OnnxRuntimeDeployment, pb.OpenVinoDeployment])
+@pytest.mark.parametrize("deployment", in_turns([pb.OnnxRuntimeDeployment, pb.OpenVinoDeployment], 0))
 def test_int8_finds_what_float_finds(model, data, calibration, deployment):
     if deployment is pb.OpenVinoDeployment:
         pytest.importorskip("openvino")
