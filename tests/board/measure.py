@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.benchmarks.results import busy
+from prepbench.measure.process import OtherPrograms, load_warning
 from tests.benchmarks.rounds import interleave
 from tests.board.candidates import CANDIDATES, FLOAT, OURS, PEERS
 from tests.board.entry import NotInstalledError
@@ -20,8 +19,6 @@ from tests.board.networks import NETWORKS
 
 DRAWS = 1000
 ROUNDS = 9
-# processes that want the processor, per core, above which a time says little
-QUIET = 0.4
 
 
 def interval(
@@ -46,16 +43,17 @@ def measured(name: str, candidates: Sequence[str] = tuple(CANDIDATES)) -> dict[s
         task = entry.load()
     except NotInstalledError as error:
         return {"missing": str(error)}
-    quiet = busy() < QUIET * (os.cpu_count() or 1)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, OtherPrograms() as others:
         files = {one: Path(folder) / f"{index}.json" for index, one in enumerate(candidates)}
         commands = {one: ("-m", "tests.board.worker", name, one, str(file)) for one, file in files.items()}
-        rounds = interleave(commands, rounds=ROUNDS if quiet else 0)
+        rounds = interleave(commands, rounds=ROUNDS)
         read = {
             one: json.loads(file.read_text()) if file.exists() else {"failed": "its process ended early"}
             for one, file in files.items()
         }
     rows = {one: np.asarray(found["rows"]) for one, found in read.items() if "rows" in found}
+    if load_warning(others.cores):
+        rounds = {}
     return {one: _cell(one, found, rows, task.metric, rounds.get(one)) for one, found in read.items()}
 
 
