@@ -63,8 +63,8 @@ def _overview(everything: Mapping[str, Any]) -> str:
     behind = losses(everything)
     lines = [
         "\n## Overview\n",
-        "| network | metric | float | best of ORT's tools | prepbench int8 | prepbench 4 bits | remarks |",
-        "|---|---|---|---|---|---|---|",
+        "| network | metric | float | best of ORT's tools | prepbench int8 | prepbench 4 bits | speed | remarks |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for name, one in everything.items():
         found, entry = one["found"], NETWORKS[name]
@@ -72,13 +72,20 @@ def _overview(everything: Mapping[str, Any]) -> str:
         cells = [_metric(found, each) for each in (FLOAT, best, OURS, "prepbench 4 bits")]
         metric = entry.metric + ("" if entry.higher_is_better else ", less is better")
         remark = "not measured" if "missing" in found else "behind ORT's tool" if name in behind else ""
-        lines.append(f"| {name} | {metric} | {' | '.join(cells)} | {remark} |")
+        lines.append(f"| {name} | {metric} | {' | '.join(cells)} | {_speed(found)} | {remark} |")
     return "\n".join(lines) + "\n"
 
 
 def _metric(found: Mapping[str, Any], candidate: str) -> str:
     cell = found.get(candidate, {})
     return f"{cell['metric']:.4f}" if "metric" in cell else ""
+
+
+def _speed(found: Mapping[str, Any]) -> str:
+    """Return how fast int8 is beside the fastest of the runtime's own tools; empty where no times were measured."""
+    ours = found.get(OURS, {}).get("ms")
+    peers = [ms for peer in PEERS if (ms := found.get(peer, {}).get("ms")) is not None]
+    return f"{min(peers) / ours:.2f}x" if ours and peers else ""
 
 
 def _best_peer(found: Mapping[str, Any], sign: int) -> str:
