@@ -32,6 +32,7 @@ from prepbench.targets.onnx.weights import (
     constant_of,
     dequantize_at_load,
     look_up_integers,
+    remove_unused_initializers,
     remove_unused_nodes,
     rename_ends,
     stored_bits,
@@ -80,6 +81,37 @@ def mark_crossed_products(model: Any) -> None:
                 order, shape = producer.attributes.get_ints("perm", ()), producer.inputs[0].shape
                 if order and order[0] != 0 and not (shape is not None and shape.is_static()):
                     model.metadata_props[_CROSSED] = "1"
+
+
+def keep_integer_products(model: Any) -> None:
+    """Give each bias that is added to a product of integers as many dims as the product has, in place.
+
+    Where all sizes are fixed, ONNX Runtime (seen in 1.31) first makes ``Gemm`` in float of a product and a bias of one
+    dim, and then does not find the product of integers, which is three times as fast in a small transformer.
+
+    Args:
+        model: an ``onnx_ir.Model``.
+    """
+    for node in list(model.graph):
+        if node.op_type != "MatMul" or not all(map(_is_dequantized, node.inputs)):
+            continue
+        shape = node.inputs[0].shape
+        if shape is None or not shape.is_static() or len(shape) < 3:
+            continue
+        for add, place in list(node.outputs[0].uses()):
+            bias = add.inputs[1 - place] if add.op_type == "Add" else None
+            array = constant_of(bias)
+            if array is not None and array.ndim == 1:
+                wide = array.reshape((1,) * (len(shape) - 1) + array.shape)
+                add.replace_input_with(1 - place, add_initializer(model, f"{bias.name}_wide", wide))
+    remove_unused_initializers(model)
+
+
+def _is_dequantized(value: Any) -> bool:
+    producer = value.producer()
+    while producer is not None and producer.op_type == "Transpose":
+        producer = producer.inputs[0].producer()
+    return producer is not None and producer.op_type == "DequantizeLinear"
 
 
 def _is_static(x: Any) -> bool:
@@ -246,7 +278,14 @@ class OnnxRuntimeTarget(OnnxTarget):
         constraints=(_LONE_DEPTHWISE,),
         reduce_range=why_reduce_range(),
     )
-    changes = (*OnnxTarget.changes, look_up_integers, dequantize_at_load, fill_empty_batches, mark_crossed_products)
+    changes = (
+        *OnnxTarget.changes,
+        look_up_integers,
+        dequantize_at_load,
+        keep_integer_products,
+        fill_empty_batches,
+        mark_crossed_products,
+    )
 
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         assert isinstance(settings, OnnxRuntimeDeployment)
