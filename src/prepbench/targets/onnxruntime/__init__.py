@@ -101,7 +101,7 @@ def keep_integer_products(model: Any) -> None:
         for add, place in list(node.outputs[0].uses()):
             bias = add.inputs[1 - place] if add.op_type == "Add" else None
             array = constant_of(bias)
-            if array is not None and array.ndim == 1:
+            if bias is not None and array is not None and array.ndim == 1:
                 wide = array.reshape((1,) * (len(shape) - 1) + array.shape)
                 add.replace_input_with(1 - place, add_initializer(model, f"{bias.name}_wide", wide))
     remove_unused_initializers(model)
