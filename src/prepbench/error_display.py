@@ -60,13 +60,13 @@ SAMPLES = ("inputs", "tracing_inputs", "calibration_inputs")
 
 def failed_call(error: BaseException) -> Mapping[str, Any] | None:
     """Return the arguments of the call of prepbench that raised an error, if it was given a model and samples."""
+    torch: Any = sys.modules.get("torch")  # not imported for this: without it there is no model
     for frame, _ in traceback.walk_tb(error.__traceback__):
         # they stand in the frame of the public function
         if str(frame.f_globals.get("__name__", "")).partition(".")[0] == "prepbench":
             given = frame.f_locals
-            # a module of torch, which is not imported for this
-            models = [name for name in MODELS if hasattr(given.get(name), "named_modules")]
-            if models and any(given.get(name) is not None for name in SAMPLES):
+            has_model = torch is not None and any(isinstance(given.get(name), torch.nn.Module) for name in MODELS)
+            if has_model and any(given.get(name) is not None for name in SAMPLES):
                 return given
     return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -90,7 +90,7 @@ def decide(
         decisions = _decided(graph, plan, options, samples, progress, statistics, judged)
     finally:
         remove_outputs(graph, judged)
-    decisions.score = replace(decisions.score, remark=judged.remark)
+    decisions.score = judged.told(decisions.score)
     return decisions
 
 
@@ -119,7 +119,7 @@ def _decided(
         fqn: {scheme: measured.powers_of(plan.nodes[fqn], scheme) for scheme in schemes}
         for fqn, schemes in candidates.items()
     }
-    floors = Floors.of(options, list(plan.settings.values()))
+    floors = Floors.of(options, list(plan.settings.values()), judged.corrected)
     for fqn, by_scheme in noise.items():
         _choose(fqn, by_scheme, plan.settings[fqn], floors, decisions)
     left = _without_left_in_float(graph, plan, decisions)

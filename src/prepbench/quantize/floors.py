@@ -51,15 +51,22 @@ class Floors:
     Attributes:
         options: the user's options.
         bits: the fewest bits that were named for a layer.
+        corrected: the places of judged values that the model adds to its input, and are no outputs.
     """
 
     options: CompileOptions
     bits: int = 8
+    corrected: frozenset[int] = frozenset()
 
     @classmethod
-    def of(cls, options: CompileOptions, settings: Sequence[QuantizationSettings]) -> Floors:
+    def of(
+        cls,
+        options: CompileOptions,
+        settings: Sequence[QuantizationSettings],
+        corrected: frozenset[int] = frozenset(),
+    ) -> Floors:
         """Return the floors of a model whose layers have these settings."""
-        return cls(options, min(map(named_bits, settings), default=8))
+        return cls(options, min(map(named_bits, settings), default=8), corrected)
 
     def layer(self, settings: QuantizationSettings) -> float:
         """Return the SQNR in dB below which a layer stays in float."""
@@ -98,8 +105,10 @@ class Floors:
                 f"the model's predictions would be at {before} from float, above the limit of "
                 f"{_DIVERGENCE[self.bits]:g}; with this layer and others in float they are at {after}"
             )
+        worst = min(before.outputs, key=lambda output: output[1], default=(0, 0.0))[0]
+        judged = "what the model adds to its input" if worst in self.corrected else "the model's output"
         return (
-            f"the model's output would be at {before.sqnr:.1f} dB, below the floor of {self._model:g} dB with "
+            f"{judged} would be at {before.sqnr:.1f} dB, below the floor of {self._model:g} dB with "
             f"{MARGIN:g} to spare; with this layer and others in float it is at {after.sqnr:.1f} dB"
         )
 

@@ -6,7 +6,7 @@ import itertools
 import math
 import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from prepbench.capture.sizes.recurrent import WITH_GRADIENTS
 from prepbench.inputs import Sample
 from prepbench.jobs import check_cancelled
 from prepbench.objects.compare import Powers, powers
+from prepbench.quantize.floors import Score
 from prepbench.quantize.layer_nodes import LOOKUPS, WEIGHTED, LayerNode
 from prepbench.quantize.observed import observed_value, observer_of, set_mode
 from prepbench.quantize.plan import Plan, is_dynamic
@@ -535,22 +536,34 @@ class Judged:
         return tuple(dict.fromkeys((*self.frontier, *self.corrections)))
 
     @property
+    def corrected(self) -> frozenset[int]:
+        """The places of :attr:`corrections` among all judged values."""
+        end = self.outputs + len(self.further)
+        return frozenset(range(self.outputs + len(self.frontier), end))
+
+    @property
     def remark(self) -> str:
-        """How the model was judged, where that is not by its outputs alone; else empty."""
-        found = []
-        if self.frontier:
-            one = len(self.frontier) == 1
-            found.append(
-                f"exactness was measured at the {'value' if one else f'{len(self.frontier)} values'} in front of "
-                f"{', '.join(self.choices)}, because outputs whose rows are chosen by their numbers cannot be compared "
-                "row by row"
+        """How the model was judged, where that is not by its outputs; else empty."""
+        if not self.frontier:
+            return ""
+        one = len(self.frontier) == 1
+        return (
+            f"exactness was measured at the {'value' if one else f'{len(self.frontier)} values'} in front of "
+            f"{', '.join(self.choices)}, because outputs whose rows are chosen by their numbers cannot be compared row "
+            "by row"
+        )
+
+    def told(self, score: Score) -> Score:
+        """Return a score as reports tell it: of the outputs, with a remark on what else was judged."""
+        added = [sqnr for place, sqnr in score.outputs if place in self.corrected]
+        others = [sqnr for place, sqnr in score.outputs if place not in self.corrected]
+        remarks = [self.remark] if self.remark else []
+        if added:
+            remarks.append(
+                f"what the model adds to its input is at {min(added):.1f} dB; the floor for the model holds "
+                "for it, too, because it is all that layers compute"
             )
-        if self.corrections:
-            found.append(
-                "exactness was measured also at what the model adds to its input, which is less than the output and "
-                "all that is computed"
-            )
-        return "; ".join(found)
+        return replace(score, sqnr=min(others, default=score.sqnr), remark="; ".join(remarks))
 
     def judge(self, outputs: Sequence[Any]) -> tuple[Any, ...]:
         """Return the values of a run with None in place of those that are not judged."""
@@ -626,14 +639,10 @@ def _chooses(node: fx.Node) -> bool:
     """
     if node.op != "call_function":
         return False
-    packet = getattr(node.target, "overloadpacket", None)
-    if packet in _CHOICES:
+    if _packet(node) in _CHOICES:
         return True
     if node.target is operator.getitem:
-        source = node.args[0]
-        return getattr(getattr(source, "target", None), "overloadpacket", None) in _WITH_INDICES and bool(
-            node.args[1] == 1
-        )
+        return _packet(node.args[0]) in _WITH_INDICES and bool(node.args[1] == 1)
     sizes = _data_sizes(node) - {size for one in node.all_input_nodes for size in _data_sizes(one)}
     is_foreign = _namespace(node) not in ("", "aten", "prims", "quantized_decomposed", "torchao")
     return bool(sizes) or (is_foreign and any(_is_integer(leaf) for leaf in _values(node)))
@@ -658,7 +667,7 @@ def _correction(result: Any, after: set[fx.Node]) -> fx.Node | None:
 
 
 def _packet(node: Any) -> Any:
-    return getattr(node.target, "overloadpacket", None) if isinstance(node, fx.Node) else None
+    return getattr(getattr(node, "target", None), "overloadpacket", None)
 
 
 def _frontier(nodes: Iterable[fx.Node], chosen: set[fx.Node], after: set[fx.Node]) -> tuple[fx.Node, ...]:

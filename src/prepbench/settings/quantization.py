@@ -260,12 +260,12 @@ class CompileOptions(Settings):
             the model, below a floor. Default True.
         layer_sqnr_floor: the floor for the output of one layer: an SQNR in dB, from -300 to 300. Default None: 10 for 8
             bits, 5 for 4 bits.
-        model_sqnr_floor: the floor for the outputs of the whole model: an SQNR in dB, from -300 to 300. Below it,
-            layers take their most exact candidate and then go back to float, as few of them as reach the floor. It is
-            measured on calibration samples. They must lie 1 dB above the floor, because other samples differ. Default
-            None: 20 for 8 bits, and where bits are to be chosen; 10 for 4 bits. Language models are then judged by the
-            distributions that they predict instead, which may diverge from those in float by 0.05 nats (0.5 with 4
-            bits).
+        model_sqnr_floor: the floor for the outputs of the whole model, and for what it adds to its input where an
+            output is such a sum: an SQNR in dB, from -300 to 300. Below it, layers take their most exact candidate and
+            then go back to float, as few of them as reach the floor. It is measured on calibration samples. They must
+            lie 1 dB above the floor, because other samples differ. Default None: 20 for 8 bits, and where bits are to
+            be chosen; 10 for 4 bits. Language models are then judged by the distributions that they predict instead,
+            which may diverge from those in float by 0.05 nats (0.5 with 4 bits).
 
     Example:
         >>> CompileOptions(smooth_quant=True).bias_correction

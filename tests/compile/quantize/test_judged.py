@@ -162,7 +162,7 @@ def test_what_is_added_to_the_input_is_judged_too(join):
     found = _judged(Corrects(join).eval())
     (correction,) = found.corrections
     assert str(correction.target) == "aten.div.Tensor"
-    assert "adds to its input" in found.remark
+    assert found.corrected == {found.outputs}, "behind all outputs"
     assert found.judge(("output",)) == ("output",)
 
 
@@ -183,15 +183,28 @@ def test_other_sums_are_judged_as_they_are(join):
 def test_a_floor_is_kept_for_what_is_added_to_the_input():
     model = Corrects(lambda x, found, shift: x + found).eval()
     x = _samples()[0]
-    plain = _compiled(model)
-    floor = int(plain.report.model_sqnr) + 6
-    assert "adds to its input" in " ".join(plain.report.remarks)
-    exact = _compiled(model, compile_options=pb.CompileOptions(model_sqnr_floor=floor))
-    assert not all(row.quantized for row in exact.report.layers)
     with torch.no_grad():
-        correction, found = model(x) - x, exact(x) - x
-    assert sqnr(correction, found) > floor
-    assert sqnr(model(x), plain(x)) > floor + 20, "the outputs alone would not have told"
+        correction = model(x) - x
+        plain = _compiled(model)
+        at = sqnr(correction, plain(x) - x)
+        exact = _compiled(model, compile_options=pb.CompileOptions(model_sqnr_floor=at + 6))
+        assert sqnr(correction, exact(x) - x) > at + 6
+        # reports say of outputs what a comparison finds
+        assert plain.report.model_sqnr == pytest.approx(sqnr(model(x), plain(x)), abs=2)
+    assert plain.report.model_sqnr > at + 26, "the outputs alone would not have told"
+    (told,) = (remark for remark in plain.report.remarks if "adds to its input" in remark)
+    assert float(told.partition(" dB")[0].split()[-1]) == pytest.approx(at, abs=2)
+    left = [row for row in exact.report.layers if not row.quantized]
+    assert left
+    assert all("what the model adds to its input would be at" in row.reason for row in left)
+
+
+def test_a_correction_of_nothing_stays_in_integers():
+    model = Corrects(lambda x, found, shift: x + found).eval()
+    with torch.no_grad():
+        model.body[2].weight.zero_()
+        model.body[2].bias.zero_()
+    assert all(row.quantized for row in _compiled(model).report.layers)
 
 
 def _compiled(model, **options):

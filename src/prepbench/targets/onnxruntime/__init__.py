@@ -92,11 +92,12 @@ def keep_integer_products(model: Any) -> None:
     Args:
         model: an ``onnx_ir.Model``.
     """
-    for node in list(model.graph):
+    changed = False
+    for node in list(model.graph.all_nodes()):
         if node.op_type != "MatMul" or not all(map(_is_dequantized, node.inputs)):
             continue
-        shape = node.inputs[0].shape
-        if shape is None or not shape.is_static() or len(shape) < 3:
+        shape, weight = (value.shape for value in node.inputs)
+        if shape is None or not shape.is_static() or len(shape) < 3 or weight is None or len(weight) != 2:
             continue
         for add, place in list(node.outputs[0].uses()):
             bias = add.inputs[1 - place] if add.op_type == "Add" else None
@@ -104,7 +105,9 @@ def keep_integer_products(model: Any) -> None:
             if bias is not None and array is not None and array.ndim == 1:
                 wide = array.reshape((1,) * (len(shape) - 1) + array.shape)
                 add.replace_input_with(1 - place, add_initializer(model, f"{bias.name}_wide", wide))
-    remove_unused_initializers(model)
+                changed = True
+    if changed:
+        remove_unused_initializers(model)
 
 
 def _is_dequantized(value: Any) -> bool:
