@@ -134,9 +134,11 @@ export class Frame {
     return this.precision.element;
   }
 
-  /** Where something is wrong, or else the layers. */
+  /** Where something is wrong, or an action has failed, or else the layers. */
   private firstStep(): StepName {
-    return this.model.get("steps").find(({ kind }) => kind === "bad")?.name ?? "precision";
+    const { kind: said, about } = this.model.get("message");
+    const failed = said === "error" ? STEP_OF[about] : null;
+    return this.model.get("steps").find(({ kind }) => kind === "bad")?.name ?? failed ?? "precision";
   }
 
   private openCode(): void {

@@ -31,7 +31,9 @@ export function stageOf(model: BenchModel, began = false): Stage {
   if (model.get("running")) return ""; // its own card says what goes on
   if (model.get("search").why) return used < 0 ? "choose" : "compile";
   // the cards of failures have their own buttons
-  return model.get("steps").some(({ name, kind }) => name === "capture" && kind === "bad") ? "" : "ask";
+  const { kind: said, about } = model.get("message");
+  const fails = said === "error" && about === "compile" && !began;
+  return fails || model.get("steps").some(({ name, kind }) => name === "capture" && kind === "bad") ? "" : "ask";
 }
 
 /** What a search makes least: the first of time and size that has no limit, else what is lost. */

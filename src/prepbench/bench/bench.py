@@ -35,7 +35,7 @@ from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import check_table
 from prepbench.compile import KeptStages
 from prepbench.error_display import MODELS, SAMPLES, failed_call
-from prepbench.errors import InputError
+from prepbench.errors import InputError, TargetError
 from prepbench.inputs import Sample
 from prepbench.measure.comparison import Comparison
 from prepbench.measure.generation import Generation
@@ -304,7 +304,8 @@ class Bench:
             error: what the call raised; by default the error that a cell or the interpreter showed last.
 
         Returns:
-            A bench with the arguments of that call and its target; it opens on what cannot be captured.
+            A bench with the arguments of that call and its target; it opens on what cannot be captured, or on what the
+            target lacks.
 
         Raises:
             InputError: nothing has failed, or not a call with a model and samples that the model takes.
@@ -382,6 +383,8 @@ def bench_of_error(kind: Callable[..., B], error: BaseException | None) -> B:
     bench = kind(model, **found)
     if isinstance(target := given.get("deployment_settings"), DeploymentSettings):
         bench.set_targets([target])
+    if isinstance(error, TargetError):
+        bench.jobs.show_failure(error, "compile")
     return bench
 
 

@@ -317,7 +317,15 @@ class Jobs:
         elif isinstance(error, Cancelled):
             message = Card("info", str(error), about=about, outcomes=outcomes)
         else:
-            state = self._choices.state if run is None else run.state
-            others = other_targets(state)
-            message = error_card(error, leaf_wrap=state.leaf_wrap, about=about, others=others, outcomes=outcomes)
+            message = self._error_card(error, self._choices.state if run is None else run.state, about, outcomes)
         self.following.end(message, *notes, goes_on=goes_on)
+
+    def show_failure(self, error: BaseException, about: About) -> None:
+        """Show the card of an error as if an action of this bench had raised it: it failed before the bench opened."""
+        self.following.end(self._error_card(error, self._choices.state, about), goes_on=False)
+
+    def _error_card(
+        self, error: BaseException, state: BenchState, about: About, outcomes: tuple[RunOutcome, ...] = ()
+    ) -> Card:
+        others = other_targets(state, error)
+        return error_card(error, leaf_wrap=state.leaf_wrap, about=about, others=others, outcomes=outcomes)

@@ -74,11 +74,14 @@ def unavailable(settings: DeploymentSettings) -> str:
     return ""
 
 
-def other_targets(state: BenchState) -> list[str]:
-    """Return the names of the targets that are not chosen and run here on their own hardware."""
+def other_targets(state: BenchState, error: BaseException) -> list[str]:
+    """Return the names of the targets that are not chosen and run here on their own hardware; those that an error
+    advises come first.
+    """
     chosen = set(map(display_name, state.targets))
     others = {name: kind() for name, kind in TARGETS.items() if name not in chosen}
-    return [name for name, one in others.items() if not target_for(one).runs_elsewhere() and not unavailable(one)]
+    here = [name for name, one in others.items() if not target_for(one).runs_elsewhere() and not unavailable(one)]
+    return sorted(here, key=lambda name: type(others[name]).__name__ not in str(error))
 
 
 def layer_settings_of(precision: Precision) -> LayerQuantizationSettings:

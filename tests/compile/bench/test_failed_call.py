@@ -47,13 +47,21 @@ class Inverse(nn.Module):
         return torch.linalg.inv(x)
 
 
-def test_bench_of_what_a_target_lacks_has_that_target() -> None:
+def test_bench_of_what_a_target_lacks_has_that_target_and_says_what_to_do() -> None:
     samples = [torch.eye(3) + 1, torch.eye(4) + 1]
     target = pb.OnnxRuntimeDeployment(intra_op_threads=1)
     error = failed(lambda: pb.compile_model(Inverse(), tracing_inputs=samples, deployment_settings=target))
     assert isinstance(error, TargetError)
     assert "Repair it in the bench" in ErrorCard.of(error).page()
-    assert pb.Bench.of_error(error).state.targets == (target,)
+    bench = pb.Bench.of_error(error)
+    assert bench.state.targets == (target,)
+    card = bench.status.message
+    assert (card.kind, card.about) == ("error", "compile"), "it stands under the button that would fail again"
+    assert "linalg_inv" in card.text
+    assert [(button.action, button.value) for button in card.buttons] == [
+        ("keep_in_pytorch", ""),
+        ("use_target", "Inductor"),  # OpenVINO, which comes before it, lacks the same
+    ]
 
 
 def test_errors_of_no_call_with_a_model_have_no_button() -> None:

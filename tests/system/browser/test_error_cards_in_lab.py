@@ -7,6 +7,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.system.browser.lab import READY, Lab, watch
+from tests.system.browser.notebooks import open_notebook, run_cell
 
 pytestmark = pytest.mark.timeout(180)
 CELLS = [
@@ -51,3 +52,32 @@ def test_a_card_leads_to_the_bench_and_stays_in_the_file(page: Page, lab: Lab) -
     page.goto(f"{lab.url}/lab/tree/cards.ipynb?reset")
     expect(page.locator(".prepbench-error")).to_contain_text("Branch cannot be captured", timeout=60_000)
     assert problems == outside == []
+
+
+LACKS = """
+import torch, prepbench as pb
+
+class Inverse(torch.nn.Module):
+    def forward(self, x):
+        return torch.linalg.inv(x)
+
+samples = [torch.eye(3) + 1, torch.eye(4) + 1]
+pb.compile_model(Inverse(), tracing_inputs=samples, deployment_settings=pb.OnnxRuntimeDeployment())
+"""
+
+
+def test_what_a_target_lacks_is_repaired_by_one_click_in_its_bench(page: Page, lab: Lab) -> None:
+    problems, _ = watch(page, lab.url)
+    page.set_viewport_size({"width": 1100, "height": 900})
+    open_notebook(page, lab, "lacks", [LACKS])
+    run_cell(page, 0)
+    page.locator(".prepbench-error").get_by_role("button", name="Repair it in the bench").click()
+    expect(page.locator(".jp-CodeCell").nth(1)).to_contain_text("pb.Bench.of_error()")
+    page.evaluate("() => window.jupyterapp.commands.execute('notebook:run-cell')")
+    failure = page.locator(".pbb-run").get_by_role("alert")
+    expect(failure).to_contain_text("ONNX has nothing for aten.linalg_inv", timeout=60_000)
+    expect(page.get_by_text("Where will it run")).to_be_hidden()
+    expect(failure.get_by_role("button", name="Use OpenVINO")).to_have_count(0)  # it lacks the same
+    failure.get_by_role("button", name="Use Inductor").click()
+    expect(page.locator(".pbb-run .pbb-info")).to_contain_text("Inductor is ready", timeout=120_000)
+    assert not problems
