@@ -43,7 +43,7 @@ _ELSEWHERE = 'hidden="" style="display:none"'
 
 # JupyterLab and nbconvert's lab template set a bare `pre` in letters of different widths: columns would not line up
 _BARE = re.compile(r"(<pre\b[^>]*>)(?!\s*<code\b)(.*?)(</pre>)", re.DOTALL)
-_AS_CODE = r'\1<code style="background:none;white-space:inherit">\2</code>\3'
+_AS_CODE = r'\1<code style="background:none;white-space:inherit;word-break:normal">\2</code>\3'
 
 _LONGEST = 20_000  # letters
 _WIDEST = 110  # letters of a line
