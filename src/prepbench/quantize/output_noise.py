@@ -651,8 +651,8 @@ def _chooses(node: fx.Node) -> bool:
 def _correction(result: Any, after: set[fx.Node]) -> fx.Node | None:
     """Return what layers compute of an output that is the sum of it and of something that only the inputs decide."""
     node = result
-    while _packet(node) in _LIMITS_AND_MOVES:
-        node = node.args[0]
+    while isinstance(node, fx.Node) and (node.op == "call_module" or _packet(node) in _LIMITS_AND_MOVES):
+        node = node.args[0]  # of an observer, too
     if _packet(node) not in _SUMS:
         return None
     terms = [term for term in node.args[:2] if isinstance(term, fx.Node)]
