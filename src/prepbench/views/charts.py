@@ -331,7 +331,7 @@ def _x_axis(rows: list[CandidateResult], timed: bool, unit: str) -> Axis:
         sizes = tuple((row.size_bytes or 0) / 1e6 for row in rows)
         return Axis("size on disk (MB)", sizes, 0.0, max(*sizes, 1e-9) * 1.15)
     middles = tuple(row.p50_ms or 0.0 for row in rows)
-    high = max(row.p90_ms or 0.0 for row in rows)
+    high = max(*middles, *(row.p90_ms or 0.0 for row in rows))
     title = f"latency (ms per {unit}): median, whisker to p90"
     if min(middles) > 0 and max(middles) / min(middles) > _LOG_FROM_RATIO:
         return Axis(title + ", log scale", middles, min(middles) / 2, high * 1.6, log=True)
