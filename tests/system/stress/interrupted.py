@@ -6,6 +6,7 @@ from a thread.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -13,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,16 @@ def _problems(stage: Stage, model: nn.Module, before: Any, untouched: Any) -> li
     return problems
 
 
+SLOW, RARELY = 5.0, 5
+"""A stage of more than this many seconds comes in one round of so many: interrupts of it take most of the time."""
+
+
+def in_turn(lengths: Mapping[str, float]) -> Iterator[str]:
+    """Endless rounds over the names of the stages, of which not all have the slow ones."""
+    for number in itertools.count():
+        yield from (name for name, length in lengths.items() if length <= SLOW or number % RARELY == 0)
+
+
 def some(stages: Sequence[Stage], seed: int, count: int) -> list[Stage]:
     """As many stages as there are interrupts, one behind the other; the next seed goes on behind them."""
     return [stages[(seed * count + number) % len(stages)] for number in range(min(count, len(stages)))]
@@ -126,10 +137,10 @@ def main(seed: int, count: int, place: Path, names: Sequence[str] = ()) -> None:
     if count < 2 * len(stages):
         stages = some(stages, seed, count)
     known = {stage.name: _reference(stage, model) for stage in stages}
+    named = {stage.name: stage for stage in stages}
     before, untouched = fingerprint(model), replaceable()
-    for number in range(count):
-        stage = stages[number % len(stages)]
-        length, expected = known[stage.name]
+    for name in itertools.islice(in_turn({name: length for name, (length, _) in known.items()}), count):
+        stage, (length, expected) = named[name], known[name]
         presses = 3 if chance.random() < 0.2 else 1
         seconds = interrupted(stage, model, chance.uniform(0, length), presses)
         problems = _problems(stage, model, before, untouched)

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[3]
-BATCH = 25
-"""Interrupts of one process; its start and the results that it compares with take about a minute."""
-MOST_SECONDS = 1200
+BATCH = 100
+"""Interrupts of one process; its start and the results that it compares with take about three minutes."""
+MOST_SECONDS = 3600
 
 
 def interrupts_of(seed: int, count: int = BATCH, stages: Sequence[str] = ()) -> list[dict[str, Any]]:
