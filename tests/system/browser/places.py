@@ -20,7 +20,7 @@ from pathlib import Path
 import nbformat
 from playwright.sync_api import Browser, Page, Playwright, sync_playwright
 
-from tests.system.browser import pdf, voila
+from tests.system.browser import pdf, voila, vscode
 from tests.system.browser.chromium import CHROMIUM_FLAGS
 from tests.system.browser.lab import ROOT
 
@@ -59,9 +59,11 @@ DISPLAYS = {
 SAW = r"""outputs => outputs.map(output => {
   const seen = (e) => e.getBoundingClientRect().width >= 200 && e.getBoundingClientRect().height >= 20;
   const smallest = (image) => {
-    const text = image.src.startsWith('data:') ? atob(image.src.split(',')[1]) : '';
+    const drawn = image.tagName === 'IMG' ? '' : image.outerHTML;
+    const text = image.src?.startsWith('data:') ? atob(image.src.split(',')[1]) : drawn;
     const sizes = [...text.matchAll(/font-size="([\d.]+)"/g)].map(found => Number(found[1]) * 4 / 3);
-    return Math.min(...sizes, 99) * image.getBoundingClientRect().width / image.naturalWidth;
+    const scale = drawn ? image.getScreenCTM().a * 3 / 4 : image.getBoundingClientRect().width / image.naturalWidth;
+    return Math.min(...sizes, 99) * scale;
   };
   const small = [...output.querySelectorAll('td, th, p, pre, small')].filter(e => e.innerText.trim())
     .filter(e => parseFloat(getComputedStyle(e).fontSize) < 9);
@@ -70,7 +72,7 @@ SAW = r"""outputs => outputs.map(output => {
   if (small.length) return 'small text';
   const live = [output, ...output.querySelectorAll('*')].filter(e => e.matches('.pbd, .js-plotly-plot'));
   if (live.some(seen)) return 'live';
-  const images = [...output.querySelectorAll('img')].filter(seen);
+  const images = [...output.querySelectorAll('img, svg')].filter(seen);
   if (images.some(image => smallest(image) < 9)) return 'small picture';
   if (images.length) return 'picture';
   return [...output.querySelectorAll('table')].some(seen) ? 'table' : text.trim() ? 'text' : 'nothing';
@@ -193,10 +195,16 @@ def seen_in_pdf(place: str, executed: Path, folder: Path, playwright: Playwright
     return pdf.seen(pdf.made(place, notebook, playwright), list(DISPLAYS))
 
 
+def seen_in_vscode(chromium: Browser, executed: Path, folder: Path) -> dict[str, str]:
+    notebook = Path(shutil.copy(executed, folder))
+    return dict(zip(DISPLAYS, vscode.seen(chromium, notebook, SAW, len(DISPLAYS)), strict=True))
+
+
 def not_installed() -> dict[str, str]:
     """The places whose tools are not here, and which."""
     lacking = {place: ", ".join(pdf.missing(place)) for place in pdf.TOOLS}
-    lacking[voila.PLACE] = "" if voila.is_installed() else "voila"
+    lacking |= {voila.PLACE: "" if voila.is_installed() else "voila"}
+    lacking |= {vscode.PLACE: "" if vscode.is_installed() else "code-server"}
     return {place: tools for place, tools in lacking.items() if tools}
 
 
@@ -207,7 +215,7 @@ def write_table() -> None:
     with tempfile.TemporaryDirectory() as temporary, sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=CHROMIUM_FLAGS)
         executed = executed_once(Path(temporary))
-        for number, place in enumerate([*PLACES, *pdf.TOOLS, voila.PLACE]):
+        for number, place in enumerate([*PLACES, *pdf.TOOLS, voila.PLACE, vscode.PLACE]):
             folder = Path(temporary) / str(number)
             folder.mkdir()
             if place in lacking:
@@ -217,6 +225,8 @@ def write_table() -> None:
                 rows[place] = seen_in_file(chromium, PLACES[place](executed, folder))
             elif place in pdf.TOOLS:
                 rows[place] = seen_in_pdf(place, executed(""), folder, playwright)
+            elif place == vscode.PLACE:
+                rows[place] = seen_in_vscode(chromium, executed(""), folder)
             else:
                 rows[place] = seen_in_voila(chromium, folder)
         chromium.close()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, Playwright, expect
 
-from tests.system.browser import pdf, voila
+from tests.system.browser import pdf, voila, vscode
 from tests.system.browser.lab import READY, is_local, watch
 from tests.system.browser.places import (
     DISPLAYS,
@@ -24,6 +24,7 @@ from tests.system.browser.places import (
     executed_once,
     not_installed,
     seen,
+    seen_in_vscode,
     told,
     write,
 )
@@ -66,6 +67,12 @@ def test_a_pdf_shows_what_the_guide_says(
     path = pdf.made(place, notebook, playwright)
     assert pdf.seen(path, list(DISPLAYS)) == told()[place], "python -m tests.system.browser.places --write"
     assert not pdf.is_black(path)
+
+
+@pytest.mark.skipif(vscode.PLACE in not_installed(), reason="not installed: code-server")
+def test_vs_code_shows_what_the_guide_says(executed: Callable[[str], Path], browser: Browser, tmp_path: Path) -> None:
+    shown = seen_in_vscode(browser, executed(""), tmp_path)
+    assert shown == told()[vscode.PLACE], "python -m tests.system.browser.places --write"
 
 
 @pytest.mark.skipif(voila.PLACE in not_installed(), reason="not installed: voila")
