@@ -449,7 +449,7 @@ def _decided(row: ExplainedLayer, report: LayerReport) -> ExplainedLayer:
         return replace(row, settings=None)
     single = replace(
         row.settings,
-        weights_num_bits=report.weights_bits,
+        weights_num_bits=report.weights.asked,
         weights_only_quantization_block_size=report.block_size,
         quantization_sensitivity_threshold=None,
     )

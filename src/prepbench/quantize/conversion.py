@@ -184,7 +184,7 @@ def _convert_blocks(observer: Any, made: dict[Any, dict[str, str]], graph: fx.Gr
             nodes["q"],
             nodes["scale"],
             nodes["zero_point"],
-            scheme.block_size or observer.weight.shape[1],
+            scheme.block_size or observer.weight[0].numel(),
             scheme.bits,
         )
         call = graph.graph.call_function(OPERATOR, arguments)
@@ -201,7 +201,10 @@ def _convert_blocks(observer: Any, made: dict[Any, dict[str, str]], graph: fx.Gr
 def _block_constants(observer: Any) -> dict[str, torch.Tensor]:
     """Return the operator's constants: integers, scales and, of asymmetric weights, zero points."""
     weight, scheme, rows = observer.weight, observer.scheme, observer.rows()
-    parts = {"q": rows.integers.reshape(weight.shape), "scale": rows.scale.reshape(weight.shape[0], -1)}
+    channels = weight.shape[0]
+    # a scale for each channel, also where one is for all
+    scale = rows.scale.expand(channels) if len(rows.scale) == 1 else rows.scale
+    parts = {"q": rows.integers.reshape(weight.shape), "scale": scale.reshape(channels, -1)}
     if not scheme.symmetric:
         parts["zero_point"] = rows.zero_point.reshape(weight.shape[0], -1).to(torch.int8)
     return parts

@@ -81,6 +81,7 @@ class LayerReporter:
             layer.type,
             parameters,
             weights_bits=weights.bits,
+            weights_format=weights.name_beside_bits,
             activations_bits=activation_format(settings).bits,
             rule=layer.rule,
             reason=self._why_weights_only(layer) if only_weights else "",
@@ -149,8 +150,8 @@ def decided_report(row: LayerReport, observed: Observed, decisions: Decisions) -
     sqnr = bounded_decibels(decisions.noise[row.fqn]) if row.fqn in decisions.noise else None
     if row.fqn in decisions.left_in_float:
         return replace(
-            row, weights_bits=FLOAT32.bits, activations_bits=FLOAT32.bits, block_size=0, observer="", sqnr=sqnr,
-            reason=decisions.left_in_float[row.fqn],
+            row, weights_bits=FLOAT32.bits, weights_format="", activations_bits=FLOAT32.bits, block_size=0, observer="",
+            sqnr=sqnr, reason=decisions.left_in_float[row.fqn],
         )  # fmt: skip
     layer, scheme = observed.plan.nodes[row.fqn][0], decisions.schemes[row.fqn]
     node = next(node for node in observed.graph.graph.nodes if node.name == layer.node.name)
@@ -163,6 +164,7 @@ def decided_report(row: LayerReport, observed: Observed, decisions: Decisions) -
     return replace(
         row,
         weights_bits=scheme.bits,
+        weights_format=scheme.format.name_beside_bits,
         block_size=scheme.block_size,
         sqnr=sqnr,
         scale_range=(float(scales.min()), float(scales.max())),

@@ -98,6 +98,14 @@ _EVERYWHERE = (
         of_activations=True,
     ),
     Constraint(_has_no_integers, RECURRENT_IN_FLOAT, of_activations=True),
+    Constraint(
+        lambda call: (
+            call.layer.axis != 0
+            and not call.layer.is_transposed
+            and any(kind.is_float for kind in weight_formats(call.settings))
+        ),
+        "weights in floating point are stored with the output channels first, and this layer has them last",
+    ),
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from prepbench.settings.numbers import FLOAT32, format_of_bits
+from prepbench.settings.numbers import FLOAT32, NumberFormat, format_named, format_of_bits
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class LayerReport:
             ``weights_bits`` is the smallest of them.
         stored_bits: bits of each of its weights in the lowered program, read from there; None where that is opaque.
             Kernels that read integers of activations read weights of 8 bits, so those of 4 are stored in 8.
+        weights_format: the name of their format where their bits mean another.
     """
 
     fqn: str
@@ -46,11 +47,17 @@ class LayerReport:
     note: str = ""
     bits_to_measure: tuple[int, ...] = ()
     stored_bits: float | None = None
+    weights_format: str = ""
+
+    @property
+    def weights(self) -> NumberFormat:
+        """Return the format of its weights."""
+        return format_named(self.weights_format) or format_of_bits(self.weights_bits)
 
     @property
     def quantized(self) -> bool:
-        """Whether its weights are integers."""
-        return not format_of_bits(self.weights_bits).is_float
+        """Whether its weights have fewer bits than in float."""
+        return self.weights_bits < FLOAT32.bits
 
     @property
     def summary(self) -> str:
@@ -59,7 +66,7 @@ class LayerReport:
             return f"float: {self.reason}" if self.reason else "float"
         if self.bits_to_measure:
             return f"{' or '.join(map(str, self.bits_to_measure))} bits, to be measured"
-        weights, activations = format_of_bits(self.weights_bits), format_of_bits(self.activations_bits)
+        weights, activations = self.weights, format_of_bits(self.activations_bits)
         kind = weights.name
         if activations.is_float:
             kind = f"{kind} weights"

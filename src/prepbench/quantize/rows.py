@@ -114,7 +114,7 @@ def dequantize_blocks_reference(
     blocks = q.to(scale.dtype).reshape(scale.shape[0], scale.shape[1], block_size)
     if zero_point is not None:
         blocks = blocks - zero_point.to(scale.dtype).unsqueeze(-1)
-    return (blocks * scale.unsqueeze(-1)).reshape(q.shape[0], q.shape[1])
+    return (blocks * scale.unsqueeze(-1)).reshape(q.shape)
 
 
 @torch.library.custom_op("prepbench::dequantize_blocks", mutates_args=())

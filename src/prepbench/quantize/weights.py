@@ -56,13 +56,13 @@ class WeightScheme:
         assert isinstance(block_size, int)
         return cls(
             kind,
-            settings.weights_symmetric,
+            settings.weights_symmetric or kind.is_float,
             settings.weights_utilize_full_int_range,
             settings.per_channel,
             block_size if settings.prefer_weights_only_quantization else 0,
             settings.observer == "mse" or kind.bits < INT8.bits,
             reduce_range and kind == activation_format(settings) == INT8,
-            _BEST[kind.bits < INT8.bits] if settings.weights_algorithm == "auto" else settings.weights_algorithm,
+            _algorithm(settings, kind),
         )
 
     @property
@@ -91,6 +91,12 @@ class WeightScheme:
     def fits(self, weight: torch.Tensor, axis: int) -> bool:
         """Return whether the weight can be cut into blocks of this size."""
         return self.block_size == 0 or (weight.ndim == 2 and axis == 0 and weight.shape[1] % self.block_size == 0)
+
+
+def _algorithm(settings: QuantizationSettings, kind: NumberFormat) -> str:
+    if kind.is_float:
+        return _BEST[0]  # the others search among integers
+    return _BEST[kind.bits < INT8.bits] if settings.weights_algorithm == "auto" else settings.weights_algorithm
 
 
 def rows_of(weight: torch.Tensor, axis: int, scheme: WeightScheme) -> torch.Tensor:

@@ -201,8 +201,8 @@ def decided_by(row: LayerReport, planned: QuantizationSettings | None) -> Planne
     if not row.quantized:
         return PlannedLayer(None, row.reason or "left in float by the compile")
     base = QuantizationSettings() if planned is None else planned
-    if weight_formats(base)[0].bits != row.weights_bits:
-        base = replace(base, weights_num_bits=row.weights_bits)
+    if weight_formats(base)[0] != row.weights:
+        base = replace(base, weights_num_bits=row.weights.asked)
     activations = format_of_bits(row.activations_bits)
     if activations.is_float:
         block = row.block_size

@@ -45,6 +45,11 @@ class NumberFormat:
         return self.bits if format_of_bits(self.bits) is self else self.name
 
     @property
+    def name_beside_bits(self) -> str:
+        """Return the name where bits alone mean another format; empty where they are enough."""
+        return self.asked if isinstance(self.asked, str) else ""
+
+    @property
     def words(self) -> str:
         """Return it as an adjective, such as ``"8-bit"``."""
         return self.name if isinstance(self.asked, str) else f"{self.bits}-bit"
