@@ -26,6 +26,7 @@ from prepbench.search.objective import (
     Budget,
     SearchCandidate,
     costs_besides_drop,
+    estimated_costs,
     predicted_costs,
     traded_for_drop,
 )
@@ -267,6 +268,7 @@ class Loop:
             sizes=sizes_of(weights, measured[names[FLOAT]][1] or sum(weights[fqn, FLOAT] for fqn in tables.layers)),
             noise=noise,
             rounded=rounded,
+            further=estimated_costs(job),
         )
         return TargetState(job.label, tables)
 

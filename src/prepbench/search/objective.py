@@ -14,6 +14,7 @@ from prepbench.settings.validation import Settings, check_choice
 if TYPE_CHECKING:
     from prepbench.search.mixtures import Mixture
     from prepbench.search.tables import Corrected, Parts, Tables
+    from prepbench.search.target_job import TargetJob
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,8 @@ class Objective:
         bounds: the fields of ``Budget`` that bound it.
         read: its measured or else predicted value of a candidate, None where neither is known. When omitted it is the
             one that the tables predict.
-        costs: of the layers and choices of a target, in the unit of the tables.
+        costs: of the layers and choices of a target, in the unit of the tables; when omitted, what ``estimate`` gave.
+        estimate: what it costs in a target's job, before anything is measured; kept in :attr:`Tables.further`.
         is_time: whether it is measured with the noise of timing, and conversions between layers add to it.
     """
 
@@ -110,7 +112,8 @@ class Objective:
     per_unit: float = 1.0
     bounds: tuple[str, ...] = ()
     read: Callable[[SearchCandidate], float | None] | None = None
-    costs: Callable[[Tables], Corrected]
+    costs: Callable[[Tables], Corrected] | None = None
+    estimate: Callable[[TargetJob], Corrected] | None = None
     is_time: bool = False
 
     def value(self, candidate: SearchCandidate) -> float:
@@ -140,6 +143,10 @@ class Objective:
         """Return a limit of candidates in the unit of a target's tables, see :class:`TargetState`."""
         return limit / 1e3 / surprise if self.is_time else limit
 
+    def sizes(self, tables: Tables) -> Corrected:
+        """Return the costs of the layers and choices of a target, in the unit of the tables."""
+        return tables.further[self.name] if self.costs is None else self.costs(tables)
+
     def kernels(self, tables: Tables) -> Mapping[str, str]:
         """Return the choices by which costs are known, see :class:`Tables`."""
         return tables.kernels
@@ -150,7 +157,7 @@ class Objective:
 
     def total(self, tables: Tables, mixture: Mixture) -> float:
         """Return the cost of a mixture in the unit of the tables."""
-        return self.costs(tables).total(self.parts(tables, mixture))
+        return self.sizes(tables).total(self.parts(tables, mixture))
 
 
 class _Drop(Objective):
@@ -214,6 +221,11 @@ OBJECTIVES: dict[str, Objective] = {
 def predicted_costs(tables: Tables, mixture: Mixture) -> dict[str, float]:
     """Return what the tables predict of a mixture for the objectives that have no field of a candidate."""
     return {name: one.total(tables, mixture) for name, one in OBJECTIVES.items() if one.read is None}
+
+
+def estimated_costs(job: TargetJob) -> dict[str, Corrected]:
+    """Return the costs in a target's job that objectives estimate themselves, by their names."""
+    return {name: one.estimate(job) for name, one in OBJECTIVES.items() if one.estimate is not None}
 
 
 def costs_besides_drop() -> list[Objective]:

@@ -273,7 +273,7 @@ def _solved(
     for name, one in reversed(OBJECTIVES.items()):
         if one is not goal and bounds.get(name, math.inf) < math.inf:
             places[name] = len(limits)
-            limits.append(Limit(_matrix(tables, one, left_out), bounds[name] - one.costs(tables).size(REST)))
+            limits.append(Limit(_matrix(tables, one, left_out), bounds[name] - one.sizes(tables).size(REST)))
     costs = _matrix(tables, goal, left_out)
     if goal is not DROP:
         costs = _with_share(costs, _matrix(tables, DROP, left_out))
@@ -293,7 +293,7 @@ def _solved(
 
 def _matrix(tables: Tables, objective: Objective, left_out: frozenset[str]) -> list[list[float]]:
     """Return the cost of each layer with each choice; infinite where they do not go together."""
-    costs, kernels = objective.costs(tables), objective.kernels(tables)
+    costs, kernels = objective.sizes(tables), objective.kernels(tables)
     return [
         [
             math.inf
@@ -369,7 +369,7 @@ def borders_of(tables: Tables, goal: Objective, limited: Mapping[str, int]) -> l
         return Border(place[one], place[other], cost, values)
 
     used = [one for name, one in OBJECTIVES.items() if one is goal or name in limited]
-    known = {one.name: one.costs(tables) for one in used if one.is_time}
+    known = {one.name: one.sizes(tables) for one in used if one.is_time}
     found = [
         border(
             each.one,
@@ -385,7 +385,7 @@ def borders_of(tables: Tables, goal: Objective, limited: Mapping[str, int]) -> l
     for reading in tables.shrinking.readings:
         adds = {}
         for each in costs_besides_drop():
-            costs = each.costs(tables)
+            costs = each.sizes(tables)
             own = {choice: costs.size(tables.part(reading.reader, choice)) for choice in tables.choices}
             adds[each.name] = _pairs(tables, lambda one, other: own[other] * reading.more.get((one, other), 0.0))  # noqa: B023
         found.append(border(reading.maker, reading.reader, adds))

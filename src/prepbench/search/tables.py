@@ -239,6 +239,7 @@ class Tables:
         kernels: the choice without equalised channels that else is the same, by which time and size are known, in the
             same way. Scales are those of a model, not of a layer, so no mixture takes both.
         shrinking: the side effects of pruning on other layers.
+        further: costs of objectives that estimate them themselves, by their names.
     """
 
     layers: tuple[str, ...]
@@ -256,6 +257,7 @@ class Tables:
     bits: Mapping[str, str] = field(default_factory=dict)
     kernels: Mapping[str, str] = field(default_factory=dict)
     shrinking: Shrinking = field(default_factory=Shrinking)
+    further: Mapping[str, Corrected] = field(default_factory=dict)
 
     @property
     def only_pruned(self) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from prepbench.search.mixtures import FLOAT
 from prepbench.search.objective import OBJECTIVES, Objective
 from prepbench.search.search import _notes
 from prepbench.search.tables import Corrected, Estimate
+from prepbench.search.target_job import TargetJob
 from prepbench.targets import tensorrt
 
 LAYERS = ("first", "odd", "wide", "head")
@@ -419,15 +420,17 @@ def test_a_name_that_is_not_there(found: pb.SearchResult) -> None:
 
 def test_a_search_aims_at_an_objective_that_is_added_to_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     # what is fastest is not leanest: "wide" takes more in 8 bits
-    kilobytes = {(fqn, name): 4.0 if name == FLOAT else 1.0 for fqn in LAYERS for name in (FLOAT, "int8")}
-    kilobytes["wide", "int8"] = 9.0
+    def kilobytes(job: TargetJob) -> Corrected:
+        known = {(fqn, name): 1.0 for fqn in job.simulation.layers for name in job.choices}
+        known |= {(fqn, FLOAT): 4.0 for fqn in job.simulation.layers}
+        return Corrected({part: Estimate(value, 1e-3) for part, value in (known | {("wide", "int8"): 9.0}).items()})
 
     memory = Objective(
         name="peak memory",
         best="the leanest",
         title="peak memory (kB)",
         unit="kB",
-        costs=lambda tables: Corrected({part: Estimate(value, 1e-3) for part, value in kilobytes.items()}),
+        estimate=kilobytes,
     )
     with pytest.raises(SettingsError, match="minimize must be 'latency' or 'size' or 'drop'"):
         pb.Budget(min_metric=20, minimize="peak memory")
