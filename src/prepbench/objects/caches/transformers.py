@@ -85,9 +85,6 @@ def windows_of(given: Mapping[str, Any], caches: Mapping[str, Any], kinds: Seque
     return found
 
 
-_NUMBERS = {"transformers.cache_utils.StaticSlidingWindowLayer": frozenset({"cumulative_length_int"})}
-
-
 def tensor_numbers(kind: Any) -> frozenset[str]:
     """Return the attributes of a class that hold integers which graphs take and return as tensors, because no size
     determines them and each call changes them.
@@ -100,8 +97,8 @@ def tensor_numbers(kind: Any) -> frozenset[str]:
 
 @functools.cache
 def _of_bases(kind: Any) -> frozenset[str]:
-    bases = [f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__]
-    return frozenset().union(*(_NUMBERS[base] for base in bases if base in _NUMBERS))
+    bases = [(base.__module__, base.__qualname__) for base in kind.__mro__]
+    return frozenset().union(*(part.numbers for part in _PARTS.values() if (part.home, part.name) in bases))
 
 
 # -- code without branches on sizes
@@ -192,12 +189,14 @@ class _Part:
         replaced: by method, or "" for the function itself: its parameters, which further ones may follow, and what
             makes the replacement of the original.
         attributes: the attributes that methods of the class use.
+        numbers: those of them that graphs take and return as tensors, see :func:`tensor_numbers`.
     """
 
     home: str
     name: str
     replaced: Mapping[str, tuple[tuple[str, ...], Callable[[Any], Any]]]
     attributes: frozenset[str] = frozenset()
+    numbers: frozenset[str] = frozenset()
 
 
 _PARTS = {
@@ -215,6 +214,7 @@ _PARTS = {
             "update": (("self", "key_states", "value_states"), _static_update),
         },
         frozenset({"cumulative_length", "cumulative_length_int", "max_cache_len", "keys", "values"}),
+        numbers=frozenset({"cumulative_length_int"}),
     ),
     "causal mask": _Part("transformers.masking_utils", "_ignore_causal_mask_sdpa", {"": ((), _never)}),
     "padding mask": _Part(
