@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target",
         metavar="NAME",
-        help="also check its operators: onnxruntime, openvino, inductor, tensorrt, executorch",
+        help="also check its operators, e.g. openvino; for a name that there is not, all are listed",
     )
     parser.add_argument(
         "--time-limit", type=float, default=60.0, metavar="S", help="seconds for each way (default: 60)"
