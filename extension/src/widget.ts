@@ -154,8 +154,8 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   for (const [event, callback] of listeners) model.on(event, callback as never);
   const load = async (): Promise<void> => {
     const data = model.get("data");
+    const view = model.get("view"); // the first view of a new document would take its place
     await diagram.load(new Uint8Array(data.buffer, data.byteOffset, data.byteLength));
-    const view = model.get("view");
     if (model.get("overlay_data").byteLength) await colour();
     if (Object.keys(view).length && !same(view, diagram.view)) await diagram.show(view);
     if (model.get("selected").length) await diagram.select(model.get("selected"));

@@ -103,11 +103,11 @@ export class Place {
     this.splitter.setAttribute("aria-valuenow", String(Math.round(this.share)));
     this.strip.setAttribute("aria-expanded", String(!this.folded));
     this.strip.textContent = this.folded ? "▸ Diagram" : "▾ Diagram";
+    this.strip.hidden = !this.hasPicture();
     if (!this.box) return;
     this.box.style.setProperty("--pbb-share", `${this.share}%`);
     this.box.classList.toggle("pbb-folded", this.folded);
     this.box.classList.toggle("pbb-at-results", this.step === "results");
-    this.strip.hidden = !this.hasPicture();
   }
 
   private moveTo(share: number): void {

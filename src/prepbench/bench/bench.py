@@ -354,6 +354,10 @@ class Bench:
         """The live widget (an ipywidgets ``VBox``): the steps, the diagram, the chart of all runs, the code."""
         return view("widgets.bench", "bench_widget", self)
 
+    def _display_(self) -> Any:
+        """Return the live view of a marimo notebook, which asks for it by this name."""
+        return view("widgets.bench", "marimo_view", self)
+
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         return dict(view("widgets.bench", "bench_bundle", self))
 

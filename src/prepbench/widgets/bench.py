@@ -36,7 +36,7 @@ from prepbench.views.charts import runs_bundle
 from prepbench.views.page import STATIC, packed
 from prepbench.widgets.actions import perform
 from prepbench.widgets.bench_actions import BENCH_ACTIONS
-from prepbench.widgets.diagram import DiagramWidget, diagram
+from prepbench.widgets.diagram import diagram
 from prepbench.widgets.displays import add_display, call_after_cells, close_all
 
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
@@ -228,15 +228,16 @@ class BenchDisplay:
     Attributes:
         box: the controls, the diagram and the chart of all runs.
         controls: the controls alone.
+        picture: the diagram.
     """
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
         self.controls = BenchControls(bench)
-        self._picture = BenchPicture(bench)
+        self.picture = BenchPicture(bench)
         self._chart = ipywidgets.Output().add_class("pbb-chart")
         self._drawn: tuple[Any, ...] | None = None
-        self.box = ipywidgets.VBox([self.controls, self._picture.place, self._chart]).add_class("pbb-box")
+        self.box = ipywidgets.VBox([self.controls, self.picture.place, self._chart]).add_class("pbb-box")
         self.box._view_count = 0
         self.box.observe(self._seen, "_view_count")
         self._end = bench.on_change(self._changed)
@@ -245,7 +246,7 @@ class BenchDisplay:
     def close(self) -> None:
         """Close all widgets, and stop following the bench."""
         self._end()
-        close_all(self.controls, self._picture.widget, self._picture.place, self._chart, self.box)
+        close_all(self.controls, self.picture.widget, self.picture.place, self._chart, self.box)
 
     def rest(self) -> None:
         """Follow the bench no more until a page shows this."""
@@ -264,7 +265,7 @@ class BenchDisplay:
 
     def _refresh(self) -> None:
         self._show_chart()
-        self._picture.refresh()
+        self.picture.refresh()
 
     def _show_chart(self) -> None:
         bench, chart = self._bench, self._chart
@@ -279,27 +280,26 @@ class BenchDisplay:
 
 
 class BenchPicture:
-    """The diagram of the bench; when a fix changes the graph, a new widget takes over the open groups and the
-    selection.
-    """
+    """The diagram of the bench, which follows its graphs, precisions, costs and selection."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
         self._coloured: dict[str, Precision] = {}
         self._costs: tuple[CostOverlay, ...] = ()
         self._difference = LayerColours()
-        self.widget = self._made()
-        # a place of its own: where children of a box change, the views of those that follow are made again
+        self._collection = bench.collection
+        self._document = self._collection.document()
+        self.widget = diagram(self._document)
+        self.widget.observe(self._selected, "selected")
         self.place = ipywidgets.Box([self.widget]).add_class("pbb-picture")
 
     def refresh(self) -> None:
         """Show the current graphs, precisions and selection."""
         if self._bench.collection is not self._collection:
-            before, self._coloured, self._difference = self.widget, {}, LayerColours()
-            self.widget = self._made()
-            self.widget.view = before.view
-            self.place.children = (self.widget,)
-            close_all(before)
+            self._collection = self._bench.collection
+            self._document = self._collection.document()
+            self._coloured, self._costs, self._difference = {}, (), LayerColours()
+            self.widget.replace_document(self._document)
         precisions = dict(self._bench.precisions)
         if precisions and self._coloured != precisions:  # else a user's choice of another overlay would be lost
             self._coloured = precisions
@@ -337,13 +337,6 @@ class BenchPicture:
         for cost in costs:
             self.widget.add_overlay(cost.values, name=cost.name, unit=cost.unit, combine=cost.combine, show=False)
 
-    def _made(self) -> DiagramWidget:
-        self._collection = self._bench.collection
-        self._document, self._costs = self._collection.document(), ()
-        widget = diagram(self._document)
-        widget.observe(self._selected, "selected")
-        return widget
-
     def _selected(self, change: Any) -> None:
         fqn = change["new"][-1] if change["new"] else ""
         if self._bench.choices.has_module(fqn):  # operations can be selected there, too
@@ -362,6 +355,18 @@ def bench_bundle(bench: Bench) -> dict[str, Any]:
         _WIDGET_VIEW: {"version_major": 2, "version_minor": 0, "model_id": display.box.model_id},
         **display.controls.still(),
     }
+
+
+def marimo_view(bench: Bench) -> Any:
+    """Return what a marimo notebook shows: it has no boxes of ipywidgets, so the controls stand above the diagram.
+
+    marimo itself ends the widgets of a cell that runs again.
+    """
+    import marimo
+
+    display = BenchDisplay(bench)
+    display.controls.look_for_fixes()
+    return marimo.vstack([display.controls, display.picture.widget])
 
 
 def _still(bench: Bench) -> dict[str, Any]:

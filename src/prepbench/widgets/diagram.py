@@ -66,7 +66,7 @@ class DiagramWidget(anywidget.AnyWidget):
     data = traitlets.Bytes().tag(sync=True)
     selected: traitlets.List[Any] = traitlets.List(traitlets.Unicode()).tag(sync=True)
     view = traitlets.Dict().tag(sync=True)
-    overlay = _OverlayTrait().tag(sync=True)
+    overlay = _OverlayTrait().tag(sync=True, to_json=lambda name, widget: str(name))
     overlay_data = traitlets.Bytes().tag(sync=True)  # packed: an overlay names every layer, and a click may change it
     height = traitlets.Unicode("620px").tag(sync=True)
 
@@ -170,11 +170,20 @@ class DiagramWidget(anywidget.AnyWidget):
         """
         self._sources = tuple(each.again() if _newer((each,)) else each for each in self._sources)
         shown = self._document
-        made = combined(*self._sources, titles=shown.titles, compare=shown.arrangement == "compare")
-        self._document = made
         with self.hold_sync():
-            self.data = packed(to_json(made))
+            self._show(combined(*self._sources, titles=shown.titles, compare=shown.arrangement == "compare"))
             self.newer = ""
+
+    def replace_document(self, document: GraphCollectionDocument) -> None:
+        """Show another document, without the overlays of the one before; what is open and selected stays."""
+        self._made = {}
+        with self.hold_sync():
+            self.overlay, self.overlay_data = "", b""
+            self._show(DiagramDocument((document,)))
+
+    def _show(self, document: DiagramDocument) -> None:
+        self._document = document
+        self.data = packed(to_json(document))
 
     def look_at_code(self) -> None:
         """Say whether the code of the shown models has changed."""

@@ -233,11 +233,17 @@ def test_a_fix_changes_the_diagram_in_its_place() -> None:
     samples = [torch.rand(2, 4), -torch.rand(3, 4)]
     bench = pb.Bench(nn.Sequential(nn.Linear(4, 4), Gate()).eval(), tracing_inputs=samples)
     box = bench_widget(bench)
-    parts, (before,) = box.children, box.children[1].children
+    parts, (picture,) = box.children, box.children[1].children
+    before = picture.data
+    picture.view = {"open": ["1"]}
     _click(box.children[0], action="apply_fix", fqn="1")
     assert bench.state.fixes == ("1",), box.children[0].message
-    assert box.children[1].children[0] is not before
     assert box.children == parts, "the views of chart and code stay"
+    assert box.children[1].children == (picture,)
+    assert picture.data != before, "the diagram shows the fixed module"
+    assert picture.document.documents == (bench.collection.document(),)
+    assert picture.view == {"open": ["1"]}
+    assert picture.overlay == "precision", "colours belong to the new graph"
     _click(box.children[0], action="undo")
     assert not bench.state.fixes
 

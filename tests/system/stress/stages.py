@@ -219,7 +219,10 @@ def _children() -> list[str]:
 
 
 def _is_running(process: psutil.Process, module: str) -> bool:
-    return f"prepbench.measure.{module}" in process.cmdline()
+    try:
+        return f"prepbench.measure.{module}" in process.cmdline()
+    except psutil.NoSuchProcess:  # it has ended, and may still wait to be noticed
+        return False
 
 
 def all_stages(place: Path, model: nn.Module) -> tuple[Stage, ...]:

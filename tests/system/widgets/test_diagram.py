@@ -56,6 +56,7 @@ def test_overlays_by_calling_the_trait() -> None:
     table = pandas.DataFrame({"layer": ["gate", "unused"], "weights_bits": [8, 4], "sqnr": [31.5, float("nan")]})
     assert widget.overlay(table, "weights_bits") is widget
     assert widget.overlay == "weights_bits"
+    assert type(widget.get_state()["overlay"]) is str, "other hosts than Jupyter write no classes of ours"
     widget.overlay(table, "sqnr")
     assert widget.overlay == "sqnr"
     kinds = {each["name"]: (each["kind"], each["unit"], each["combine"]) for each in widget.overlays}

@@ -1,0 +1,63 @@
+"""Live views in a marimo notebook, which has no Jupyter kernel and no boxes of ipywidgets."""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.system.browser.lab import wait_for
+from tests.system.browser.places import SETUP
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(importlib.util.find_spec("marimo") is None, reason="not installed: marimo"),
+]
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The address of an app of marimo with one display in each cell."""
+    setup = SETUP.replace("\n", "\n    ") + "\n    return graph, net, pb, samples"
+    cells = {"": setup, "graph": "graph.diagram()", "net, pb, samples": "pb.Bench(net, calibration_inputs=samples)"}
+    defined = (f"@app.cell\ndef _({names}):\n    {cell}\n" for names, cell in cells.items())
+    file = folder / "app.py"
+    file.write_text("import marimo\n\napp = marimo.App()\n\n" + "\n".join(defined))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "marimo", "run", file.name, "--headless", "--no-token", f"--port={port}"]
+    log = folder / "log"
+    with log.open("w") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=folder)
+        try:
+            wait_for(f"http://127.0.0.1:{port}/health", process, log)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+
+
+def test_a_bench_and_a_diagram_are_live(page: Page, tmp_path: Path) -> None:
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    with served(tmp_path) as url:
+        page.goto(url)
+        bench = page.locator(".pbb")
+        bench.locator("tr[data-at='1']").click(timeout=120_000)
+        bench.get_by_role("radio", name="float").click()
+        expect(bench.locator(".pbb-sentence")).to_contain_text("1 float")  # the kernel has answered
+        expect(page.locator(".pbd svg g.node", has_text="head")).to_have_count(2)
+        expect(bench.get_by_role("button", name="Diagram")).to_have_count(0)
+        page.locator(".pbd").last.locator("g.node", has_text="head").click()
+        expect(bench.locator("tr.pbb-selected, tr[aria-selected='true']")).to_contain_text("head")
+        page.close()
+    assert not errors, errors
