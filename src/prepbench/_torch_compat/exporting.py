@@ -114,6 +114,28 @@ def masks_taken_as_given() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def distributions_checked_in_graph() -> Iterator[None]:
+    """Inside the block, ``torch.distributions`` has the graph assert what it checks of parameters and samples.
+
+    It would raise where values are out of range, and asks values of a tensor for it, which no graph can answer.
+    """
+    if not hasattr(torch, "_is_all_true"):
+        yield
+        return
+    message = "values that the distribution does not take (validate_args=False leaves this check out)"
+
+    def asserted(valid: torch.Tensor) -> Any:
+        is_all = valid.all()
+        if not hasattr(is_all, "constant") or is_all.constant is not None:
+            return is_all  # torch knows the value
+        torch._assert_async(is_all, message)
+        return True
+
+    with patched_here(torch, "_is_all_true", asserted):
+        yield
+
+
 # Drop what torch would keep of every export until the process ends.
 
 
