@@ -194,6 +194,16 @@ def test_decisions_are_those_of_the_rules_in_their_order() -> None:
         assert by_name["layers.0.q_proj"].weights_num_bits == bits
 
 
+def test_decisions_do_not_depend_on_what_was_asked_before() -> None:
+    shared, bases = LayerRulesOf(Tower()), [pb.QuantizationSettings(weights_num_bits=bits) for bits in (8, 4)]
+    four = pb.LayerQuantizationSettings(weights_num_bits=4)
+    rules = [{}, {"layers.*": four}, {"head": four}, {"*.q_proj": pb.LayerQuantizationSettings(skip_quantization=True)}]
+    asked = [(base, some) for base in bases for some in rules] * 2
+    random.Random(0).shuffle(asked)
+    for base, some in asked:
+        assert shared.explained(base, some) == LayerRulesOf(Tower()).explained(base, some)
+
+
 def test_a_choice_decides_for_all_layers_no_more_than_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[object] = []
     explain = layer_rules.explain_layers

@@ -81,11 +81,15 @@ def test_one_graph_holds_for_all_counts(target: pb.DeploymentSettings, tmp_path:
 
 
 def test_a_count_that_the_sizes_contradict_is_refused() -> None:
-    compiled = pb.compile_model(Model().eval(), tracing_inputs=samples())
-    x, mask, cache = sample(2, 1, 5)
-    cache.seen = 4
-    with pytest.raises(InputError, match=r"cache.seen is 4, .* mask.shape\[1\] - x.shape\[1\], which is 5 here"):
-        compiled(x, mask, cache)
+    compiled = pb.compile_model(Model().eval(), tracing_inputs=samples(), deployment_settings=pb.EagerDeployment())
+    for _ in range(2):  # in the first call of this form, and after one that was right
+        for wrong in (4, 6):
+            x, mask, cache = sample(2, 1, 5)
+            cache.seen = wrong
+            said = rf"cache.seen is {wrong}, .* mask.shape\[1\] - x.shape\[1\], which is 5 here"
+            with pytest.raises(InputError, match=said):
+                compiled(x, mask, cache)
+        compiled(*sample(2, 1, 5))
 
 
 def test_module_graphs_refuse_it() -> None:

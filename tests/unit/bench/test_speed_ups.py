@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from prepbench.bench.cards import CardFact
-from prepbench.bench.history import comparison_of, speed_ups_of
+from prepbench.bench.history import comparison_of, is_far, speed_ups_of, where
 from prepbench.bench.run_summaries import card_of, difference_of, outcome_of, run_summaries
 from prepbench.bench.shown import _chart
 from prepbench.quantize import LayerReport
@@ -29,6 +29,15 @@ FLOAT = replace(
 def summaries(*runs: Run) -> dict[str, tuple[str, str, bool]]:
     found = run_summaries(runs, (), (), speed_ups_of(runs))
     return {run.id: (run.speed, run.eager, run.slower) for run in found}
+
+
+@pytest.mark.parametrize(
+    ("machine", "is_elsewhere"), [("", False), (this_machine(), False), ("arm64 Darwin, laptop", True)]
+)
+def test_a_run_is_from_elsewhere_only_if_its_machine_is_known(machine: str, is_elsewhere: bool) -> None:
+    run = replace(INT8, machine=machine)
+    assert is_far(run) == is_elsewhere
+    assert where(run) == ("laptop" if is_elsewhere else "")
 
 
 def test_the_baseline_is_the_float_run_of_the_runtime_and_eager_stands_beside() -> None:
