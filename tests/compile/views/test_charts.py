@@ -46,6 +46,17 @@ def test_points_whiskers_and_marker_areas():
     assert figure.data[0].marker.symbol != figure.data[1].marker.symbol  # told by shape, not by colour alone
 
 
+@pytest.mark.parametrize("log", [False, True])
+def test_an_axis_goes_from_one_end_to_the_other(log):
+    axis = charts.Axis("ms", (), 0.5, 200.0, log)
+    low, *between, high = (axis.share(0.5 * 400 ** (step / 8)) for step in range(9))
+    assert (low, high) == pytest.approx((0.0, 1.0))
+    assert between == sorted(between)
+    assert 0 < between[0] < between[-1] < 1
+    middle = 10.0 if log else 100.25
+    assert axis.share(middle) == pytest.approx(0.5)
+
+
 def test_every_point_is_labelled_and_inside():
     figure = charts.comparison_figure(THREE)
     assert ["<b>float32</b>" in a.text for a in labels(figure)] == [True, False, False]

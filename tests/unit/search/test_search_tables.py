@@ -13,7 +13,7 @@ import prepbench as pb
 from prepbench.measure.profile import Profile, ProfileRow
 from prepbench.search.measuring import UniformModel, is_conversion, profiled_times, times_of
 from prepbench.search.mixtures import FLOAT, Mixture
-from prepbench.search.states import front, solve
+from prepbench.search.states import TargetState, front, solve
 from prepbench.search.tables import (
     CONVERSION,
     CONVERTED_BYTE,
@@ -71,6 +71,15 @@ def test_the_fastest_within_a_bound_of_noise(seed: int, share: float) -> None:
     assert found is not None
     assert known.noise_of(found) <= bound * (1 + 1e-9)
     assert known.seconds(found) <= known.seconds(best) * 1.002  # a quieter one of nearly the same time may be taken
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_doubt_of_a_mixture_beside_another_is_that_of_their_difference(seed: int) -> None:
+    state, draw = TargetState("", tables(seed)), random.Random(seed)
+    for one, other in (draw.sample(possible(state.tables), 2) for _ in range(8)):
+        assert state.doubt(one, one) == pytest.approx(0.0, abs=1e-6)
+        assert state.doubt(one, other) == pytest.approx(state.doubt(other, one))
+        assert 0 < state.doubt(one, other) <= state.doubt(one, None) + state.doubt(other, None)
 
 
 def pruned_tables(seed: int) -> Tables:
