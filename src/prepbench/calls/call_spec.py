@@ -242,9 +242,12 @@ class CallSpec:
         Raises:
             InputError: an argument is missing or was not captured, or the nesting or a constant differs.
         """
-        plain = self._takes_tensors and not kwargs and len(args) == self.positional
-        if plain and all(isinstance(value, torch.Tensor) for value in args):
-            return list(args)
+        if self._takes_tensors and not kwargs and len(args) == self.positional:
+            for value in args:
+                if not isinstance(value, torch.Tensor):
+                    break
+            else:
+                return list(args)
         arranged = self._arrange(args, kwargs)
         if (known := self._as_before(*arranged)) is not None:
             return known
@@ -413,14 +416,23 @@ class CallSpec:
 
     def result(self, outputs: Sequence[Any], spec: pytree.TreeSpec | None = None) -> Any:
         """Return the result of a call from its computed output leaves."""
-        rest, count = iter(outputs), len(self.output_constants) + len(outputs)
-        values = [self.output_constants[i] if i in self.output_constants else next(rest) for i in range(count)]
+        values = list(outputs)
+        for i in sorted(self.output_constants):
+            values.insert(i, self.output_constants[i])
         for i in self.output_numbers:
             if isinstance(values[i], torch.Tensor):  # most targets give every result as a tensor
                 values[i] = values[i].item()
-        if spec is not None:
-            return pytree.tree_unflatten(values, spec)
-        return self._rebuild(iter(values))
+        if spec is None or self._has_plain_outputs:
+            return self._rebuild(iter(values))
+        return pytree.tree_unflatten(values, spec)
+
+    @functools.cached_property
+    def _has_plain_outputs(self) -> bool:
+        """Whether the outputs are tuples and lists only, which need no classes of the model."""
+        trees = [self.outputs]
+        for tree in trees:
+            trees += tree.get("items", ())
+        return all(tree["kind"] in ("leaf", "tuple", "list") for tree in trees)
 
     @functools.cached_property
     def _rebuild(self) -> Build:
@@ -633,6 +645,9 @@ class Lowered(Protocol):
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
+_AS_IT_IS = contextlib.nullcontext()
+
+
 def outputs_of(compiled: Lowered, leaves: Sequence[Any]) -> Sequence[Any]:
     """Return the output leaves for the input leaves of a call, which must meet the conditions unless the model allows
     others.
@@ -643,7 +658,7 @@ def outputs_of(compiled: Lowered, leaves: Sequence[Any]) -> Sequence[Any]:
     """
     runtime, spec, allow_unproven = compiled._runtime, compiled._call_spec, compiled.allow_unproven
     tensors = spec.checked(leaves, allow_unproven=allow_unproven)
-    with torch.no_grad():
+    with torch.no_grad() if torch.is_grad_enabled() else _AS_IT_IS:
         return spec.checked_outputs(runtime.run(tensors), allow_unproven=allow_unproven)
 
 

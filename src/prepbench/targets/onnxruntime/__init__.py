@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -223,7 +223,8 @@ class OnnxRuntime(Runtime):
         return options
 
     def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
-        return self._calls.run(list(self._tensors(leaves).values()))
+        pairs = zip(self._inputs, leaves, strict=True)
+        return self._calls.run([plain_tensor(leaf) for name, leaf in pairs if name and isinstance(leaf, torch.Tensor)])
 
     def feeds(self, leaves: Sequence[Any]) -> dict[str, Any]:
         """Return the input arrays of the file by name."""
@@ -457,14 +458,20 @@ def _booleans_are_bytes() -> bool:
     return hasattr(OrtValueVector, "bool_tensor_indices")
 
 
-def _shared_value(tensor: torch.Tensor) -> Any:
+@cache
+def _reader() -> Callable[..., Any]:
     from onnxruntime.capi.onnxruntime_pybind11_state import OrtValue
 
+    read: Callable[..., Any] = OrtValue.from_dlpack
+    return read
+
+
+def _shared_value(tensor: torch.Tensor) -> Any:
     # Tensor.__dlpack__ repeats the checks of plain_tensor in Python, which takes five times as long
     if not _booleans_are_bytes():
-        return OrtValue.from_dlpack(to_dlpack(tensor))
+        return _reader()(to_dlpack(tensor))
     is_bool = tensor.dtype == torch.bool
-    return OrtValue.from_dlpack(to_dlpack(tensor.view(torch.uint8) if is_bool else tensor), is_bool)
+    return _reader()(to_dlpack(tensor.view(torch.uint8) if is_bool else tensor), is_bool)
 
 
 def _value(tensor: torch.Tensor) -> Any:
