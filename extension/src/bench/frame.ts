@@ -62,11 +62,12 @@ export class Frame {
   ) {
     this.full = new FullWindow(ends);
     const whole = this.full.button;
-    const events = { code: () => this.openCode(), report: () => this.turnTo("results"), whole };
+    this.guide = new Guide(model, ends);
+    const guide = this.guide.back;
+    const events = { code: () => this.openCode(), report: () => this.turnTo("results"), guide, whole };
     const traits = ["title", "sentence", "can_undo", "can_redo"] as const;
     const head = live(model, traits, () => headerView(model, events), ends);
     this.rail = new Rail(model, this.id, (name) => this.turnTo(name), ends);
-    this.guide = new Guide(model, ends);
     this.foot = live(model, ["running", "stage", "turn", "about", "message"], () => this.footer(), ends);
     this.foot.classList.add("pbb-foot");
     this.panel.append(this.guide.element, noticeView(model, ends));

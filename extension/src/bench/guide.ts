@@ -47,6 +47,8 @@ export class Guide {
     class: "pbb-guide",
     "aria-label": "First time",
   });
+  /** Brings it back once it is dismissed; one for all time. */
+  readonly back = make("button", { type: "button", title: "Show the guided path", click: () => this.dismiss(false) });
   private readonly form: HTMLElement;
   private readonly line: HTMLElement;
   private isDismissed = dismissed();
@@ -64,7 +66,8 @@ export class Guide {
       { type: "button", class: "pbb-dismiss", "aria-label": "Dismiss the guided path" },
       "✕",
     );
-    dismiss.addEventListener("click", () => this.dismiss());
+    dismiss.addEventListener("click", () => this.dismiss(true));
+    this.back.textContent = "Guide";
     this.element.append(dismiss, this.line, this.form);
     this.element.addEventListener(GO, () => this.leave());
     listen(model, SEEN, () => this.update(), ends);
@@ -84,6 +87,7 @@ export class Guide {
     const had = document.activeElement;
     this.form.hidden = stage !== "ask";
     this.element.hidden = stage === "" || this.isDismissed;
+    this.back.hidden = stage === "" || !this.isDismissed;
     if (!this.element.contains(had) || had?.getClientRects().length) return;
     // the focus must not fall back to the start of the notebook
     const next = this.element.hidden ? null : this.line.querySelector<HTMLElement>("button:not(:disabled)");
@@ -143,9 +147,11 @@ export class Guide {
     this.update();
   }
 
-  private dismiss(): void {
-    this.isDismissed = dismissed(true);
+  private dismiss(now: boolean): void {
+    this.isDismissed = now;
+    keepDismissed(now);
     this.update();
+    if (!now) this.element.querySelector<HTMLElement>("input:not(:disabled), .pbb-primary")?.focus();
   }
 }
 
@@ -154,12 +160,20 @@ function primary(label: string, click: () => unknown): HTMLElement {
 }
 
 /** Whether somebody has dismissed the path on this browser. A page without a storage, such as a frame, keeps nothing. */
-function dismissed(now = false): boolean {
+function dismissed(): boolean {
   try {
-    if (now) localStorage[DISMISSED] = "yes";
     return DISMISSED in localStorage;
   } catch {
-    return now;
+    return false;
+  }
+}
+
+function keepDismissed(now: boolean): void {
+  try {
+    if (now) localStorage.setItem(DISMISSED, "yes");
+    else localStorage.removeItem(DISMISSED);
+  } catch {
+    // it lasts as long as the page, then
   }
 }
 

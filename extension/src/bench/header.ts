@@ -8,6 +8,8 @@ import type { BenchModel } from "./model";
 export interface HeaderEvents {
   code(): void;
   report(): void;
+  /** The button that brings the guided path back. */
+  guide: HTMLElement;
   /** The button that fills the window; one for all time, since it keeps the focus. */
   whole: HTMLButtonElement;
 }
@@ -27,6 +29,7 @@ export function headerView(model: BenchModel, events: HeaderEvents): HTMLElement
       { class: "pbb-tools" },
       step("undo", "Undo", "↶", model.get("can_undo")),
       step("redo", "Redo", "↷", model.get("can_redo")),
+      events.guide,
       make("button", { type: "button", title: title.code, click: click.code }, "Code"),
       make("button", { type: "button", title: title.report, click: click.report }, "Report"),
       ...besideButton(),

@@ -126,6 +126,13 @@ def test_it_stays_dismissed_and_the_steps_stay_free(page: Page) -> None:
     open_bench(page, captured())
     expect(page.get_by_role("tablist", name="Steps")).to_be_visible()
     expect(guide(page)).to_be_hidden()
+    back = page.get_by_role("button", name="Guide", exact=True)
+    back.click()
+    expect(guide(page)).to_be_visible()
+    assert guide(page).evaluate("e => e.contains(document.activeElement)")
+    expect(back).to_be_hidden()
+    open_bench(page, captured())
+    expect(guide(page)).to_be_visible()
 
 
 def test_answers_are_in_view_below_it(page: Page) -> None:
