@@ -6,7 +6,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -122,6 +122,27 @@ def watched_sizes(on_guard: SizeCallback, on_question: SizeCallback | None = Non
 
     with patched_here(ShapeEnv, "evaluate_expr", evaluate_expr):
         yield
+
+
+@contextmanager
+def watched_texts(on_text: Callable[[Any, dict[Any, str], FrameType], None]) -> Iterator[None]:
+    """Call ``on_text(expression, names, frame)`` when Python makes a text of a symbolic size, as ``str`` does."""
+    with ExitStack() as stack:
+        for name in ("__str__", "__repr__"):
+            stack.enter_context(patched_here(torch.SymInt, name, _telling_text(getattr(torch.SymInt, name), on_text)))
+        yield
+
+
+def _telling_text(original: Callable[[Any], str], on_text: Callable[[Any, dict[Any, str], FrameType], None]) -> Any:
+    def text(size: torch.SymInt) -> str:
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename.startswith(_MACHINERY):
+            frame = frame.f_back
+        if frame is not None and getattr(size.node, "shape_env", None) is not None:
+            on_text(*named_expression(size), frame)
+        return original(size)
+
+    return text
 
 
 def answered(question: Any, answer: bool) -> Any:

@@ -28,7 +28,14 @@ from prepbench._torch_compat.exporting import (
     quiet_export,
 )
 from prepbench._torch_compat.programs import lower_bounds, with_lower_bounds, without_grad_regions
-from prepbench._torch_compat.sizes import SizeCallback, exact_zero_one, smallest, watched_sizes, watched_specialisation
+from prepbench._torch_compat.sizes import (
+    SizeCallback,
+    exact_zero_one,
+    smallest,
+    watched_sizes,
+    watched_specialisation,
+    watched_texts,
+)
 from prepbench.capture.aten.leaf_operators import outermost
 from prepbench.capture.modules.interception import code_held_by, symbolic_conversions, symbolic_roots
 from prepbench.capture.sizes.conditions import CONDITIONS, SizeConditions, if_own
@@ -106,6 +113,7 @@ def export_program(
             if question is not None and own_questions:
                 question = if_own(question)
             stack.enter_context(watched_sizes(conditions.note, question))
+            stack.enter_context(watched_texts(conditions.note_text))
         program = torch.export.export(model, sample.args, sample.kwargs, dynamic_shapes=shapes, strict=strict)
         program = without_grad_regions(program)
     sizes_of_axes = axis_sizes(program, model, axes)

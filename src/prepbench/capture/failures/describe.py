@@ -110,6 +110,8 @@ def _remedy_of_size(code: str, remedy: str, error: BaseException) -> str:
     """Return the remedy for a specialised size: by a derivative, a loop over it, a table, or a branch on it."""
     if in_forward_mode(error):
         return FORWARD_MODE_SIZES_REMEDY
+    if remedy == TABLE_REMEDY:
+        return remedy
     if re.match(_LOOP, code):
         return ROWS_REMEDY
     if re.search(_TABLE, code):
@@ -468,8 +470,9 @@ FORWARD_MODE_SIZES_REMEDY = (
     f"in the dynamic axes, {_LEAF_HINT}."
 )
 TABLE_REMEDY = (
-    "A dict, list or set of Python's is asked with a size: put the values into a tensor, which a size can index "
-    "(torch.tensor([...])[x.shape[0]]), or make this axis static in the dynamic axes and capture once for each size, "
+    "A dict, list or set of Python's is asked with a size, or text is made of one: put the values into a tensor, which "
+    "a size can index (torch.tensor([...])[x.shape[0]]), compute in each call what is kept for each size, compare "
+    "sizes as numbers, or make this axis static in the dynamic axes and capture once for each size, "
     f"{_LEAF_HINT}."
 )
 _DIFFERS_REMEDY = (
@@ -499,6 +502,9 @@ REASONS = (
     Reason(UNSUPPORTED, _DETACHED_REMEDY, message=r"^a derivative that is derived again goes through detach"),
     Reason(UNSUPPORTED, _NO_STAND_IN_REMEDY, message=r"passed to transform API must be|to only contain Tensors, got"),
     Reason(SHAPE, TABLE_REMEDY, types=("TypeError",), message=r"unhashable type: .*Sym(Int|Float|Bool)"),
+    # the text of a symbol, whose number is left out here
+    Reason(SHAPE, TABLE_REMEDY, types=("KeyError",), message=r"^'s'$"),
+    Reason(SHAPE, TABLE_REMEDY, types=("ValueError",), message=r"^(invalid literal for int|could not convert).*: 's'$"),
     Reason(NUMPY, _NUMPY_REMEDY, code=r"\.numpy\(|\bnp\.|\bnumpy\.", message=r"numpy|array|Proxy|Tensor|Fake|fake"),
     Reason(NUMPY, _NUMPY_REMEDY, message=r"numpy\(\)|to numpy|numpy (array|conversion)|__array__"),
     Reason(DATA_SHAPE, _DATA_SHAPE_REMEDY, types=("DynamicOutputShapeException",)),

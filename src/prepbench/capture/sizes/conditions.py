@@ -8,8 +8,10 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import FrameType, MappingProxyType
+from types import CodeType, FrameType, MappingProxyType, ModuleType
 from typing import Any
+
+import torch
 
 from prepbench._torch_compat.sizes import SizeCallback, asking_python
 from prepbench.capture.sizes.dynamic_axes import condition_text, size_key, value_at
@@ -105,6 +107,7 @@ class SizeConditions:
     def __init__(self) -> None:
         self._noted: list[tuple[Any, dict[Any, str], SourceLine | None]] = []
         self._own: list[bool] = []
+        self._texts: list[tuple[Any, dict[Any, str], SourceLine | None]] = []
         self._conditions: list[SizeCondition] | None = None
 
     def __deepcopy__(self, memo: Any) -> SizeConditions:
@@ -120,10 +123,22 @@ class SizeConditions:
         self._noted.append((expression, names, source))
         self._own.append(is_own)
 
+    def note_text(self, expression: Any, names: dict[Any, str], frame: FrameType) -> None:
+        """Record that code made a text of a size: tracing does not see what it compares that text with.
+
+        So the size may have to differ from each number in the texts that this code knows.
+        """
+        import sympy
+
+        if is_user_code(frame.f_code) and expression.free_symbols:
+            source = source_of_frame(frame)
+            self._texts += [(sympy.Ne(expression, number), names, source) for number in _numbers_in_texts(frame)]
+
     def asked(self) -> list[Asked]:
         """Return all conditions on input sizes, each once; the model's own first."""
         found: dict[str, Asked] = {}
         noted = sorted(zip(self._noted, self._own, strict=True), key=lambda one: not one[1])
+        noted += [(one, False) for one in self._texts]
         for (expression, names, source), is_own in noted:
             symbols = sorted(expression.free_symbols, key=lambda symbol: names[symbol])
             if symbols:
@@ -172,6 +187,32 @@ class SizeConditions:
                 text = condition_in_words(expression, names)
                 found.setdefault(text, SizeCondition(text, tuple(sorted(names.values())), source))
         return list(found.values())
+
+
+_MOST_NUMBERS = 8
+
+
+def _numbers_in_texts(frame: FrameType) -> list[int]:
+    """Return numbers in the texts of a function: its constants, and keys and entries of containers at hand."""
+    texts: list[str] = []
+    rest: list[Any] = [frame.f_code]
+    while rest:
+        value = rest.pop()
+        if isinstance(value, str):
+            texts.append(value)
+        elif isinstance(value, CodeType):
+            rest += value.co_consts
+        elif isinstance(value, tuple | frozenset):
+            rest += value
+    held = [*frame.f_locals.values(), *(frame.f_globals.get(name) for name in frame.f_code.co_names)]
+    held = [value for value in held if not isinstance(value, ModuleType | type)]
+    held += [part for value in held if hasattr(value, "__dict__") for part in list(vars(value).values())]
+    held += [part for value in held if isinstance(value, dict) for part in itertools.islice(value.values(), 100)]
+    for value in held:
+        if isinstance(value, dict | set | list | tuple | torch.nn.ModuleDict | torch.nn.ParameterDict):
+            texts += [entry for entry in itertools.islice(value, _MOST_NUMBERS) if isinstance(entry, str)]
+    numbers = {int(digits) for text in texts for digits in re.findall(r"(?<!\d)\d{1,5}(?!\d)", text)}
+    return sorted(numbers)[:_MOST_NUMBERS]
 
 
 def if_own(question: SizeCallback) -> SizeCallback:
