@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,10 +17,12 @@ Program = torch.export.ExportedProgram
 
 
 @contextmanager
-def decomposing(decomposed: Callable[[Program, Callable[[], Program]], Program]) -> Iterator[None]:
+def decomposing(
+    decomposed: Callable[[Program, Callable[[], Program]], Program], further: Mapping[Any, Callable[..., Any]]
+) -> Iterator[None]:
     """Route the exporter's decomposition of a program through ``decomposed`` inside the block, in this thread.
 
-    It is called with the program and a function that decomposes it.
+    It is called with the program and a function that decomposes it, with ``further`` decompositions by operator.
     """
     passes = _module("torch.onnx._internal.exporter._fx_passes")
     decompose = getattr(passes, "decompose_with_registry", None)
@@ -28,10 +30,21 @@ def decomposing(decomposed: Callable[[Program, Callable[[], Program]], Program])
         yield
         return
 
-    def through(program: Program, table: Any) -> Program:
-        return decomposed(program, lambda: decompose(program, table))
+    def through(program: Program, registry: Any) -> Program:
+        return decomposed(program, lambda: decompose(program, registry))
 
-    with patched_here(passes, "decompose_with_registry", through):
+    with _further_decompositions(further), patched_here(passes, "decompose_with_registry", through):
+        yield
+
+
+@contextmanager
+def _further_decompositions(further: Mapping[Any, Callable[..., Any]]) -> Iterator[None]:
+    tables, name = _module("torch.onnx._internal.exporter._decomp"), "create_onnx_friendly_decomposition_table"
+    made: Any = getattr(tables, name, None)
+    if made is None:
+        yield
+        return
+    with patched_here(tables, name, lambda taken: {**made(taken), **further}):
         yield
 
 

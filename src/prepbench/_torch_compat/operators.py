@@ -7,8 +7,9 @@ import importlib
 import logging
 import sys
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -79,10 +80,16 @@ def cached_operators() -> Iterator[None]:
         yield
 
 
-def without_onnx_translation(program: torch.export.ExportedProgram) -> list[torch.fx.Node]:
+def without_onnx_translation(
+    program: torch.export.ExportedProgram, further: Mapping[Any, Any] = MappingProxyType({})
+) -> list[torch.fx.Node]:
     """Return the nodes, after decomposition, whose operator torch's ONNX exporter cannot translate.
 
     Assertions are excluded, because the exporter drops them.
+
+    Args:
+        program: the graph.
+        further: decompositions by operator beside the exporter's own.
     """
     with needed_for("finding operators that ONNX lacks"):
         from torch.onnx._internal.exporter import _decomp, _dispatching, _registration
@@ -91,7 +98,7 @@ def without_onnx_translation(program: torch.export.ExportedProgram) -> list[torc
         registry = _registration.ONNXRegistry.from_torchlib()
     table = _decomp.create_onnx_friendly_decomposition_table(set(_decomp.get_onnx_implemented_overloads(registry)))
     with warnings_ignored_here(), torch.no_grad():
-        graph = program.run_decompositions(table).graph
+        graph = program.run_decompositions({**table, **further}).graph
     return [
         node
         for node in graph.nodes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -149,6 +149,37 @@ def _read_instead(node: fx.Node, result: Any) -> None:
 
 # metadata on the module and line that an operator comes from
 _ORIGIN = ("nn_module_stack", "stack_trace", "from_node")
+
+
+def sized_transposed() -> dict[OpOverload, Callable[..., Any]]:
+    """Return the forms of transposed convolutions whose ``output_padding`` is computed from sizes.
+
+    Targets take numbers there. It only adds values at the end, so the longest result is computed and cut.
+    """
+    aten = torch.ops.aten
+    operators = (aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input)
+    return {each: functools.partial(_cut, each) for each in operators}
+
+
+def _cut(
+    convolution: OpOverload,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: Sequence[int] = (1,),
+    padding: Sequence[Any] = (0,),
+    output_padding: Sequence[Any] = (0,),
+    groups: int = 1,
+    dilation: Sequence[int] = (1,),
+) -> Any:
+    if not any(isinstance(each, torch.SymInt) for each in output_padding):
+        return NotImplemented
+    count = len(output_padding)
+    most = [max(stride[place % len(stride)], dilation[place % len(dilation)]) - 1 for place in range(count)]
+    longest = convolution(x, weight, bias, stride, padding, most, groups, dilation)
+    for dim, (given, taken) in enumerate(zip(output_padding, most, strict=True), start=-count):
+        longest = longest.narrow(dim, 0, longest.shape[dim] - taken + given)
+    return longest
 
 
 def attention(

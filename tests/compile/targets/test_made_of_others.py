@@ -23,8 +23,26 @@ OPERATORS: dict[str, Callable[[torch.Tensor], Any]] = {
     "places in a row": lambda x: torch.searchsorted(x.flatten().sort().values, x.round()),
     "places in rows": lambda x: torch.searchsorted(x.sort(1).values, x[:, :3].round(), right=True, out_int32=True),
     "running products": lambda x: x.cumprod(1),
+    "a diagonal that is filled": lambda x: _filled(x.t() @ x, 1.0),
+    "a diagonal below": lambda x: _written(x.clone(), -1),
+    "a diagonal above, in other dims": lambda x: _written(x[:, None] + x[None], 2, 0, 1),
+    "a diagonal that may be empty": lambda x: _written(x[: x.shape[0] // 4] + 1, 0),
+    "rows as often as told": lambda x: torch.repeat_interleave(
+        x, torch.arange(len(x)), 0, output_size=len(x) * (len(x) - 1) // 2
+    ),
     "running products with zeros": lambda x: torch.where(x > 0.8, 0.0, x).cumprod(-1),
 }
+
+
+def _filled(x: torch.Tensor, value: float) -> torch.Tensor:
+    x.diagonal().fill_(value)
+    return x
+
+
+def _written(x: torch.Tensor, offset: int, *dims: int) -> torch.Tensor:
+    diagonal = x.diagonal(offset, *dims)
+    diagonal.copy_(diagonal.cumsum(-1) + 3)
+    return x
 
 
 class Operator(nn.Module):

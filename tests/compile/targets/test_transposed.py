@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -154,3 +155,28 @@ def test_the_layer_stays_in_float_where_its_integers_would_be_stored_as_floats(t
         is_dry_run=True,
     )
     assert report.layers[1].summary == "float: no int8 form of transposed convolutions for this target"
+
+
+class Restored(nn.Module):
+    """Gives back the size that came in, whatever its remainder, as the decoders of U-nets do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = nn.Conv2d(2, 4, 3, 3, (1, 0))
+        self.up = nn.ConvTranspose2d(4, 2, 3, (3, 3), (1, 0), groups=2)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.up(self.down(x), output_size=(x.shape[-2], x.shape[-1]))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_size_of_the_result_may_be_asked_for(target: str) -> None:
+    torch.manual_seed(0)
+    model = Restored().eval()
+    samples = [torch.randn(1, 2, 10, 12), torch.randn(2, 2, 14, 17)]
+    compiled = pb.compile_model(
+        model, tracing_inputs=samples, deployment_settings=TARGETS[target](), discard_input_model=False
+    )
+    for shape in ((1, 2, 8, 9), (1, 2, 9, 11), (3, 2, 13, 16)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(compiled(x), model(x), atol=1e-5, rtol=1e-4)

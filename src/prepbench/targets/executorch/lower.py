@@ -30,7 +30,7 @@ from prepbench.errors import TargetError, sentence
 from prepbench.internal_errors import raise_if_internal
 from prepbench.patching import patched_item
 from prepbench.running.source_lines import place_in_stack_trace
-from prepbench.targets.decompose import attention, decompose, grouped_products
+from prepbench.targets.decompose import attention, decompose, grouped_products, sized_transposed
 from prepbench.targets.dynamic_sizes import computed_from_sizes
 from prepbench.targets.executorch.layers import InstructionLayers, instruction_layers, layers_by_handle
 from prepbench.targets.executorch.replaced import REPLACED, fit_to_xnnpack
@@ -129,6 +129,7 @@ def _rewritten(program: Program) -> Program:
     by_operator = {
         torch.ops.aten.scaled_dot_product_attention.default: attention,
         **grouped_products(program),
+        **sized_transposed(),
         **computed_from_sizes(),
         **REPLACED,
     }

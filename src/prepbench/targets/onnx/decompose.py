@@ -10,7 +10,7 @@ import torch
 
 from prepbench._torch_compat.sizes import sizes_from_values
 from prepbench.targets.complex_numbers import with_real_numbers
-from prepbench.targets.decompose import attention, decompose, grouped_products
+from prepbench.targets.decompose import attention, decompose, grouped_products, sized_transposed
 from prepbench.targets.dynamic_sizes import computed_from_sizes
 from prepbench.targets.pooling import average_pool, is_mean, maximum_pool
 
@@ -21,7 +21,7 @@ aten = torch.ops.aten
 def decompose_for_onnx(program: Program) -> Program:
     """Decompose attention into two products and a softmax, reductions over all dims into ones with explicit dims,
     complex numbers into pairs of real ones, and what ONNX has no operator for: the middle and the k-th of sorted
-    values, distances of all pairs, running products, places in sorted values.
+    values, distances of all pairs, running products, places in sorted values, repeated entries of a known number.
 
     The exporter's translation of attention computes the shape of the keys, scales queries and keys separately and
     replaces NaN in all weights, so that no runtime recognizes it. OpenVINO computes the products and the softmax in
@@ -49,10 +49,31 @@ def decompose_for_onnx(program: Program) -> Program:
             aten._cdist_forward.default: _distances,
             aten.cumprod.default: _running_product,
             aten.searchsorted.Tensor: _places_in_sorted,
+            aten.repeat_interleave.Tensor: _repeated_places,
+            aten.repeat_interleave.self_Tensor: _repeated,
             **grouped_products(program),
+            **sized_transposed(),
             **computed_from_sizes(),
         },
     )
+
+
+def functional_forms() -> dict[Any, Any]:
+    """Return decompositions for the exporter's own table, of what writing into views becomes.
+
+    torch's write into a view again, which its exporter refuses.
+    """
+    return {aten.diagonal_scatter.default: _with_diagonal}
+
+
+def _with_diagonal(x: torch.Tensor, values: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    last = x.movedim((dim1, dim2), (-2, -1))
+    rows, columns = last.shape[-2:]
+    places = torch.arange(rows, device=x.device).unsqueeze(-1) + offset
+    is_diagonal = torch.arange(columns, device=x.device) == places
+    above = max(-offset, 0)
+    by_row = torch.nn.functional.pad(values, (above, rows - above - values.shape[-1]))
+    return torch.where(is_diagonal, by_row.unsqueeze(-1), last).movedim((-2, -1), (dim1, dim2))
 
 
 def _average(x: torch.Tensor, *rest: Any) -> Any:
@@ -153,6 +174,22 @@ def _running_product(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = N
     sizes = x.abs().log().cumsum(dim).exp()
     is_odd = (x < 0).to(torch.int64).cumsum(dim) % 2 == 1
     return torch.where(is_odd, -sizes, sizes)
+
+
+def _repeated_places(repeats: torch.Tensor, *, output_size: Any = None) -> Any:
+    """Return each place as often as told, where the number of all is told, too, which the exporter does not take."""
+    if output_size is None:
+        return NotImplemented
+    ends = repeats.cumsum(0)
+    places = torch.arange(output_size, device=repeats.device).unsqueeze(-1)
+    return (ends <= places).sum(-1).to(repeats.dtype)
+
+
+def _repeated(x: torch.Tensor, repeats: torch.Tensor, dim: int | None = None, *, output_size: Any = None) -> Any:
+    if output_size is None or not repeats.ndim:
+        return NotImplemented
+    places = _repeated_places(repeats, output_size=output_size)
+    return x.reshape(-1).index_select(0, places) if dim is None else x.index_select(dim, places)
 
 
 def _places_in_sorted(

@@ -32,7 +32,7 @@ from prepbench.internal_errors import raise_if_internal
 from prepbench.patching import logs_dropped_here, output_here, warnings_ignored_here
 from prepbench.settings.numbers import INT4
 from prepbench.targets.base import Lowering
-from prepbench.targets.onnx.decompose import decompose_for_onnx
+from prepbench.targets.onnx.decompose import decompose_for_onnx, functional_forms
 from prepbench.targets.onnx.finish import (
     clamp_narrow_ranges,
     forget_origin,
@@ -135,7 +135,7 @@ def _reason(cause: BaseException) -> str:
 
 def _export(lowering: Lowering) -> Any:
     # without gradients, because their rules refuse some operators on complex numbers
-    decomposed = decomposing(functools.partial(lowering.derived, "operators of ONNX"))
+    decomposed = decomposing(functools.partial(lowering.derived, "operators of ONNX"), functional_forms())
     try:
         alike = traced_alike(lowering.program.graph)
         with _quiet(), torch.no_grad(), alike, decomposed, translations_read_once(), exact_rules() as exact:

@@ -15,7 +15,7 @@ from prepbench.capture.aten.computed_in_float32 import computed_in_float32
 from prepbench.capture.sizes.recurrent import has_recurrent_layers
 from prepbench.errors import ArtifactError, TargetError, sentence
 from prepbench.targets.base import Lowering, Target
-from prepbench.targets.onnx.decompose import decompose_for_onnx
+from prepbench.targets.onnx.decompose import decompose_for_onnx, functional_forms
 from prepbench.targets.onnx.export import Change, export_onnx
 from prepbench.targets.onnx.finish import quantize_biases
 from prepbench.targets.onnx.translations import translations
@@ -97,7 +97,7 @@ def unsupported_nodes(
         program: the graph.
         others: nodes that the target does not support for other reasons.
     """
-    nodes = without_onnx_translation(decompose_for_onnx(program))
+    nodes = without_onnx_translation(decompose_for_onnx(program), functional_forms())
     own = translations()
     unsupported = [*others, *(node for node in nodes if node.target not in own)]
     if unsupported:
