@@ -115,6 +115,22 @@ def masks_taken_as_given() -> Iterator[None]:
 
 
 @contextmanager
+def flags_of_attention_answered() -> Iterator[None]:
+    """Inside the block, attention takes ``is_causal=length > 1``: C++ refuses what sizes that are symbols answer."""
+    functional = torch.nn.functional
+    original: Any = functional.scaled_dot_product_attention
+
+    def answered(value: Any) -> Any:
+        return bool(value) if isinstance(value, torch.SymBool) else value
+
+    def attention(*args: Any, **kwargs: Any) -> Any:
+        return original(*map(answered, args), **{name: answered(value) for name, value in kwargs.items()})
+
+    with patched_here(functional, "scaled_dot_product_attention", attention):
+        yield
+
+
+@contextmanager
 def distributions_checked_in_graph() -> Iterator[None]:
     """Inside the block, ``torch.distributions`` has the graph assert what it checks of parameters and samples.
 

@@ -24,6 +24,7 @@ from prepbench._torch_compat.derivatives import (
 from prepbench._torch_compat.exporting import (
     conversions_that_change_nothing_skipped,
     distributions_checked_in_graph,
+    flags_of_attention_answered,
     masks_taken_as_given,
     quiet_export,
 )
@@ -107,6 +108,7 @@ def export_program(
             stack.enter_context(SizeForms())
             stack.enter_context(SizesInTensors())
             stack.enter_context(distributions_checked_in_graph())
+            stack.enter_context(flags_of_attention_answered())
             stack.enter_context(symbolic_conversions(code_held_by(model), of_data=False))
             stack.enter_context(symbolic_roots())
             question: SizeCallback | None = sizes.refuse_contradiction if sizes is not None else None

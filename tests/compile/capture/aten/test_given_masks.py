@@ -61,3 +61,30 @@ def test_one_graph_for_every_mask(name: str) -> None:
     for sizes in ((1, 4, 9), (4, 15, 4)):
         inputs = made(*sizes)
         torch.testing.assert_close(program(*inputs), model(*inputs), atol=1e-5, rtol=1e-5)
+
+
+class CausalFrom(nn.Module):
+    """Asks a size whether attention is causal, which a single token need not be."""
+
+    def __init__(self, least: int) -> None:
+        super().__init__()
+        self.least = least
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(x, x, x, is_causal=x.shape[1] > self.least)
+
+
+def test_a_size_may_say_whether_attention_is_causal() -> None:
+    samples = [torch.randn(2, 6, 4), torch.randn(3, 9, 4)]
+    for least, refused in ((1, ()), (3, (1, 2, 3))):
+        model = CausalFrom(least)
+        compiled = pb.compile_model(
+            model, tracing_inputs=samples, deployment_settings=pb.EagerDeployment(), discard_input_model=False
+        )
+        for length in (1, 2, 3, 4, 7):
+            x = torch.randn(2, length, 4)
+            if length in refused:
+                with pytest.raises(pb.errors.ConditionError, match="at least 4"):
+                    compiled(x)
+            else:
+                torch.testing.assert_close(compiled(x), model(x))
