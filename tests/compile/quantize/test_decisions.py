@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -393,3 +394,31 @@ def test_the_report_tells_each_layers_numbers() -> None:
     assert row.input_range[0] < 0 < row.input_range[1]
     assert 0 < row.scale_range[0] <= row.scale_range[1]
     assert 30 < row.sqnr < 60
+
+
+class Fork(nn.Module):
+    """Two layers that read one value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(64, 8), nn.Linear(64, 8)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.one(x), self.other(x)
+
+
+def test_layers_that_read_one_value_quantize_it_each_in_its_own_way() -> None:
+    torch.manual_seed(0)
+    model = Fork().eval()
+
+    def ranges(rules: Any = None, **settings: Any) -> list[Any]:
+        options = pb.CompileOptions(keep_ruined_layers_in_float=False, smooth_quant=False, percentile=90)
+        report = compile_(copy.deepcopy(model), rules, options, **settings).report
+        return [(row.input_range, row.activations_bits) for row in report.layers]
+
+    plain = ranges()
+    assert plain[0] == plain[1]
+    for change in ({"observer": "percentile"}, {"activations_symmetric": True}, {"activations_num_bits": 4}):
+        changed = ranges(**change)
+        assert changed[1] != plain[1]
+        assert ranges({"other": pb.LayerQuantizationSettings(**change)}) == [plain[0], changed[1]]

@@ -50,6 +50,14 @@ def test_every_status_is_shown_with_word_and_shape() -> None:
     assert "∅ unused Dropout never called" in text
 
 
+def test_a_module_that_is_never_called_is_drawn_once_however_often_the_one_around_it_is() -> None:
+    document = reused()
+    document = replace(document, modules=(*document.modules, Module("block.spare", "Dropout", "unvisited")))
+    opened = frozenset(group.id for group in document.groups)
+    found = [box.fqn for box in boxes(scene(document, expanded=opened).root) if box.status == "unvisited"]
+    assert found == ["block.spare"]
+
+
 def test_sizes_are_not_drawn_and_draw_no_edges() -> None:
     view = scene(failing())
     assert ":size" not in {box.id for box in boxes(view.root)}
