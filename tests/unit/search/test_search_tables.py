@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import math
 import random
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +14,7 @@ import prepbench as pb
 from prepbench.measure.profile import Profile, ProfileRow
 from prepbench.search.measuring import UniformModel, is_conversion, profiled_times, times_of
 from prepbench.search.mixtures import FLOAT, Mixture
+from prepbench.search.objective import SearchCandidate
 from prepbench.search.states import TargetState, front, solve
 from prepbench.search.tables import (
     CONVERSION,
@@ -80,6 +82,17 @@ def test_the_doubt_of_a_mixture_beside_another_is_that_of_their_difference(seed:
         assert state.doubt(one, one) == pytest.approx(0.0, abs=1e-6)
         assert state.doubt(one, other) == pytest.approx(state.doubt(other, one))
         assert 0 < state.doubt(one, other) <= state.doubt(one, None) + state.doubt(other, None)
+
+
+def test_a_time_that_is_known_corrects_the_tables_once() -> None:
+    state, scale, mixture = TargetState("", tables(0)), SimpleNamespace(), ("int8",) * 6
+    candidate = SearchCandidate("", "", {}, predicted_ms=1.0, ms=4.0, size_bytes=9)
+    once = state.with_measured(mixture, candidate, scale)  # type: ignore[arg-type]
+    again = once.with_measured(mixture, candidate, scale, again=True)  # type: ignore[arg-type]
+    assert (len(once.tables.times.measured), len(once.tables.sizes.measured)) == (1, 1)
+    assert once.surprise == 2.0
+    assert (again.surprise, again.tables.times, again.tables.sizes) == (2.0, once.tables.times, once.tables.sizes)
+    assert again.measured == {mixture: candidate}
 
 
 def pruned_tables(seed: int) -> Tables:
