@@ -469,6 +469,11 @@ FORWARD_MODE_SIZES_REMEDY = (
     f"Tracing {_FORWARD_MODE} fixes sizes: use vjp, or jacrev for each row under torch.vmap, or make this axis static "
     f"in the dynamic axes, {_LEAF_HINT}."
 )
+_ARGUMENT_REMEDY = (
+    "A call of a graph takes tensors, numbers, texts, None and containers of them. Leave this argument out of the "
+    "samples and give it in a function around the model, which forward_fn= of compile_model takes, too: "
+    "lambda model, args, kwargs: model(*args, dtype=torch.float32, **kwargs)."
+)
 TABLE_REMEDY = (
     "A dict, list or set of Python's is asked with a size, or text is made of one: put the values into a tensor, which "
     "a size can index (torch.tensor([...])[x.shape[0]]), compute in each call what is kept for each size, compare "
@@ -501,6 +506,7 @@ REASONS = (
     Reason(UNSUPPORTED, _DERIVATIVE_REMEDY, message=r"torch\.autograd\.grad|\.backward\(\)|requires_grad_\(\)"),
     Reason(UNSUPPORTED, _DETACHED_REMEDY, message=r"^a derivative that is derived again goes through detach"),
     Reason(UNSUPPORTED, _NO_STAND_IN_REMEDY, message=r"passed to transform API must be|to only contain Tensors, got"),
+    Reason(SIGNATURE, _ARGUMENT_REMEDY, types=("ValueError",), message=r"^Unsupported input type"),
     Reason(SHAPE, TABLE_REMEDY, types=("TypeError",), message=r"unhashable type: .*Sym(Int|Float|Bool)"),
     # the text of a symbol, whose number is left out here
     Reason(SHAPE, TABLE_REMEDY, types=("KeyError",), message=r"^'s'$"),

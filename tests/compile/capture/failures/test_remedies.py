@@ -372,3 +372,23 @@ def test_a_number_that_decides_is_a_mask_or_one_graph_for_each_value() -> None:
     assert not traced.failures
     for sample in samples:
         assert torch.equal(RepeatsWithMask()(*sample), Repeats()(*sample))
+
+
+class TakesType(nn.Module):
+    def forward(self, x, kind=torch.float32):
+        return x.to(kind) * 2
+
+
+def test_an_argument_that_no_graph_takes_is_given_by_a_function() -> None:
+    with pytest.raises(FullGraphError) as caught:
+        pb.capture(TakesType(), [(x, torch.float64) for x in SAMPLES])
+    (failure,) = caught.value.failures
+    assert failure.kind == "unsupported signature"
+    assert "forward_fn=" in failure.remedy
+    compiled = pb.compile_model(
+        TakesType(),
+        tracing_inputs=SAMPLES,
+        deployment_settings=pb.EagerDeployment(),
+        forward_fn=lambda model, args, kwargs: model(*args, kind=torch.float64, **kwargs),
+    )
+    torch.testing.assert_close(compiled(SAMPLES[0]), SAMPLES[0].double() * 2)
