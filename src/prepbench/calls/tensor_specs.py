@@ -244,17 +244,33 @@ def _shape_text(sizes: Sequence[int | None]) -> str:
 
 _aten = torch.ops.aten
 
-_Lookup = tuple[fx.Node, int, Any]
+_Lookup = tuple[fx.Node | int, int, Any]
+
+
+def _of_dim(table: fx.Node, dim: int, ids: Any, *rest: Any) -> Iterable[_Lookup]:
+    return [(table, dim, ids)]
+
+
 _TABLES: dict[Any, Callable[..., Iterable[_Lookup]]] = {
     _aten.embedding.default: lambda table, ids, *rest: [(table, 0, ids)],
-    _aten.index_select.default: lambda table, dim, ids: [(table, dim, ids)],
+    _aten.one_hot.default: lambda ids, classes=-1: [(classes, 0, ids)] if type(classes) is int else [],
     _aten.index.Tensor: lambda table, ids: _of_index(table, ids),
-    _aten.gather.default: lambda table, dim, ids, *rest: [(table, dim, ids)],
-}
-"""The lookups of each operator: the table, its dim, and the indices, from its arguments."""
+    _aten.index_put.default: lambda table, ids, *rest: _of_index(table, ids),
+    **dict.fromkeys(
+        (
+            _aten.index_select.default, _aten.index_add.default, _aten.index_copy.default, _aten.gather.default,
+            _aten.index_fill.int_Scalar, _aten.scatter.src, _aten.scatter.value, _aten.scatter_add.default,
+            _aten.scatter_reduce.two,
+        ),
+        _of_dim,
+    ),
+}  # fmt: skip
+"""The lookups of each operator: the table or its size, its dim, and the indices, from its arguments."""
 
-_FROM_THE_END = frozenset({_aten.index.Tensor})
+_FROM_THE_END = frozenset({_aten.index.Tensor, _aten.index_put.default, _aten.index_fill.int_Scalar})
 """Operators that also take negative indices, which count from the end of the table."""
+
+_NO_INDICES = frozenset({"include_self", "alpha"})
 
 _SAME_NUMBERS = frozenset({
     _aten.view.default, _aten.reshape.default, _aten.flatten.using_ints, _aten.unsqueeze.default,
@@ -287,16 +303,28 @@ def index_limits(graph: fx.Graph) -> dict[str, tuple[int, int]]:
     return limits
 
 
+def _size(table: fx.Node, dim: int) -> Any:
+    """Return the size of a dim of a table; None for what is no tensor."""
+    value = table.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return None
+    return value.shape[dim] if value.ndim else 1
+
+
 def _lookups(node: fx.Node) -> Iterator[tuple[str, int, int]]:
     lookups = _TABLES.get(node.target) if node.op == "call_function" else None
-    if lookups is None or node.kwargs:
+    if lookups is None or node.kwargs.keys() - _NO_INDICES:
         return
     for table, dim, ids in lookups(*node.args):
         while isinstance(ids, fx.Node) and ids.op == "call_function" and ids.target in _SAME_NUMBERS:
             ids = ids.args[0]
-        of_table = table.meta.get("val")
-        if not isinstance(ids, fx.Node) or ids.op != "placeholder" or not isinstance(of_table, torch.Tensor):
+        if not isinstance(ids, fx.Node) or ids.op != "placeholder":
             continue
-        size, value = of_table.shape[dim] if of_table.ndim else 1, ids.meta.get("val")
-        if isinstance(size, int) and isinstance(value, torch.Tensor) and value.dtype in (torch.int32, torch.int64):
+        size, value = table if isinstance(table, int) else _size(table, dim), ids.meta.get("val")
+        if (
+            isinstance(size, int)
+            and size >= 0
+            and isinstance(value, torch.Tensor)
+            and value.dtype in (torch.int32, torch.int64)
+        ):
             yield ids.name, -size if node.target in _FROM_THE_END else 0, size

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 import prepbench as pb
 from prepbench.errors import InputError
@@ -68,3 +70,53 @@ def test_the_manifest_must_have_a_number_of_rows() -> None:
     for wrong in ("5", 1, None, 1.5, True):
         with pytest.raises(ValueError, match="from must be the least index"):
             check_calls({**calls, "tensors": [{**calls["tensors"][0], "from": wrong}]})
+
+
+ZEROS = torch.zeros(3, 6)
+PLACES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "one_hot": lambda ids: functional.one_hot(ids, 6).sum(-1),
+    "index_add": lambda ids: ZEROS.index_add(1, ids, torch.ones(3, 2)),
+    "index_copy": lambda ids: ZEROS.index_copy(1, ids, torch.ones(3, 2)),
+    "index_fill": lambda ids: ZEROS.index_fill(1, ids, 2.0),
+    "index_put": lambda ids: ZEROS.index_put((torch.tensor(1), ids), torch.ones(2)),
+    "scatter": lambda ids: ZEROS.scatter(1, ids[None], 1.0),
+    "scatter of a tensor": lambda ids: ZEROS.scatter(1, ids[None], torch.ones(1, 2)),
+    "scatter_add": lambda ids: ZEROS.scatter_add(1, ids[None], torch.ones(1, 2)),
+    "scatter_reduce": lambda ids: ZEROS.scatter_reduce(1, ids[None], torch.ones(1, 2), "amax", include_self=False),
+    "gather": lambda ids: ZEROS.gather(1, ids[None]),
+}
+
+
+class Places(nn.Module):
+    """Reads or writes where indices say."""
+
+    def __init__(self, places: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.places = places
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.places(ids)
+
+
+def answer(call: Callable[[torch.Tensor], torch.Tensor], ids: torch.Tensor) -> torch.Tensor | None:
+    try:
+        return call(ids).float()
+    except (IndexError, RuntimeError, InputError):
+        return None
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_places_are_refused_where_pytorch_refuses_them(name: str) -> None:
+    model = Places(PLACES[name]).eval()
+    inputs = [torch.tensor([0, 5]), torch.tensor([2, 3])]
+    compiled = pb.compile_model(model, tracing_inputs=inputs, deployment_settings=pb.OnnxRuntimeDeployment())
+    refused = []
+    for index in (-7, -6, -1, 0, 5, 6, 2**40):
+        ids = torch.tensor([index, 1])
+        expected, found = answer(model, ids), answer(compiled, ids)
+        assert (expected is None) is (found is None), index
+        if expected is None or found is None:
+            refused.append(index)
+        else:
+            assert torch.equal(found, expected), index
+    assert {-7, 6, 2**40} <= set(refused)
