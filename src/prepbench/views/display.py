@@ -491,7 +491,9 @@ def layers_table(report: Any) -> pandas.DataFrame:
 
     from prepbench.quantize import LayerReport
 
-    columns = [field.name for field in fields(LayerReport)]
+    names = [field.name for field in fields(LayerReport)]
+    # bits alone name most formats
+    columns = [name for name in names if name != "weights_format" or any(row.weights_format for row in report.layers)]
     rows = [[*(getattr(row, name) for name in columns), row.summary] for row in report.layers]
     table = pandas.DataFrame(rows, columns=[*columns, "summary"])
     if not report.pruned:

@@ -108,6 +108,7 @@ def test_the_report_tells_sizes_layers_and_times(net: nn.Module) -> None:
     text = repr(report)
     assert "3 of 4 layers quantized" in text
     assert "head: float: skipped by rule 'head'" in text
+    assert "weights_format" not in report.table(), "bits alone say which"
     assert list(report.table()["fqn" if "fqn" in report.table() else report.table().columns[0]])
 
 

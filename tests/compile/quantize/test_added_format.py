@@ -89,6 +89,7 @@ def test_weights_are_the_nearest_numbers_of_the_format(more: dict[str, object], 
             part.weight.copy_(rounded(part.weight, bool(more.get("per_channel", True))))
         expected = model(ids)
     torch.testing.assert_close(result(ids), expected)
+    assert set(result.report.table()["weights_format"]) == {"float8", ""}
     result.save(tmp_path / "saved")
     loaded = pb.load_compiled(tmp_path / "saved")
     assert loaded.report.layers == result.report.layers
