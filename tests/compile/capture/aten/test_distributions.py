@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -48,6 +49,15 @@ CASES = {
     "density": (Density, seen, (torch.full((2, 4), torch.nan),), "values that the distribution does not take"),
     "policy": (Policy, acted, (torch.ones(1, 4), torch.tensor([8])), "action"),
 }
+
+
+@pytest.fixture(autouse=True)
+def _validated() -> Iterator[None]:
+    """Have distributions check their values, which torch.compile turns off for the whole process."""
+    before = distributions.Distribution._validate_args
+    distributions.Distribution.set_default_validate_args(True)
+    yield
+    distributions.Distribution.set_default_validate_args(before)
 
 
 @pytest.mark.parametrize("target", [pb.EagerDeployment(), pb.OnnxRuntimeDeployment()], ids=["eager", "onnxruntime"])
