@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import websocket
+
+from tests.system.browser.lab import end, free_port
 
 PREFERENCES = {
     "datareporting.policy.dataSubmissionEnabled": False,
@@ -87,9 +88,7 @@ class Firefox:
 @contextmanager
 def running(folder: Path) -> Iterator[Firefox]:
     """A Firefox with a fresh profile in this folder."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     profile = folder / "profile"
     profile.mkdir()
     lines = (f"user_pref({json.dumps(name)}, {json.dumps(value)});" for name, value in PREFERENCES.items())
@@ -104,12 +103,7 @@ def running(folder: Path) -> Iterator[Firefox]:
             yield Firefox(connection)
             connection.close()
         finally:
-            process.terminate()
-            try:
-                process.wait(timeout=20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end(process)
 
 
 def _connected(port: int, seconds: float = 60) -> websocket.WebSocket:

@@ -10,7 +10,8 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,29 +42,54 @@ def running(tmp_path: Path, settings: dict[str, Any] | None = None, **environmen
     extensions = tmp_path / "labextensions"  # those of this working tree, whatever is installed
     extensions.mkdir()
     (extensions / "prepbench-lab").symlink_to(ROOT / "src" / "prepbench" / "labextension")
+    command = [
+        sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--port={port}",
+        "--ServerApp.port_retries=0", "--IdentityProvider.token=", "--LabApp.expose_app_in_browser=True",
+        f"--LabApp.extra_labextensions_path={extensions}", f"--ServerApp.root_dir={folder}",
+    ]  # fmt: skip
+    variables = {**os.environ, **_folders_of_its_own(tmp_path), **environment}
+    # jupyter-collaboration keeps its database where the server runs
+    with served(command, "/api/status", tmp_path / "lab.log", cwd=tmp_path, env=variables) as url:
+        yield Lab(url, folder)
+
+
+@contextmanager
+def served(command: Sequence[str], answers: str, log: Path, **options: Any) -> Iterator[str]:
+    """The address of a server that runs during the block.
+
+    Args:
+        command: starts it; ``{port}`` stands for a free port.
+        answers: the path that answers once it is ready.
+        log: the file for what it prints.
+        options: of ``subprocess.Popen``.
+    """
+    port = free_port()
+    with log.open("w") as output:
+        started = [part.replace("{port}", str(port)) for part in command]
+        process = subprocess.Popen(started, stdout=output, stderr=subprocess.STDOUT, **options)
+        try:
+            wait_for(f"http://127.0.0.1:{port}{answers}", process, log)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            end(process)
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens at."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    log = (tmp_path / "lab.log").open("w")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--port={port}",
-         "--ServerApp.port_retries=0", "--IdentityProvider.token=", "--LabApp.expose_app_in_browser=True",
-         f"--LabApp.extra_labextensions_path={extensions}", f"--ServerApp.root_dir={folder}"],
-        stdout=log, stderr=subprocess.STDOUT, cwd=tmp_path,  # where jupyter-collaboration keeps its database
-        env={**os.environ, **_folders_of_its_own(tmp_path), **environment},
-    )  # fmt: skip
-    url = f"http://127.0.0.1:{port}"
+        port: int = free.getsockname()[1]
+    return port
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a process: a thread of a server may keep a finished one alive."""
+    process.terminate()
     try:
-        wait_for(f"{url}/api/status", process, tmp_path / "lab.log")
-        yield Lab(url, folder)
-    finally:
-        process.terminate()
-        try:
-            process.wait(timeout=5)
-        except subprocess.TimeoutExpired:  # a thread of the server may keep a finished one alive
-            process.kill()
-            process.wait()
-        log.close()
+        process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _folders_of_its_own(tmp_path: Path) -> dict[str, str]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.system.browser.lab import wait_for
+from tests.system.browser import lab
 from tests.system.browser.places import SETUP
 
 pytestmark = [
@@ -31,19 +29,9 @@ def served(folder: Path) -> Iterator[str]:
     defined = (f"@app.cell\ndef _({names}):\n    {cell}\n" for names, cell in cells.items())
     file = folder / "app.py"
     file.write_text("import marimo\n\napp = marimo.App()\n\n" + "\n".join(defined))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "marimo", "run", file.name, "--headless", "--no-token", f"--port={port}"]
-    log = folder / "log"
-    with log.open("w") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=folder)
-        try:
-            wait_for(f"http://127.0.0.1:{port}/health", process, log)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.terminate()
-            process.wait(timeout=30)
+    command = [sys.executable, "-m", "marimo", "run", file.name, "--headless", "--no-token", "--port={port}"]
+    with lab.served(command, "/health", folder / "log", cwd=folder) as url:
+        yield url
 
 
 def test_a_bench_and_a_diagram_are_live(page: Page, tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +12,8 @@ from pathlib import Path
 
 from playwright.sync_api import Page, expect
 
-from tests.system.browser.lab import ROOT, wait_for
+from tests.system.browser import lab
+from tests.system.browser.lab import ROOT
 
 PLACE = "Voila"
 OUTPUTS = ".jp-OutputArea-executeResult .jp-OutputArea-output, .jp-OutputArea-output.jp-OutputArea-executeResult"
@@ -34,27 +33,14 @@ def served(notebook: Path) -> Iterator[str]:
     extensions = notebook.parent / "labextensions"
     extensions.mkdir()
     (extensions / "prepbench-lab").symlink_to(ROOT / "src" / "prepbench" / "labextension")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    command = [
+        sys.executable, "-m", "voila", str(notebook), "--no-browser", "--port={port}",
+        f"--VoilaConfiguration.extra_labextensions_path={extensions}",
+    ]  # fmt: skip
+    variables = {**os.environ, "JUPYTER_CONFIG_PATH": str(settings)}
     log = notebook.parent / "voila.log"
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "voila", str(notebook), "--no-browser", f"--port={port}",
-             f"--VoilaConfiguration.extra_labextensions_path={extensions}"],
-            stdout=output, stderr=subprocess.STDOUT, cwd=notebook.parent,
-            env={**os.environ, "JUPYTER_CONFIG_PATH": str(settings)},
-        )  # fmt: skip
-        try:
-            wait_for(f"http://127.0.0.1:{port}/voila/static/voila.js", process, log)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.terminate()
-            try:
-                process.wait(timeout=30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+    with lab.served(command, "/voila/static/voila.js", log, cwd=notebook.parent, env=variables) as url:
+        yield url
 
 
 def show(page: Page, url: str) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from playwright.sync_api import Browser, Frame, Page
 
-from tests.system.browser.lab import wait_for
+from tests.system.browser import lab
 
 PLACE = "VS Code without a kernel"
 HEIGHT = 6000
@@ -34,23 +32,13 @@ def served(folder: Path) -> Iterator[str]:
     settings = folder / ".code-server"
     (settings / "User").mkdir(parents=True)
     (settings / "User" / "settings.json").write_text(json.dumps({"workbench.startupEditor": "none"}))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    log = settings / "log"
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            ["code-server", "--auth=none", f"--bind-addr=127.0.0.1:{port}", f"--user-data-dir={settings}",
-             f"--extensions-dir={settings / 'extensions'}", f"--config={settings / 'config.yaml'}",
-             "--disable-telemetry", "--disable-update-check", "--disable-workspace-trust", str(folder)],
-            stdout=output, stderr=subprocess.STDOUT, cwd=folder,
-        )  # fmt: skip
-        try:
-            wait_for(f"http://127.0.0.1:{port}/healthz", process, log)
-            yield f"http://127.0.0.1:{port}/?folder={folder}"
-        finally:
-            process.terminate()
-            process.wait(timeout=30)
+    command = [
+        "code-server", "--auth=none", "--bind-addr=127.0.0.1:{port}", f"--user-data-dir={settings}",
+        f"--extensions-dir={settings / 'extensions'}", f"--config={settings / 'config.yaml'}",
+        "--disable-telemetry", "--disable-update-check", "--disable-workspace-trust", str(folder),
+    ]  # fmt: skip
+    with lab.served(command, "/healthz", settings / "log", cwd=folder) as url:
+        yield f"{url}/?folder={folder}"
 
 
 def _outputs(page: Page, name: str, count: int) -> Frame:
