@@ -21,6 +21,8 @@ import torch
 from prepbench._torch_compat.operators import schema_of
 from prepbench.document.model import Finding
 from prepbench.inputs import Sample, named_leaves
+from prepbench.interrupts import interruptible
+from prepbench.objects.compare import difference
 from prepbench.objects.copy import Twin
 from prepbench.objects.flatten import collect, register_nodes
 from prepbench.objects.parts import is_user_code, is_user_file
@@ -28,7 +30,7 @@ from prepbench.patching import patched_here
 from prepbench.running.callable_module import replaceable_modules
 from prepbench.running.first_calls import REMEDY, built_buffers, filled_for_all
 from prepbench.running.source_lines import code_frame, place_in_stack_trace, source_line
-from prepbench.running.unchanged import own_copy, unchanged, without_output
+from prepbench.running.unchanged import detached_copy, own_copy, unchanged, without_output
 
 # Random numbers of Python and NumPy that a forward draws: the graph has those that were drawn while it was traced.
 
@@ -288,6 +290,9 @@ def _is_idle(node: torch.fx.Node) -> bool:
     return probability == 0
 
 
+_OF_MODULES = frozenset(vars(torch.nn.Module()))
+
+
 def _changed_by_a_run(model: torch.nn.Module, samples: Sequence[Sample]) -> Iterator[Finding]:
     model = Twin(model).model
     before = {fqn: dict(vars(module)) for fqn, module in model.named_modules()}
@@ -305,7 +310,7 @@ def _changed_by_a_run(model: torch.nn.Module, samples: Sequence[Sample]) -> Iter
                     old = before[fqn].get(name)
                     is_other = value is not old and not (type(value) is type(old) and _equal(value, old))
                     grown = isinstance(value, list | dict | set) and len(value) != sizes.get(id(value), len(value))
-                    if not name.startswith("_") and (is_other or grown):
+                    if name not in _OF_MODULES and (is_other or grown):
                         changed.append((fqn, name))
     except Exception:  # a model that does not run is reported by capture itself
         return
@@ -324,6 +329,44 @@ def _changed_by_a_run(model: torch.nn.Module, samples: Sequence[Sample]) -> Iter
             place,
             "Keep changing state in a buffer (register_buffer) and change it with tensor operations.",
         )
+
+
+_CHANGES = frozenset({"STORE_ATTR", "STORE_SUBSCR"})
+_CHANGING = frozenset({"append", "extend", "insert", "pop", "add", "update", "setdefault", "__next__"})
+
+
+def remarks_on_second_calls(model: torch.nn.Module, samples: Sequence[Sample]) -> tuple[str, ...]:
+    """Return what ``forward`` changes in Python, where its second call with the same arguments gives another result: no
+    graph does the same. Runs the model three times, but only where its own code changes something.
+    """
+    if not any(_may_change(code) for _, module in replaceable_modules(model) for code in _methods(module)):
+        return ()
+    changed = [found for found in _changed_by_a_run(model, samples) if found.kind == ATTRIBUTE]
+    if not changed or _repeats_itself(model, samples[0]):
+        return ()
+    places = (f" ({found.source.file}:{found.source.line})" if found.source else "" for found in changed)
+    pairs = zip(changed, places, strict=True)
+    return tuple(f"in PyTorch, a second call gives another result: {one.message[:-1]}{place}" for one, place in pairs)
+
+
+def _may_change(code: CodeType) -> bool:
+    return any(
+        instruction.opname in _CHANGES or (instruction.argval in _CHANGING and instruction.opname.startswith("LOAD_"))
+        for instruction in dis.get_instructions(code)
+    )
+
+
+def _repeats_itself(model: torch.nn.Module, sample: Sample) -> bool:
+    twin, results = Twin(model).model, []
+    try:
+        with unchanged(twin), without_output(), torch.no_grad(), interruptible():
+            numbers = torch.get_rng_state()
+            for _ in range(2):
+                torch.set_rng_state(numbers)
+                results.append(detached_copy(own_copy(sample).call(twin)))
+    except Exception:  # a second call may be more than the model can do
+        return False
+    return difference(*results).equal
 
 
 def _line_writing(code: CodeType, attribute: str) -> int | None:
