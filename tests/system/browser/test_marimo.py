@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,11 +13,7 @@ from playwright.sync_api import Page, expect
 from tests.system.browser import lab
 from tests.system.browser.places import SETUP
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(importlib.util.find_spec("marimo") is None, reason="not installed: marimo"),
-]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 
 @contextmanager
