@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import errno
+import functools
 import os
 import shutil
 import stat
 import tempfile
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +23,9 @@ from prepbench import interrupts
 from prepbench.errors import StorageError
 
 Name = str | os.PathLike[str]
+
+FOR_THE_USER = "prepbench-wrong-"
+"""How the names of folders begin that an error names: they stay when the process ends."""
 
 _REMEDIES = {
     errno.ENOSPC: "Free some space, or choose a folder on another disk.",
@@ -248,6 +253,9 @@ def nothing_left() -> Iterator[None]:
 class KeptFolder:
     """A temporary folder that lives as long as this object, or until :func:`nothing_left` fails.
 
+    A process that is killed leaves its folders, which may hold the weights of large models: the next process that makes
+    one deletes those that no living process holds a lock on.
+
     Args:
         purpose: part of its name, e.g. ``"onnx"``.
 
@@ -258,9 +266,51 @@ class KeptFolder:
     def __init__(self, purpose: str) -> None:
         with interrupts.held():  # a folder without an owner would never be deleted
             self.path = _temporary(f"prepbench-{purpose}-")
-            self.remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+            self.remove = weakref.finalize(self, _remove, self.path, _locked(self.path, shared=True))
             if (made := _made.get()) is not None:
                 made.append(self.remove)
+
+
+def _remove(folder: Path, lock: int | None) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    if lock is not None:
+        os.close(lock)
+
+
+def _locked(folder: Path, *, shared: bool) -> int | None:
+    """Lock a folder for as long as its descriptor is open; None where that is not possible, also on Windows."""
+    try:
+        import fcntl
+
+        lock = os.open(folder, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+    except (ImportError, OSError):
+        return None
+    try:
+        fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        return None
+    return lock
+
+
+@functools.cache
+def _delete_abandoned(place: str) -> None:
+    """Delete folders of processes that were killed, once in a process. Young ones may not be locked yet."""
+    for folder in Path(place).glob("prepbench-*-*"):
+        with contextlib.suppress(OSError):  # it is gone, or of another user
+            status = folder.lstat()
+            if (
+                hasattr(os, "getuid")
+                and status.st_uid == os.getuid()
+                and stat.S_ISDIR(status.st_mode)
+                and time.time() - status.st_mtime > _YOUNG_S
+                and not folder.name.startswith(FOR_THE_USER)
+                and (lock := _locked(folder, shared=False)) is not None
+            ):
+                _remove(folder, lock)
+
+
+_YOUNG_S = 3600
 
 
 def check_temporary_space() -> None:
@@ -274,6 +324,7 @@ def check_temporary_space() -> None:
 
 def _temporary(prefix: str) -> Path:
     with _place_for_files():
+        _delete_abandoned(tempfile.gettempdir())
         return Path(tempfile.mkdtemp(prefix=prefix))
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -193,6 +195,40 @@ def test_what_fails_leaves_no_folder_although_its_exception_is_kept(kind: type[B
     with pytest.raises(kind):
         work(kind())
     assert [kept.path.exists() for kept in made] == [True, True, True, False]
+
+
+def test_folders_of_killed_processes_are_deleted(tmp_path: Path) -> None:
+    script = "import sys; from prepbench.storage import KeptFolder as F; kept = F('test'); print(1); sys.stdin.read()"
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+
+    def started() -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", script], env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert process.stdout
+        process.stdout.readline()
+        return process
+
+    def folders() -> set[str]:
+        return {path.name for path in tmp_path.iterdir()}
+
+    (tmp_path / f"{storage.FOR_THE_USER}1").mkdir()
+    (tmp_path / "of-others").mkdir()
+    killed, living = started(), started()
+    killed.kill()
+    killed.wait()
+    before = folders()
+    for path in tmp_path.iterdir():  # the young may not be locked yet
+        os.utime(path, (0, 0))
+    with started() as latest:
+        left = folders()
+        latest.kill()
+    living.communicate("")
+
+    assert len(before) == 4
+    assert len(left) == 4, "one of the killed process less, one more of the latest"
+    assert len(before - left) == 1
+    assert len(folders()) == 3, "what ends by itself leaves nothing"
 
 
 def test_folders_above_go_again(tmp_path: Path) -> None:

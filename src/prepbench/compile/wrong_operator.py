@@ -20,6 +20,7 @@ from prepbench.inputs import Sample
 from prepbench.objects.copy import clones
 from prepbench.running.source_lines import place_in_stack_trace
 from prepbench.settings import DeploymentSettings
+from prepbench.storage import FOR_THE_USER
 from prepbench.targets import Lowering, Target
 from prepbench.targets.onnx.target import OnnxTarget, write_onnx
 from prepbench.targets.weights import lowered_program
@@ -141,10 +142,10 @@ def _folder() -> Path:
     them.
     """
     place = Path(tempfile.gettempdir())
-    ages = {folder: age for folder in place.glob(f"{_PREFIX}*") if (age := _changed(folder)) is not None}
+    ages = {folder: age for folder in place.glob(f"{FOR_THE_USER}*") if (age := _changed(folder)) is not None}
     for folder in sorted(ages, key=lambda folder: ages[folder], reverse=True)[_KEPT - 1 :]:
         shutil.rmtree(folder, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=_PREFIX))
+    return Path(tempfile.mkdtemp(prefix=FOR_THE_USER))
 
 
 def _changed(folder: Path) -> float | None:
@@ -157,7 +158,7 @@ def _changed(folder: Path) -> float | None:
     return status.st_mtime if stat.S_ISDIR(status.st_mode) and status.st_uid == own else None
 
 
-_PREFIX, _KEPT = "prepbench-wrong-", 4
+_KEPT = 4
 _REMEDY = "Choose another target, or rewrite this line with other operators."
 
 
