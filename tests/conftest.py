@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import prepbench as pb
-from tests.turns import leave_every_second
+from tests.turns import leave_most
 
 HERE = Path(__file__).parent
 # pytest listens to loggers that do not hand on what they log, and torch writes a trace where somebody listens
@@ -52,12 +52,12 @@ def in_fresh_process(tmp_path: Path) -> Callable[..., torch.Tensor]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave every second case of tests with many to the long form.
+    """Leave most cases of tests with many to the long form.
 
     All cases stay of tests that export nothing, and of those about everything public, which stand above the rooms.
     """
     thinned = [item for item in items if HERE / "unit" not in item.path.parents and item.path.parent.parent != HERE]
-    leave_every_second(thinned)
+    leave_most(thinned)
 
 
 @pytest.hookimpl(trylast=True)

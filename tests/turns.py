@@ -25,12 +25,16 @@ def every_second(*axes: Mapping[str, Any]) -> list[Any]:
     return found
 
 
-def one_pair_each(rows: Mapping[str, Any], columns: Mapping[str, Any]) -> list[Any]:
-    """All pairs as parameters of a test; in the short form each row has one column, and the columns take turns."""
+def one_pair_each(rows: Mapping[str, Any], columns: Mapping[str, Any], turns: int = 1) -> list[Any]:
+    """All pairs as parameters of a test; in the short form each row has one column, and the columns take turns.
+
+    With ``turns``, only every so many rows are in the short form, where another test takes the same rows.
+    """
     found = []
     for number, (row_name, row) in enumerate(rows.items()):
         for place, (name, column) in enumerate(columns.items()):
-            marks = [] if place == number % len(columns) else [pytest.mark.stress]
+            is_short = place == number % len(columns) and number % turns == 0
+            marks = [] if is_short else [pytest.mark.stress]
             found.append(pytest.param(row, column, id=f"{row_name}-{name}", marks=marks))
     return found
 
@@ -51,11 +55,11 @@ def in_turns(names: Iterable[Any], turn: int, turns: int = 2, order: Iterable[An
     return [pytest.param(name, marks=[] if name in short else [pytest.mark.stress]) for name in given]
 
 
-def leave_every_second(items: Iterable[pytest.Item]) -> None:
-    """Mark every second case of each test with many for the long form, unless the test says itself which.
+def leave_most(items: Iterable[pytest.Item]) -> None:
+    """Mark most cases of each test with many for the long form, unless the test says itself which.
 
-    Whether the first or the second case stays hangs on the test's name, so that of two tests over the same cases one
-    is likely to take what the other leaves.
+    Every second stays, of six and more every third, of sixteen and more every fourth. Which of them hangs on the test's
+    name, so that of two tests over the same cases one is likely to take what the other leaves.
     """
     tests: dict[str, list[pytest.Item]] = {}
     for item in items:
@@ -64,5 +68,8 @@ def leave_every_second(items: Iterable[pytest.Item]) -> None:
         chooses = any(item.get_closest_marker("stress") for item in cases)
         if len(cases) < MANY or chooses:
             continue
-        for item in cases[zlib.crc32(name.encode()) % 2 :: 2]:
-            item.add_marker("stress")
+        turns = 2 if len(cases) < 6 else 3 if len(cases) < 16 else 4
+        turn = zlib.crc32(name.encode()) % turns
+        for place, item in enumerate(cases):
+            if place % turns != turn:
+                item.add_marker("stress")

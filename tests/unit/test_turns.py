@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.turns import leave_every_second
+from tests.turns import leave_most
 
 
 class Case:
@@ -23,12 +23,14 @@ class Case:
 def left(name: str, count: int, *marks: str) -> list[int]:
     """The places of the cases that are left to the long form."""
     cases: Any = [Case(f"{name}[{at}]", *(marks if at == 0 else ())) for at in range(count)]
-    leave_every_second(cases)
+    leave_most(cases)
     return [at for at, case in enumerate(cases) if "stress" in case.marks]
 
 
-def test_every_second_of_many_cases_is_left_to_the_long_form() -> None:
-    assert {tuple(left(f"test_{number}", 9)) for number in range(20)} == {(0, 2, 4, 6, 8), (1, 3, 5, 7)}
+def test_most_of_many_cases_are_left_to_the_long_form() -> None:
+    assert {tuple(left(f"test_{number}", 5)) for number in range(20)} == {(0, 2, 4), (1, 3)}
+    assert {tuple(left(f"test_{number}", 6)) for number in range(40)} == {(1, 2, 4, 5), (0, 2, 3, 5), (0, 1, 3, 4)}
+    assert {len(left(f"test_{number}", 20)) for number in range(20)} == {15}
     assert left("test_a", 9) == left("test_a", 9), "the same in every process"
 
 

@@ -144,6 +144,7 @@ def test_a_plan_names_layers_with_adapters() -> None:
     assert "would learn" in repr(plan)
 
 
+@pytest.mark.stress
 def test_the_backend_of_torch_takes_adapters_and_gives_the_same_again(of_lora: torch.Tensor) -> None:
     model = trained("conv")
     options = {

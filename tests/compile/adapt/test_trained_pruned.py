@@ -104,6 +104,7 @@ def test_what_prune_gives_is_trained() -> None:
     assert prepared.stem.weight.shape == (6, 1, 3, 3)
 
 
+@pytest.mark.stress
 def test_where_code_counts_channels_the_graph_is_trained() -> None:
     torch.manual_seed(0)
     model, x = Encoder().eval(), [torch.randn(4, 8, 8), torch.randn(3, 8, 8)]

@@ -84,6 +84,7 @@ def test_a_way_whose_graph_differs_from_the_model_does_not_pass() -> None:
     assert "differs from the model" in report._repr_mimebundle_()["text/html"]
 
 
+@pytest.mark.stress
 def test_one_sample_that_differs_is_enough() -> None:
     samples = [-torch.ones(2, 4), -torch.ones(3, 4), torch.ones(3, 4)]
     assert not pb.check_traceability(Unlike(), samples)["symbolic trace"].passed

@@ -67,6 +67,7 @@ def test_budgets_of_outputs_and_time(folders: list[str], capsys: pytest.CaptureF
     assert "SQNR of int4" in capsys.readouterr().out
 
 
+@pytest.mark.stress
 def test_a_busy_machine_keeps_no_bound_of_speed(
     folders: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -187,6 +187,7 @@ class BranchesThenShrinks(nn.Module):
         return x
 
 
+@pytest.mark.stress
 def test_a_module_with_a_proven_fix_and_a_draft_has_the_draft_alone() -> None:
     bench = pb.Bench(BranchesThenShrinks(), tracing_inputs=small())
     bench.find_fixes()
@@ -218,6 +219,7 @@ def test_the_report_says_what_a_fix_takes_for_granted() -> None:
         assert any("a fix takes for granted that the loop on line" in remark for remark in report.remarks)
 
 
+@pytest.mark.stress
 def test_the_bench_applies_a_draft_by_itself_only() -> None:
     bench = pb.Bench(Two(), tracing_inputs=small())
     bench.find_fixes()

@@ -217,6 +217,7 @@ def test_padded_prompts_with_positions() -> None:
         assert torch.equal(tokens(model), expected[1])
 
 
+@pytest.mark.stress
 def test_prompt_lookup_needs_a_graph_with_the_logits_of_several_tokens(model: Any, compiled: Any) -> None:
     looked_up = {"prompt_lookup_num_tokens": 3}
     prompt, samples = PROMPTS[:1].repeat(1, 2), make_samples(model)

@@ -13,6 +13,7 @@ import prepbench as pb
 from prepbench.errors import InputError
 from tests.compile.generate.generating import PROMPTS, TARGETS, compile_for, make_model, make_samples
 from tests.compile.generate.test_attached import Calls
+from tests.turns import in_turns
 
 EAGER = {"eager": TARGETS["eager"]}
 PADDED = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
@@ -142,7 +143,7 @@ def test_all_logits_of_a_graph_that_gives_the_last(model: Any, recorded: Any) ->
         model(PROMPTS)
 
 
-@pytest.mark.parametrize("counts_padding", [True, False])
+@pytest.mark.parametrize("counts_padding", in_turns([True, False], 1))
 def test_positions_of_padded_calls_are_those_that_the_model_counts(counts_padding: bool, model: Any) -> None:
     class Skipping(type(model)):  # type: ignore[misc]
         def forward(
@@ -231,6 +232,7 @@ def test_a_graph_of_all_steps_runs_in_a_shell(model: Any, compiled: Any) -> None
     torch.testing.assert_close(ran(compiled, shell, PROMPTS).logits, model(PROMPTS).logits)
 
 
+@pytest.mark.stress
 def test_an_adapter_that_was_changed_since_is_said() -> None:
     from peft import LoraConfig
 
@@ -273,6 +275,7 @@ def test_a_wrapper_of_peft_runs_compiled_like_the_model_inside() -> None:
         wrapper.generate(input_ids=PROMPTS, max_new_tokens=2)
 
 
+@pytest.mark.stress
 def test_what_was_compiled_with_a_wrapper_of_peft_is_refused() -> None:
     from peft import LoraConfig, get_peft_model
 

@@ -11,6 +11,7 @@ import prepbench as pb
 from prepbench.errors import InputError
 from tests.benchmarks.bench_generation import cell
 from tests.benchmarks.generation_families import Family
+from tests.turns import in_turns
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +19,7 @@ def t5() -> Family:
     return Family("t5")
 
 
-@pytest.mark.parametrize("name", ["t5", "mamba", "llava"])
+@pytest.mark.parametrize("name", in_turns(["t5", "mamba", "llava"], 1))
 def test_the_first_step_runs_in_pytorch_and_the_others_compiled(name: str, t5: Family) -> None:
     family = t5 if name == "t5" else Family(name)
     steps = [step for step in family.steps() if step.kwargs]

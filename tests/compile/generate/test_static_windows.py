@@ -13,7 +13,7 @@ import prepbench as pb
 from prepbench.errors import InputError
 from prepbench.generate.greedy import CompiledSteps
 from tests.compile.generate.generating import PROMPTS, TARGETS
-from tests.turns import every_second, in_turns
+from tests.turns import in_turns, one_pair_each
 
 WINDOW = 8
 STATIC: dict[str, Any] = {
@@ -113,20 +113,23 @@ def check_tokens(compiled: pb.CompiledModel, model: Any, steps: int, names: list
     hook.remove()
 
 
-@pytest.mark.parametrize(("target", "model"), every_second(RUNTIMES, MODELS), indirect=["model"])
+@pytest.mark.parametrize(("target", "model"), one_pair_each(RUNTIMES, MODELS, 2), indirect=["model"])
 def test_one_graph_for_all_steps(target: str, model: Any) -> None:
     calls = make_calls(model, mask=True)
     compiled = pb.compile_model(model, tracing_inputs=calls, deployment_settings=TARGETS[target])
     check_tokens(compiled, model, 12, list(CALLS))
 
 
-@pytest.mark.parametrize(("target", "model"), every_second({"eager": "eager", **RUNTIMES}, MODELS), indirect=["model"])
+@pytest.mark.parametrize(
+    ("target", "model"), one_pair_each({"eager": "eager", **RUNTIMES}, MODELS, 2), indirect=["model"]
+)
 def test_recorded_later_steps(target: str, model: Any) -> None:
     later = [sample for sample in recorded(model) if sample.kwargs["input_ids"].shape[1] == 1]
     compiled = pb.compile_model(model, tracing_inputs=later, deployment_settings=TARGETS[target])
     check_tokens(compiled, model, 11, list(CALLS))
 
 
+@pytest.mark.stress
 @of_the_first_kind
 def test_without_a_mask_and_loaded(model: Any, tmp_path: Path) -> None:
     compiled = pb.compile_model(model, tracing_inputs=make_calls(model, mask=False))
@@ -140,6 +143,7 @@ def test_without_a_mask_and_loaded(model: Any, tmp_path: Path) -> None:
     assert torch.equal(found, model.generate(LONG, **STATIC)[:, LONG.shape[1] :])
 
 
+@pytest.mark.stress
 @of_the_first_kind
 def test_the_result_counts_tokens_as_the_model_does(model: Any) -> None:
     calls = [*make_calls(model, mask=True), make_call(model, 2, 3, 2, 6, mask=True)]  # room for less than a window

@@ -135,7 +135,10 @@ def test_a_loaded_model_is_exported_with_its_configuration(model: Any, compiled:
         pb.load_compiled(tmp_path / "saved")
 
 
-@pytest.mark.parametrize(("target", "reader"), [("ONNX Runtime", run_onnx), ("OpenVINO", run_openvino)])
+@pytest.mark.parametrize(
+    ("target", "reader"),
+    [pytest.param("ONNX Runtime", run_onnx, marks=pytest.mark.stress), ("OpenVINO", run_openvino)],
+)
 def test_ends_in_bfloat16_become_float32(target: str, reader: Any, tmp_path: Path) -> None:
     half = make_model(layers=1).to(torch.bfloat16)
     made = compile_for(half, {target: TARGETS[target]}, positions=True)[target]

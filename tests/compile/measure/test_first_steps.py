@@ -22,6 +22,7 @@ def compiled(family: Family) -> pb.CompiledModel:
     return pb.compile_model(family.model, tracing_inputs=family.steps(), deployment_settings=pb.OnnxRuntimeDeployment())
 
 
+@pytest.mark.stress
 def test_later_steps_run_in_processes_of_their_own(family: Family, compiled: pb.CompiledModel) -> None:
     prompts = family.prompts(2, 9)
     result = pb.compare({"PyTorch": family.model, "compiled": compiled}, pb.Generation(prompts, new_tokens=4), rounds=1)

@@ -28,7 +28,7 @@ WHOLE = {
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", in_turns(ARCHITECTURES, 0))
+@pytest.mark.parametrize("name", in_turns(ARCHITECTURES, 0, 4))
 def test_prepared_and_equal(name: str) -> None:
     torch.manual_seed(0)
     model, samples = build(name)

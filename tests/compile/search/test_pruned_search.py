@@ -176,6 +176,7 @@ def test_another_budget_and_the_front_hold_pruned_mixtures(found: pb.SearchResul
     assert any(HALF in pruned_channels(each.layers).values() for each in found.front)
 
 
+@pytest.mark.stress
 def test_a_journal_gives_back_what_was_pruned(journal: str, found: pb.SearchResult, timed: list[str]) -> None:
     again = find(pb.Budget(min_metric=20), results=journal)
     assert set(timed) <= {"float", "mixture 2", "mixture 3"}, "what was measured is not measured again"
@@ -239,6 +240,7 @@ def test_candidates_that_no_layer_takes_or_that_are_none() -> None:
         pb.search(net, samples, budget=pb.Budget(min_metric=1), candidates={"float": HALF})
 
 
+@pytest.mark.stress
 def test_masks_are_candidates_too() -> None:
     mask = pb.PruningSettings(mask_type="1:1", amount=0.1)
     result = find(pb.Budget(minimize="drop", max_size_mb=1.0), candidates={"int8": INT8, "mask": mask})
@@ -263,6 +265,7 @@ class Shared(nn.Module):
         return self.head(torch.tanh(self.second(self.back(torch.relu(self.first(x))))))
 
 
+@pytest.mark.stress
 def test_layers_that_share_a_weight_are_pruned_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "measure_latency", by_size)
     torch.manual_seed(0)

@@ -114,7 +114,7 @@ class Applied(nn.Module):
 BY_NAME = {type(target).__name__.removesuffix("Deployment"): target for target in TARGETS}
 
 
-@pytest.mark.parametrize(("kind", "target"), one_pair_each({kind: kind for kind in OVER_SIZES}, BY_NAME))
+@pytest.mark.parametrize(("kind", "target"), one_pair_each({kind: kind for kind in OVER_SIZES}, BY_NAME, 2))
 def test_sizes_that_no_sample_had_are_right(kind: str, target: pb.DeploymentSettings) -> None:
     operators, shapes, other = OVER_SIZES[kind]
     torch.manual_seed(0)
@@ -127,6 +127,7 @@ def test_sizes_that_no_sample_had_are_right(kind: str, target: pb.DeploymentSett
             torch.testing.assert_close(compiled(x), model(x), rtol=1e-5, atol=1e-5, msg=f"operator {place}")
 
 
+@pytest.mark.stress
 def test_inductor_pools_any_size() -> None:
     model = Applied([lambda x: F.adaptive_max_pool1d(x, 3), lambda x: F.adaptive_avg_pool1d(x, 5)])
     samples = [torch.randn(*shape) for shape in LINES]

@@ -26,6 +26,7 @@ def test_sizes_that_depend_on_data_are_refused() -> None:
         )
 
 
+@pytest.mark.stress
 def test_the_remedy_for_packed_sequences_works() -> None:
     class Encoder(nn.Module):
         def __init__(self) -> None:

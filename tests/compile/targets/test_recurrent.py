@@ -137,6 +137,7 @@ def test_inductor_calls_torchs_kernel(tmp_path: Path) -> None:
     check(pb.load_compiled(tmp_path / "model", allow_code=True), model)
 
 
+@pytest.mark.stress
 def test_executorch_leaves_it_to_pytorch(tmp_path: Path) -> None:
     pytest.importorskip("executorch")
     model = Tagger().eval()

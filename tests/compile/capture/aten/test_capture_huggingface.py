@@ -10,6 +10,7 @@ import torch
 
 from prepbench.capture.aten.capture import capture
 from prepbench.capture.aten.captured import Captured
+from tests.turns import in_turns
 
 transformers = pytest.importorskip("transformers")
 
@@ -81,7 +82,7 @@ def test_cache_as_an_input() -> None:
     assert not captured.verify().problems
 
 
-@pytest.mark.parametrize("name", ["Llama", "GPT2"])
+@pytest.mark.parametrize("name", in_turns(["Llama", "GPT2"], 0))
 def test_an_empty_and_a_filled_cache_with_a_mask(name: str) -> None:
     config = {
         "Llama": lambda: transformers.LlamaConfig(num_key_value_heads=2, **SMALL),
@@ -117,6 +118,7 @@ def sample_copy(sample: dict[str, Any]) -> dict[str, Any]:
     return copy.deepcopy(sample)
 
 
+@pytest.mark.stress
 def test_t5_with_two_caches() -> None:
     config = transformers.T5Config(
         d_model=32, d_kv=8, d_ff=32, num_layers=2, num_heads=4, vocab_size=100, decoder_start_token_id=0
@@ -134,6 +136,7 @@ def test_mixture_of_experts_routes_in_one_graph() -> None:
     )
 
 
+@pytest.mark.stress
 def test_a_leaf_inside_a_transformer() -> None:
     samples = [{"input_ids": ids(1, 6)}, {"input_ids": ids(2, 9)}]
     captured = verified(llama(), samples, leaf_modules=["model.layers.1.mlp"])

@@ -37,7 +37,7 @@ def assert_axes(captured: Captured, case: ZooCase) -> None:
 
 
 # the others are prepared in prepare/test_prepare_zoo.py
-@pytest.mark.parametrize("name", in_turns(ZOO, 0))
+@pytest.mark.parametrize("name", in_turns(ZOO, 0, 3))
 def test_captured_with_the_expected_leaves(name: str) -> None:
     case = ZOO[name]
     torch.manual_seed(0)

@@ -90,6 +90,7 @@ def test_the_batch_is_learned_from_one_sample() -> None:
     assert_equal(captured, model, torch.randn(6, 3, 16, 16))
 
 
+@pytest.mark.stress
 def test_inductor_compiles_a_graph_with_leaves() -> None:
     model = Net().eval()
     captured = capture(model, SAMPLES, fullgraph=False)

@@ -79,7 +79,7 @@ def test_sizes_that_were_fixed_are_reported_and_refused(name: str) -> None:
             sample.call(collection.graph_module())
 
 
-@pytest.mark.parametrize("name", in_turns(ZOO, 1))
+@pytest.mark.parametrize("name", in_turns(ZOO, 1, 3))
 def test_without_samples_too_the_model_is_left_as_it_was(name: str) -> None:
     torch.manual_seed(0)
     model = ZOO[name].make()

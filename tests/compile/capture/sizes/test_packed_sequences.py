@@ -101,6 +101,7 @@ def test_onnx_runtime(name: str) -> None:
         check(compiled, model, *given)
 
 
+@pytest.mark.stress
 def test_openvino_leaves_it_to_pytorch_also_after_another_target() -> None:
     model, reuse = MODELS["lstm"], pb.KeptStages()
     given = samples(model)[:2]
