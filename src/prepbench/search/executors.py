@@ -66,7 +66,11 @@ def run_on_dask(client: Any, work: Work) -> None:
         seen = time.monotonic()
         while futures:
             done = [number for number, future in futures.items() if future.status == "finished"]
-            for number, text in zip(done, client.gather([futures[number] for number in done]), strict=True):
+            try:
+                texts = client.gather([futures[number] for number in done])
+            except concurrent.futures.CancelledError:  # a worker has died since, with what it had computed
+                done, texts = [], []
+            for number, text in zip(done, texts, strict=True):
                 work.answer(number, text)
                 futures.pop(number).release()
             gone = [number for number, future in futures.items() if future.status in ("cancelled", "lost")]

@@ -114,6 +114,24 @@ def test_files_that_died_with_all_workers_are_sent_again(client: Any, folder: Pa
     assert [one["texts"]["model"] for one in job.result(120)] == ["weights"] * 8
 
 
+def test_results_that_die_before_they_are_fetched_are_computed_again(
+    client: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gather, restarted = client.gather, []
+
+    def after_a_restart(futures: Any) -> Any:
+        if futures and not restarted:
+            restarted.append(client.restart_workers(list(client.nthreads()), timeout=60))
+            while any(future.status == "finished" for future in futures):
+                time.sleep(0.02)
+        return gather(futures)
+
+    monkeypatch.setattr(client, "gather", after_a_restart)
+    found = run_tasks(client, WORK, [{"number": number} for number in range(4)], {"model": folder})
+    assert restarted
+    assert [one["twice"] for one in found] == [0, 2, 4, 6]
+
+
 def test_a_task_that_ends_every_worker_fails_with_its_name() -> None:
     from distributed import Client, LocalCluster
 
