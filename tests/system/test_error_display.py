@@ -118,6 +118,7 @@ def test_what_a_card_says(outputs: dict[str, Any]) -> None:
     assert outputs["settings"][0].data["text/plain"].endswith(CELLS["settings"]), "not the method that dataclasses made"
 
 
+@pytest.mark.stress
 def test_a_notebook_passes_strict_nbval(outputs: dict[str, Any], tmp_path: Path) -> None:
     cells = {name: nbformat.v4.new_code_cell(CELLS[name].strip()) for name in ("model", *CARDS)}
     for count, (name, cell) in enumerate(cells.items()):

@@ -31,13 +31,14 @@ def run(folder: Path, *, times: int, tests: int = 1) -> subprocess.CompletedProc
     )
 
 
-@pytest.mark.parametrize(("times", "passes"), [(0, True), (1, True), (2, False)])
+@pytest.mark.parametrize(("times", "passes"), [pytest.param(0, True, marks=pytest.mark.stress), (1, True), (2, False)])
 def test_what_fails_twice_fails(tmp_path: Path, times: int, passes: bool) -> None:
     ended = run(tmp_path, times=times)
     assert (ended.returncode == 0) == passes, ended.stdout + ended.stderr
     assert ("once more" in ended.stdout) == (times > 0)
 
 
+@pytest.mark.stress
 def test_many_failures_are_no_accident(tmp_path: Path) -> None:
     ended = run(tmp_path, times=1, tests=11)
     assert ended.returncode == 1, ended.stderr

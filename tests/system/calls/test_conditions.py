@@ -58,7 +58,7 @@ def compiled_for(model: nn.Module, deployment: Any = None, samples: Any = None) 
     )
 
 
-@pytest.mark.parametrize("deployment", in_turns(DEPLOYMENTS, 1), ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("deployment", in_turns(DEPLOYMENTS, 1, 3), ids=lambda each: type(each).__name__)
 def test_every_target_refuses_what_breaks_a_condition(model: nn.Module, deployment: Any, tmp_path: Path) -> None:
     compiled = compiled_for(model, deployment)
     compiled.save(tmp_path / "saved")
@@ -305,7 +305,7 @@ def cools() -> nn.Module:
     return fixed
 
 
-@pytest.mark.parametrize("deployment", in_turns(DEPLOYMENTS, 0), ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("deployment", in_turns(DEPLOYMENTS, 0, 3), ids=lambda each: type(each).__name__)
 def test_every_target_refuses_values_beyond_what_a_fix_takes_for_granted(
     cools: nn.Module, deployment: Any, tmp_path: Path
 ) -> None:

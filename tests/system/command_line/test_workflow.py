@@ -43,6 +43,7 @@ def folder(tmp_path: Path) -> Path:
     return Path(shutil.copytree(EXAMPLE, tmp_path / "project"))
 
 
+@pytest.mark.stress
 def test_the_steps_run(folder: Path) -> None:
     steps = [command for command in COMMANDS if not command.startswith("pip ")]
     assert len(steps) >= 4

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.turns import every_second
+from tests.turns import one_pair_each
 
 SCRIPT = """
 import threading
@@ -39,7 +39,7 @@ else:
 
 @pytest.mark.parametrize(
     ("target", "in_thread"),
-    every_second({name: name for name in ("onnxruntime", "openvino")}, {"in a thread": True, "here": False}),
+    one_pair_each({name: name for name in ("onnxruntime", "openvino")}, {"in a thread": True, "here": False}, 2),
 )
 def test_a_first_compile_prints_nothing(target: str, in_thread: bool) -> None:
     script = SCRIPT.format(target=target, in_thread=in_thread)

@@ -131,6 +131,7 @@ def test_numbers_and_unused_tensors_without_samples() -> None:
                 torch.testing.assert_close(compiled(args, scale=scale, **kwargs), model(args, scale=scale, **kwargs))
 
 
+@pytest.mark.stress
 def test_a_model_of_transformers() -> None:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)

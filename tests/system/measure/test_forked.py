@@ -77,6 +77,7 @@ def test_what_cannot_be_loaded_is_told_with_its_traceback(tmp_path: Path) -> Non
         worker.close()
 
 
+@pytest.mark.stress
 def test_without_one_to_copy_processes_are_started(
     saved: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,6 +130,7 @@ def test_threads_start_copies_side_by_side(saved: tuple[Path, Path], tmp_path: P
     assert found == [3, 3, 3]
 
 
+@pytest.mark.stress
 def test_another_environment_gets_another_one(worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     first = process._template(environment(1))
     assert process._template(environment(1)) is first

@@ -98,6 +98,7 @@ def test_other_tokens_lower_the_agreement(model: Any, compiled: Any) -> None:
     assert "–" in repr(result)
 
 
+@pytest.mark.stress
 def test_a_candidate_without_a_cache_says_so(model: Any) -> None:
     samples = [{"input_ids": PROMPTS}, {"input_ids": PROMPTS[:1, :3].repeat(3, 1)}]
     without = [{**one, "use_cache": False} for one in samples]

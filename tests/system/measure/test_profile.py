@@ -119,6 +119,7 @@ def test_activations_of_the_model_fused_into_layers_in_float_hide_none(deploymen
 
 
 # a compile takes Inductor longer than all else: one model has layers in float and in int8
+@pytest.mark.stress
 @pytest.mark.parametrize(
     "in_float",
     [

@@ -145,7 +145,7 @@ WITHOUT_INPUTS = {
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.stress)], ids=["few", "all"])
-@pytest.mark.parametrize("name", in_turns(names(), 0, 4))
+@pytest.mark.parametrize("name", in_turns(names(), 0, 8))
 def test_values_and_gradients(name: str, every: bool) -> None:
     compared = 0
     for form, call in variants(name, every):

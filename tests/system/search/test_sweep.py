@@ -104,6 +104,7 @@ print(json.dumps([swept.measured, [row.score for row in swept]]))
 """
 
 
+@pytest.mark.stress
 def test_another_notebook_goes_on_with_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "results.sqlite"
     kept = sweeping._Sweep._keep

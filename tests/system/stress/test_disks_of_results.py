@@ -181,6 +181,7 @@ def _said(name: str, place: Path, limits: Iterable[int]) -> list[str]:
     return said
 
 
+@pytest.mark.stress
 def test_a_journal_that_may_not_grow(tmp_path: Path) -> None:
     """SQLite writes in C, and is refused there."""
     assert all(said == "StorageError True" for said in _said("net.bench.json", tmp_path, [100]))

@@ -106,15 +106,15 @@ def _check_benches(seed: int, count: int, limit: float, place: Path) -> None:
 
 
 def test_hostile_folders_are_refused(tmp_path: Path) -> None:
-    _check_folders(saved.FAST, seed=0, count=40, limit=30, place=tmp_path)
+    _check_folders(saved.FAST, seed=0, count=20, limit=30, place=tmp_path)
 
 
 def test_hostile_documents_are_refused(tmp_path: Path) -> None:
-    _check_documents(seed=0, count=20, limit=30, place=tmp_path)
+    _check_documents(seed=0, count=10, limit=30, place=tmp_path)
 
 
 def test_hostile_benches_are_refused(tmp_path: Path) -> None:
-    _check_benches(seed=0, count=20, limit=30, place=tmp_path)
+    _check_benches(seed=0, count=10, limit=30, place=tmp_path)
 
 
 @pytest.mark.stress

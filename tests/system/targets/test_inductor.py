@@ -196,6 +196,7 @@ OUTLIVING: dict[str, Callable[..., torch.Tensor]] = {
 }
 
 
+@pytest.mark.stress
 def test_what_outlives_a_call_is_not_changed_where_kernels_add_in_place() -> None:
     model = Sums().eval()
     x, others = noise(5, 16), [noise(5, 4, 4) + index for index in range(len(OUTLIVING))]
@@ -245,6 +246,7 @@ class Lines(nn.Module):
         return (y + self.positions).mean(1), self.head(self.image(x.unflatten(2, (4, 5))))
 
 
+@pytest.mark.stress
 def test_convolutions_over_lines_and_pooling_of_a_whole_image(tmp_path: Path) -> None:
     """Sizes of results are right, padding is taken by its name, and the pooling is a mean."""
     model = Lines()
