@@ -139,7 +139,8 @@ def _leader(point: Point, place: Place) -> list[Box]:
     return [dot for dot in dots if not dot.overlap(label)]
 
 
-TEXT = "#797979"  # the grey with equal contrast (4.4:1) on white and on JupyterLab's #111111
+TEXT = "#79797a"
+"""Grey with the same contrast (4.4:1) on white and on #111111; style sheets find texts of this colour."""
 LINE = "rgba(128,128,128,0.55)"
 GRID = "rgba(128,128,128,0.18)"
 FIRST = "#767A80"
@@ -323,7 +324,7 @@ def _direction(higher_is_better: bool) -> dict[str, Any]:
     down = {"text": "↙ better", "y": 0, "yanchor": "bottom", "yshift": 4}
     corner = up if higher_is_better else down
     place = {"x": 0, "xref": "paper", "yref": "paper", "xanchor": "left", "xshift": 6}
-    return {**place, **corner, "showarrow": False, "font": {"size": 13, "color": OTHER}}
+    return {**place, **corner, "showarrow": False, "font": {"size": 13, "color": TEXT}}
 
 
 def _x_axis(rows: list[CandidateResult], timed: bool, unit: str) -> Axis:
