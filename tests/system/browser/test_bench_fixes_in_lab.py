@@ -53,6 +53,7 @@ PANEL = "() => window.jupyterapp.commands.execute('prepbench:show-panel')"
 BACK = "() => window.jupyterapp.commands.execute('docmanager:open', {path: 'fixes.ipynb'})"
 
 
+@pytest.mark.stress
 def test_from_failures_to_files(page: Page, lab: Lab) -> None:
     problems, outside = watch(page, lab.url)
     page.set_viewport_size({"width": 1600, "height": 1000})

@@ -75,6 +75,7 @@ def saved_sentence(lab: Lab, name: str) -> str:
     return str(data["shown"]["sentence"])
 
 
+@pytest.mark.stress
 def test_a_second_view_beside_the_notebook_is_in_step(page: Page, lab: Lab, errors: list[str]) -> None:
     bench = open_bench(page, lab, "beside")
     bench.get_by_role("button", name="Open beside the notebook").click()

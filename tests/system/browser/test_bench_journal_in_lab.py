@@ -53,6 +53,7 @@ def test_results_of_another_notebook_are_shown_in_the_bench(page: Page, lab: Lab
     page.close()
 
 
+@pytest.mark.stress
 def test_what_others_write_to_the_journal_of_a_bench_shows_while_it_is_seen(page: Page, lab: Lab) -> None:
     compiled = "other = pb.Bench.load('shared.bench.json', model=net, calibration_inputs=batches)\nother.compile()"
     open_notebook(page, lab, "first", [MODEL, BENCH, SAVE])

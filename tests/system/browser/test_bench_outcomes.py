@@ -51,7 +51,7 @@ def is_soon_in_view(part: Locator) -> bool:
     return False
 
 
-@pytest.mark.parametrize("width", in_turns([1440, 1100, 800], 0))
+@pytest.mark.parametrize("width", in_turns([1440, 1100, 800], 2, 3))
 def test_outcomes_are_in_view_after_the_click(page: Page, lab: Any, width: int) -> None:
     page.set_viewport_size({"width": width, "height": HEIGHT})
     open_notebook(page, lab, f"outcomes{width}", [MODEL])

@@ -51,6 +51,7 @@ class Wire:
         self.bytes += len(payload if isinstance(payload, bytes) else payload.encode())
 
 
+@pytest.mark.stress
 def test_a_click_goes_to_python_and_back(page: Page, lab: Lab, record_property: Callable[[str, object], None]) -> None:
     wire = Wire(page)
     open_notebook(page, lab, "thousand", [MODEL, BENCH, "bench.set_precision('5', 'float32')"])

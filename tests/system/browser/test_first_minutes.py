@@ -273,6 +273,7 @@ def test_sizes_have_short_names_in_both_graphs(page: Page, lab: Lab) -> None:
     assert not problems
 
 
+@pytest.mark.stress
 def test_long_models_and_caches_open_on_what_they_hold(page: Page, lab: Lab) -> None:
     problems, _ = watch(page, lab.url)
     cells = [

@@ -49,6 +49,7 @@ right = (compiled(points[400:]).argmax(-1) == classes[400:]).float().mean().item
 print("as good" if right > kept.score - 0.05 else f"{right} and {kept.score}")  # it trains all steps"""
 
 
+@pytest.mark.stress
 def test_a_training_is_followed_stopped_and_pasted(page: Page, lab: Any) -> None:
     problems, outside = watch(page, lab.url)
     page.set_viewport_size({"width": 1100, "height": 900})
