@@ -6,6 +6,7 @@
 import engine from "engine-script";
 import { fromBase64, workerOf } from "./blobs";
 import { createDiagram } from "./render";
+import { makeSortable } from "./sorted";
 
 interface Plotly {
   newPlot(element: HTMLElement, data: unknown[], layout: object, config: object): Promise<unknown>;
@@ -122,4 +123,5 @@ const seen = new IntersectionObserver(
 
 document.addEventListener("DOMContentLoaded", () => {
   for (const element of document.querySelectorAll(".pb-live, .pb-chart")) seen.observe(element);
+  for (const table of document.querySelectorAll<HTMLTableElement>("article table")) makeSortable(table);
 });

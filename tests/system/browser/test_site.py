@@ -60,6 +60,24 @@ def test_the_site_is_small(site: Path) -> None:
     assert max(sizes.values()) < 300_000, sizes
 
 
+def test_a_long_table_is_sorted_by_its_headings(site: Path, page: Page) -> None:
+    page.goto((site / "board.html").as_uri())
+    table = page.locator("article table").first
+    speeds = lambda: [float(text[:-1]) for text in table.locator("td:nth-child(7)").all_text_contents() if text]  # noqa: E731
+    names = lambda: table.locator("td:first-child").all_text_contents()  # noqa: E731
+    printed = names()
+    speed = table.get_by_role("button", name="speed")
+    speed.click()
+    assert speeds() == sorted(speeds())
+    assert sorted(names()) == sorted(printed)
+    speed.press("Enter")
+    assert speeds() == sorted(speeds(), reverse=True)
+    assert table.locator("[aria-sort]").all_text_contents() == ["speed"]
+    table.get_by_role("button", name="remarks").click()
+    filled = [bool(text) for text in table.locator("td:last-child").all_text_contents()]
+    assert filled == sorted(filled, reverse=True), "empty cells stay last"
+
+
 def test_every_link_leads_somewhere(site: Path) -> None:
     assert links.problems(site) == []
 
