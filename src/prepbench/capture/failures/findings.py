@@ -342,7 +342,7 @@ def remarks_on_second_calls(model: torch.nn.Module, samples: Sequence[Sample]) -
     if not any(_may_change(code) for _, module in replaceable_modules(model) for code in _methods(module)):
         return ()
     changed = [found for found in _changed_by_a_run(model, samples) if found.kind == ATTRIBUTE]
-    if not changed or _repeats_itself(model, samples[0]):
+    if not changed or _gives_the_same(model, samples[0], samples[0]):
         return ()
     places = (f" ({found.source.file}:{found.source.line})" if found.source else "" for found in changed)
     pairs = zip(changed, places, strict=True)
@@ -356,17 +356,51 @@ def _may_change(code: CodeType) -> bool:
     )
 
 
-def _repeats_itself(model: torch.nn.Module, sample: Sample) -> bool:
+def _gives_the_same(model: torch.nn.Module, *calls: Sample) -> bool:
+    """Return whether calls behind one another give the same; where one of them raises they do not."""
     twin, results = Twin(model).model, []
     try:
         with unchanged(twin), without_output(), torch.no_grad(), interruptible():
             numbers = torch.get_rng_state()
-            for _ in range(2):
+            for sample in calls:
                 torch.set_rng_state(numbers)
                 results.append(detached_copy(own_copy(sample).call(twin)))
     except Exception:  # a second call may be more than the model can do
         return False
-    return difference(*results).equal
+    return all(difference(results[0], result).equal for result in results[1:])
+
+
+_OF_LAYOUTS = frozenset({"is_contiguous", "stride", "storage_offset"})
+
+
+def remarks_on_layouts(model: torch.nn.Module, samples: Sequence[Sample]) -> tuple[str, ...]:
+    """Return where ``forward`` asks how a tensor lies in memory, if its result hangs on that: no graph asks. Runs the
+    model twice, but only where its own code asks.
+    """
+    codes = [code for _, module in replaceable_modules(model) for code in _methods(module)]
+    places = [(code.co_filename, line) for code in codes for line in _lines_reading(code, _OF_LAYOUTS)]
+    if not places or _gives_the_same(model, samples[0].map(_contiguous), samples[0].map(_strided)):
+        return ()
+    source = source_line(*places[0])
+    return (
+        f"forward asks how a tensor lies in memory ({source.file}:{source.line}), and does something else for one that "
+        "is not contiguous: the compiled model does the same for all, as for the tracing inputs",
+    )
+
+
+def _contiguous(leaf: Any) -> Any:
+    return leaf.contiguous() if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _strided(leaf: Any) -> Any:
+    """Return a tensor of which no two elements are neighbours in memory."""
+    return torch.stack([leaf, leaf], -1)[..., 0] if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _lines_reading(code: CodeType, names: frozenset[str]) -> Iterator[int]:
+    for instruction in dis.get_instructions(code):
+        if instruction.argval in names and instruction.opname.startswith("LOAD_"):
+            yield (instruction.positions.lineno if instruction.positions else None) or code.co_firstlineno
 
 
 def _line_writing(code: CodeType, attribute: str) -> int | None:
