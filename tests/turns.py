@@ -33,7 +33,7 @@ def one_pair_each(rows: Mapping[str, Any], columns: Mapping[str, Any], turns: in
     found = []
     for number, (row_name, row) in enumerate(rows.items()):
         for place, (name, column) in enumerate(columns.items()):
-            is_short = place == number % len(columns) and number % turns == 0
+            is_short = number % turns == 0 and place == number // turns % len(columns)
             marks = [] if is_short else [pytest.mark.stress]
             found.append(pytest.param(row, column, id=f"{row_name}-{name}", marks=marks))
     return found

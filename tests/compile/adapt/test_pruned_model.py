@@ -24,6 +24,7 @@ def test_the_own_class_with_smaller_weights(name: str) -> None:
     found.model(torch.cat([given, given])).sum().backward()
 
 
+@pytest.mark.stress
 def test_a_graph_where_code_counts_heads() -> None:
     torch.manual_seed(0)
     model, given, _, others = ZOO["transformer"]()

@@ -42,6 +42,7 @@ def test_a_program_of_many_ways_is_right_or_refused(seed: int, tmp_path: Path) -
     assert end != "wrong", f"{text}\n{program.source}"
 
 
+@pytest.mark.stress
 def test_programs_of_many_ways_can_be_judged(tmp_path: Path) -> None:
     ends = [ways.judged(ways.drawn(seed), tmp_path)[0] for seed in range(100, 103)]
     assert ends.count("right") > 1

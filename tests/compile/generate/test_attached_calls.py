@@ -77,6 +77,7 @@ def test_calls_of_evaluation_run_compiled(options: dict[str, Any], model: Any, c
     torch.testing.assert_close(found.loss, expected.loss)
 
 
+@pytest.mark.stress
 def test_a_loss_is_that_of_the_compiled_logits(model: Any) -> None:
     samples = make_samples(model)
     settings = pb.QuantizationSettings(weights_num_bits=4, prefer_weights_only_quantization=True)

@@ -121,7 +121,7 @@ def test_one_graph_for_all_steps(target: str, model: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "model"), one_pair_each({"eager": "eager", **RUNTIMES}, MODELS, 2), indirect=["model"]
+    ("target", "model"), one_pair_each({"eager": "eager", **RUNTIMES}, MODELS, 3), indirect=["model"]
 )
 def test_recorded_later_steps(target: str, model: Any) -> None:
     later = [sample for sample in recorded(model) if sample.kwargs["input_ids"].shape[1] == 1]

@@ -116,6 +116,7 @@ def data_of(bench: Any) -> list[Any]:
     return list(bench.data)
 
 
+@pytest.mark.stress
 def test_search_and_sweep_and_capture_and_recover_take_a_transform() -> None:
     model, data = net(), Table()
     reading: dict[str, Any] = {"data": data, "metric": pb.metrics.accuracy, "transform": of_row, "rounds": 1}

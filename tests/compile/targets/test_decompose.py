@@ -47,7 +47,7 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     ("deployment", "blocks"),
     [
         (pb.OnnxRuntimeDeployment(), [(2, False), (2, False), (4, False), (2, True), (2, False)]),
-        (pb.ExecuTorchDeployment(), [(2, False), (2, True), (2, False)]),
+        pytest.param(pb.ExecuTorchDeployment(), [(2, False), (2, True), (2, False)], marks=pytest.mark.stress),
     ],
     ids=["OnnxRuntime", "ExecuTorch"],
 )

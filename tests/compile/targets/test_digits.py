@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import prepbench as pb
-from tests.turns import every_second
+from tests.turns import one_pair_each
 
 TRAINED = 1200
 
@@ -96,7 +96,7 @@ TARGETS = {
 }
 
 
-@pytest.mark.parametrize(("target", "digits"), every_second(TARGETS, MODELS), indirect=["digits"])
+@pytest.mark.parametrize(("target", "digits"), one_pair_each(TARGETS, MODELS, 2), indirect=["digits"])
 def test_8_bits_lose_less_than_half_a_point(digits: Digits, target: pb.DeploymentSettings) -> None:
     full = digits.accuracy(digits.model)
     assert full > 93
@@ -112,7 +112,7 @@ FEW_BITS = {
 }
 
 
-@pytest.mark.parametrize(("settings", "digits"), every_second(FEW_BITS, MODELS), indirect=["digits"])
+@pytest.mark.parametrize(("settings", "digits"), one_pair_each(FEW_BITS, MODELS, 2), indirect=["digits"])
 def test_4_bit_weights_lose_less_than_two_points(digits: Digits, settings: pb.QuantizationSettings) -> None:
     compiled = compile_(digits, pb.OnnxRuntimeDeployment(), settings)
     assert sum(row.weights_bits == 4 for row in compiled.report.layers) > len(compiled.report.layers) / 4

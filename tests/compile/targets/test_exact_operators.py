@@ -114,7 +114,7 @@ class Applied(nn.Module):
 BY_NAME = {type(target).__name__.removesuffix("Deployment"): target for target in TARGETS}
 
 
-@pytest.mark.parametrize(("kind", "target"), one_pair_each({kind: kind for kind in OVER_SIZES}, BY_NAME, 2))
+@pytest.mark.parametrize(("kind", "target"), one_pair_each({kind: kind for kind in OVER_SIZES}, BY_NAME, 3))
 def test_sizes_that_no_sample_had_are_right(kind: str, target: pb.DeploymentSettings) -> None:
     operators, shapes, other = OVER_SIZES[kind]
     torch.manual_seed(0)

@@ -129,6 +129,7 @@ def test_layers_beside_it_are_quantized() -> None:
     assert sqnr(model(SAMPLES[1]).detach(), compiled(SAMPLES[1])) > 30
 
 
+@pytest.mark.stress
 def test_inductor_calls_torchs_kernel(tmp_path: Path) -> None:
     model = Tagger().eval()
     compiled = pb.compile_model(model, tracing_inputs=SAMPLES, deployment_settings=pb.InductorDeployment())
