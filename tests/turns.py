@@ -51,7 +51,7 @@ def in_turns(names: Iterable[Any], turn: int, turns: int = 2, order: Iterable[An
     different names, ``order`` has all of them.
     """
     given = list(names)
-    short = set(of_turn(given if order is None else order, turn, turns))
+    short = of_turn(given if order is None else order, turn, turns)  # a list: what is chosen may not be hashable
     return [pytest.param(name, marks=[] if name in short else [pytest.mark.stress]) for name in given]
 
 

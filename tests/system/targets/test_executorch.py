@@ -16,7 +16,6 @@ import prepbench as pb
 from prepbench.errors import InputError, MissingPackageError, SettingsError, TargetError
 from prepbench.targets.eager import EagerTarget
 from prepbench.targets.executorch import ExecuTorchTarget
-from tests.turns import in_turns
 
 pytest.importorskip("executorch")
 
@@ -141,7 +140,10 @@ def test_stored_bits_count_constants_and_not_the_code_around(int8: pb.CompiledMo
     assert 8 < int8.report.bits_per_weight < 8 * int8.size_bytes / sum(p.numel() for p in Residual().parameters())
 
 
-@pytest.mark.parametrize("settings", in_turns([{"weights_num_bits": 8}, {"prefer_weights_only_quantization": True}], 1))
+@pytest.mark.parametrize(
+    "settings",
+    [{"weights_num_bits": 8}, pytest.param({"prefer_weights_only_quantization": True}, marks=pytest.mark.stress)],
+)
 def test_the_layers_of_a_transformer_run_in_int8(settings: Any, tmp_path: Path) -> None:
     net = Attention()
     model = compiled(net, 5, 64, **settings)
