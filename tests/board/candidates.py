@@ -21,16 +21,18 @@ class Made:
     """A candidate that is ready.
 
     Attributes:
-        run: computes one call.
+        run: computes one call; its results are arrays.
         megabytes: of its files.
         seconds: how long it took to make.
         remark: what a reader should know.
+        timed: the call as its user makes it, whose results stay of the kind that it gives; ``run`` if there is none.
     """
 
     run: Callable[[Call], Outputs]
     megabytes: float
     seconds: float
     remark: str = ""
+    timed: Callable[[Call], object] | None = None
 
 
 def _exported(task: Task, folder: Path) -> Path:
@@ -148,7 +150,7 @@ def _ours(bits: int) -> Callable[[Entry, Task], Made]:
             )
             if text
         )
-        return Made(lambda call: _arrays(compiled(*call)), size, seconds, remark)
+        return Made(lambda call: _arrays(compiled(*call)), size, seconds, remark, lambda call: compiled(*call))
 
     return make
 
