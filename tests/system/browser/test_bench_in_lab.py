@@ -186,6 +186,7 @@ def test_a_restarted_kernel_is_told_with_what_still_works(page: Page, lab: Lab, 
     assert not errors, errors
 
 
+@pytest.mark.stress
 def test_the_panel_lists_the_runs_of_benches(page: Page, lab: Lab, errors: list[str]) -> None:
     run = "_ = bench.compile()\nbench.set_precision('0', 'float32')"
     open_notebook(page, lab, "runs", [MODEL + UNTIMED, BENCH, run])
@@ -261,6 +262,7 @@ def test_a_model_of_the_kernel_gets_a_bench(page: Page, lab: Lab, errors: list[s
     assert not errors, errors
 
 
+@pytest.mark.stress
 def test_preparing_says_why_there_is_nothing_to_prepare(page: Page, lab: Lab, errors: list[str]) -> None:
     open_notebook(page, lab, "unready", ["import time\ntime.sleep(20)"])
     page.evaluate("() => { void window.jupyterapp.commands.execute('notebook:run-cell') }")

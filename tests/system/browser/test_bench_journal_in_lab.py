@@ -71,6 +71,7 @@ def test_what_others_write_to_the_journal_of_a_bench_shows_while_it_is_seen(page
     page.close()
 
 
+@pytest.mark.stress
 def test_a_cell_that_trains_makes_what_layers_cost_old(page: Page, lab: Lab) -> None:
     training = "for weight in net.parameters(): weight.data += 0.1"
     open_notebook(page, lab, "training", [MODEL, BENCH, "_ = bench.measure_layers()", training])

@@ -31,6 +31,7 @@ def lab(tmp_path: Any) -> Iterator[Lab]:
     yield from running(tmp_path, {"keepBenches": False, "openBeside": True})
 
 
+@pytest.mark.stress
 def test_benches_open_beside_and_are_not_kept(page: Page, lab: Lab) -> None:
     problems, _ = watch(page, lab.url)
     open_notebook(page, lab, "asked", [MODEL, BENCH])

@@ -103,6 +103,7 @@ def test_the_widget_and_python_know_the_same(page: Page, lab: Any) -> None:
     check_widget(page, lab)
 
 
+@pytest.mark.stress
 def test_the_widget_needs_no_extension(page: Page, lab_without_extension: Any) -> None:
     check_widget(page, lab_without_extension)
     assert page.evaluate("() => window[Symbol.for('prepbench')].assets === undefined")

@@ -239,6 +239,7 @@ def long_texts(view: Locator) -> list[str]:
     return [text for text in texts if len(text) > 30]
 
 
+@pytest.mark.stress
 def test_sizes_have_short_names_in_both_graphs(page: Page, lab: Lab) -> None:
     problems, _ = watch(page, lab.url)
     both = "pb.diagram(pb.recursive_trace(strides, inputs=images), pb.capture(strides, images))"

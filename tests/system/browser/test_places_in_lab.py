@@ -70,6 +70,7 @@ def lab_with_policy(tmp_path: Path) -> Iterator[Lab]:
     yield from running(tmp_path, JUPYTER_CONFIG_DIR=str(tmp_path / "config"))
 
 
+@pytest.mark.stress
 def test_a_page_that_forbids_scripts_from_texts_shows_what_was_saved(page: Page, lab_with_policy: Lab) -> None:
     open_notebook(page, lab_with_policy, "policy", [SETUP, *DISPLAYS])
     for number in range(3):

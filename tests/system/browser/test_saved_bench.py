@@ -116,6 +116,7 @@ def test_an_output_without_its_kernel_shows_the_bench(page: Page, lab: Any, trou
     assert not troubles, troubles
 
 
+@pytest.mark.stress
 def test_with_its_kernel_the_live_bench_is_shown(page: Page, lab: Any, troubles: list[str]) -> None:
     cell = {"id": "b", "cell_type": "code", "source": LIVE, "metadata": {}, "execution_count": None, "outputs": []}
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
