@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import prepbench as pb
@@ -65,8 +68,10 @@ class Fills(Changing):
 SAMPLES = [torch.randn(2, 4), torch.randn(3, 4)]
 
 
-def remarks(model: Any, about: str = "a second call gives another result") -> list[str]:
-    compiled = pb.compile_model(model.eval(), tracing_inputs=SAMPLES, deployment_settings=pb.EagerDeployment())
+def remarks(
+    model: Any, about: str = "a second call gives another result", samples: Sequence[torch.Tensor] = SAMPLES
+) -> list[str]:
+    compiled = pb.compile_model(model.eval(), tracing_inputs=samples, deployment_settings=pb.EagerDeployment())
     return [text for text in compiled.report.remarks if about in text]
 
 
@@ -109,5 +114,51 @@ def test_a_result_that_hangs_on_the_layout_is_said(kind: type[nn.Module]) -> Non
     assert "test_remarks_of_eager.py:" in text
 
 
-def test_a_layout_that_changes_no_result_is_not_said() -> None:
-    assert not remarks(MakesContiguous(), "lies in memory")
+class SumsAndAsks(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sum(-1) if x.stride(0) else x
+
+
+@pytest.mark.parametrize("kind", [MakesContiguous, SumsAndAsks])
+def test_a_layout_that_changes_no_result_is_not_said(kind: type[nn.Module]) -> None:
+    assert not remarks(kind(), "lies in memory", [torch.randn(3, 4099), torch.randn(4, 4099)])
+
+
+def test_sums_of_strided_tensors_round_in_another_way() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(3, 4099)
+    assert not torch.equal(x.sum(-1), torch.stack([x, x], -1)[..., 0].sum(-1)), "or the test above cannot fail"
+
+
+class Strided(nn.Module):
+    """Has a number called stride, as convolutions do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stride, self.step = 2, 2
+        self.weight = nn.Parameter(torch.randn(2, 1, 3))
+
+
+class NamedStride(Strided):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        next(RUNS)
+        return F.conv1d(x[:, None], self.weight, stride=self.stride)
+
+
+class NamedStep(Strided):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        next(RUNS)
+        return F.conv1d(x[:, None], self.weight, stride=self.step)
+
+
+RUNS = itertools.count()
+"""What a list would hold is put back after each run."""
+
+
+def test_a_number_called_stride_costs_no_runs() -> None:
+    runs = []
+    for kind in (NamedStep, NamedStride):
+        before = next(RUNS)
+        remarks(kind())
+        runs.append(next(RUNS) - before)
+    assert runs[0] == runs[1] > 1

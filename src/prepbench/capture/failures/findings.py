@@ -9,7 +9,7 @@ import linecache
 import random
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import CodeType, FrameType, FunctionType
@@ -22,7 +22,7 @@ from prepbench._torch_compat.operators import schema_of
 from prepbench.document.model import Finding
 from prepbench.inputs import Sample, named_leaves
 from prepbench.interrupts import interruptible
-from prepbench.objects.compare import difference
+from prepbench.objects.compare import EXACT, ROUNDED, Closeness, difference
 from prepbench.objects.copy import Twin
 from prepbench.objects.flatten import collect, register_nodes
 from prepbench.objects.parts import is_user_code, is_user_file
@@ -342,7 +342,7 @@ def remarks_on_second_calls(model: torch.nn.Module, samples: Sequence[Sample]) -
     if not any(_may_change(code) for _, module in replaceable_modules(model) for code in _methods(module)):
         return ()
     changed = [found for found in _changed_by_a_run(model, samples) if found.kind == ATTRIBUTE]
-    if not changed or _gives_the_same(model, samples[0], samples[0]):
+    if not changed or _gives_the_same(model, [samples[0]] * 2):
         return ()
     places = (f" ({found.source.file}:{found.source.line})" if found.source else "" for found in changed)
     pairs = zip(changed, places, strict=True)
@@ -356,7 +356,7 @@ def _may_change(code: CodeType) -> bool:
     )
 
 
-def _gives_the_same(model: torch.nn.Module, *calls: Sample) -> bool:
+def _gives_the_same(model: torch.nn.Module, calls: Iterable[Sample], closeness: Closeness = EXACT) -> bool:
     """Return whether calls behind one another give the same; where one of them raises they do not."""
     twin, results = Twin(model).model, []
     try:
@@ -367,7 +367,7 @@ def _gives_the_same(model: torch.nn.Module, *calls: Sample) -> bool:
                 results.append(detached_copy(own_copy(sample).call(twin)))
     except Exception:  # a second call may be more than the model can do
         return False
-    return all(difference(results[0], result).equal for result in results[1:])
+    return all(difference(results[0], result, closeness).equal for result in results[1:])
 
 
 _OF_LAYOUTS = frozenset({"is_contiguous", "stride", "storage_offset"})
@@ -378,8 +378,11 @@ def remarks_on_layouts(model: torch.nn.Module, samples: Sequence[Sample]) -> tup
     model twice, but only where its own code asks.
     """
     codes = [code for _, module in replaceable_modules(model) for code in _methods(module)]
-    places = [(code.co_filename, line) for code in codes for line in _lines_reading(code, _OF_LAYOUTS)]
-    if not places or _gives_the_same(model, samples[0].map(_contiguous), samples[0].map(_strided)):
+    places = [(code.co_filename, line) for code in codes for line in _lines_calling(code, _OF_LAYOUTS)]
+    if not places:
+        return ()
+    # other strides may mean other kernels, which round in another way
+    if _gives_the_same(model, (samples[0].map(laid) for laid in (_contiguous, _strided)), ROUNDED):
         return ()
     source = source_line(*places[0])
     return (
@@ -394,12 +397,14 @@ def _contiguous(leaf: Any) -> Any:
 
 def _strided(leaf: Any) -> Any:
     """Return a tensor of which no two elements are neighbours in memory."""
-    return torch.stack([leaf, leaf], -1)[..., 0] if isinstance(leaf, torch.Tensor) else leaf
+    return leaf.new_empty((*leaf.shape, 2))[..., 0].copy_(leaf) if isinstance(leaf, torch.Tensor) else leaf
 
 
-def _lines_reading(code: CodeType, names: frozenset[str]) -> Iterator[int]:
+def _lines_calling(code: CodeType, methods: frozenset[str]) -> Iterator[int]:
     for instruction in dis.get_instructions(code):
-        if instruction.argval in names and instruction.opname.startswith("LOAD_"):
+        # since Python 3.12 a method that is called is an attribute with a mark
+        is_method = instruction.opname == "LOAD_METHOD" or "NULL|self" in instruction.argrepr
+        if is_method and instruction.argval in methods:
             yield (instruction.positions.lineno if instruction.positions else None) or code.co_firstlineno
 
 
