@@ -86,11 +86,24 @@ def dense_fault(tensor: torch.Tensor) -> tuple[str, str] | None:
         return f"a tensor in the format {kind!r}", "Targets take dense ones, convert it: {}.to_dense()."
     if tensor.is_quantized:
         return f"a tensor of {tensor.dtype}", "Targets take floats and quantize them, convert it: {}.dequantize()."
+    if tensor.is_floating_point() and tensor.dtype.itemsize == 1:
+        return f"a tensor of {tensor.dtype}", "Targets take floats of 16 bits or more, convert it: {}.float()."
     return None
 
 
+def check_data(samples: Sequence[Sample], module_or_function: Callable[..., Any], name: str) -> None:
+    """Raise ``InputError`` for tensors without data, before something is computed from these samples."""
+    for sample in samples:
+        _raise_fault(sample, module_or_function, name, meta_fault)
+
+
+def meta_fault(tensor: torch.Tensor) -> tuple[str, str] | None:
+    """Return what a tensor without data is, and the remedy; None for others."""
+    return ("on meta, which has no data", "Give a tensor with data, on the CPU.") if tensor.is_meta else None
+
+
 def check_dense(samples: Sequence[Sample], module_or_function: Callable[..., Any], name: str) -> None:
-    """Raise ``InputError`` for sparse and quantized tensors, before something is compiled for these samples."""
+    """Raise ``InputError`` for sparse, quantized and 8-bit tensors, before something is compiled for these samples."""
     for sample in samples:
         _raise_fault(sample, module_or_function, name, dense_fault)
 

@@ -64,6 +64,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "jagged": lambda: torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)], layout=torch.jagged),
     "quantized": lambda: torch.quantize_per_tensor(_x(), 0.1, 0, torch.qint8),
     "meta": lambda: torch.empty(3, 4, device="meta"),
+    "8 bits": lambda: _x().to(torch.float8_e4m3fn),
     "fake": _fake,
     "onednn": lambda: _x().to_mkldnn(),
     "no tensor": NoTensor,
@@ -115,6 +116,19 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 }
 LAYOUT = {"coordinates", "compressed rows", "onednn"}
 """Formats that PyTorch computes with, so that graphs for PyTorch have them, too."""
+
+
+class Doubles(nn.Module):
+    """Has no weights, whose device and dtype would refuse an input."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.float() * 2
+
+
+@pytest.mark.parametrize("kind", [kind for kind in REFUSED if kind != "no copies"])
+def test_a_model_without_weights_is_compiled_for_none_of_these(kind: str) -> None:
+    with pytest.raises(pb.PrepbenchError):
+        pb.compile_model(Doubles().eval(), tracing_inputs=[REFUSED[kind]()], deployment_settings=pb.EagerDeployment())
 
 
 @pytest.mark.parametrize("kind", REFUSED)

@@ -11,7 +11,7 @@ from torch import fx
 from prepbench._torch_compat import pytree
 from prepbench._torch_compat.programs import input_placeholders
 from prepbench.errors import InputError, sentence
-from prepbench.inputs import dense_fault, tensor_fault
+from prepbench.inputs import dense_fault, meta_fault, tensor_fault
 
 # per input leaf: {"dtype": "float32", "shape": [None, 3, 32, 32], "example": [2, 3, 32, 32]} with None for a dynamic
 # size, "symbols": ["s0", "", "", ""] where there is one, and "below": 100 for indices into a table of 100 rows, with
@@ -194,13 +194,11 @@ def _misfit(leaf: Any, spec: Mapping[str, Any], path: str) -> InputError:
     wanted = f"{path} must be a torch.{spec['dtype']} tensor of shape {_shape_text(spec['shape'])}"
     if not isinstance(leaf, torch.Tensor):
         return InputError(f"{wanted}, got {type(leaf).__name__}. Convert it, e.g. torch.as_tensor(...).")
-    fault = dense_fault(leaf)
+    fault = dense_fault(leaf) or meta_fault(leaf)
     if fault is not None:
         return InputError(f"{wanted}, got {fault[0]}. {fault[1].format(path)}")
     if _name(leaf.dtype) != spec["dtype"]:
         return InputError(f"{wanted}, got {leaf.dtype}. Convert it: {path}.to(torch.{spec['dtype']}).")
-    if leaf.is_meta:
-        return InputError(f"{wanted}, got one on meta, which has no data. Give a tensor with data, on the CPU.")
     return InputError(
         f"{wanted}, got shape {tuple(leaf.shape)}. A size that differs between the tracing inputs becomes dynamic (*): "
         "compile again with such samples."

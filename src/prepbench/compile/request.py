@@ -15,7 +15,7 @@ from prepbench.checks import check_count, check_function, check_switches, check_
 from prepbench.compile.kept_stages import KeptStages
 from prepbench.compile.samples import read_samples
 from prepbench.errors import InputError, SettingsError
-from prepbench.inputs import Sample
+from prepbench.inputs import Sample, check_data
 from prepbench.quantize import check_calibration
 from prepbench.running.callable_module import as_module, with_forward_fn
 from prepbench.settings import (
@@ -157,6 +157,8 @@ class CompileRequest:
         )
         if self.quantization_settings is not None:
             check_calibration(self.called, calibration)
+        if not self.is_dry_run:
+            check_data(samples, self.called, self.samples_argument)
         axes = axes_of(samples, self.called) if self.dynamic_axes is None else self.dynamic_axes
         for axis in () if self.dynamic else axes.dynamic:
             axes = axes.set(axis.path, axis.dim, False)
