@@ -296,21 +296,28 @@ def _locked(folder: Path, *, shared: bool) -> int | None:
 @functools.cache
 def _delete_abandoned(place: str) -> None:
     """Delete folders of processes that were killed, once in a process. Young ones may not be locked yet."""
-    for folder in Path(place).glob("prepbench-*-*"):
-        with contextlib.suppress(OSError):  # it is gone, or of another user
-            status = folder.lstat()
-            if (
-                hasattr(os, "getuid")
-                and status.st_uid == os.getuid()
-                and stat.S_ISDIR(status.st_mode)
-                and time.time() - status.st_mtime > _YOUNG_S
-                and not folder.name.startswith(FOR_THE_USER)
-                and (lock := _locked(folder, shared=False)) is not None
-            ):
-                _remove(folder, lock)
+    for folder, changed in own_folders(place, "prepbench-*-*").items():
+        is_young = time.time() - changed < _YOUNG_S
+        if is_young or folder.name.startswith(FOR_THE_USER):
+            continue
+        lock = _locked(folder, shared=False)
+        if lock is not None:
+            _remove(folder, lock)
 
 
 _YOUNG_S = 3600
+
+
+def own_folders(place: Name, pattern: str) -> dict[Path, float]:
+    """Return the folders of this user in ``place`` whose names match, with the times when they changed, in seconds."""
+    found = {}
+    for folder in Path(place).glob(pattern):
+        with contextlib.suppress(OSError):  # it is gone
+            status = folder.lstat()
+            own = getattr(os, "getuid", lambda status=status: status.st_uid)()
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == own:
+                found[folder] = status.st_mtime
+    return found
 
 
 def check_temporary_space() -> None:

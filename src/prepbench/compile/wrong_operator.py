@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import bisect
 import operator
-import os
 import shutil
-import stat
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,7 +18,7 @@ from prepbench.inputs import Sample
 from prepbench.objects.copy import clones
 from prepbench.running.source_lines import place_in_stack_trace
 from prepbench.settings import DeploymentSettings
-from prepbench.storage import FOR_THE_USER
+from prepbench.storage import FOR_THE_USER, own_folders
 from prepbench.targets import Lowering, Target
 from prepbench.targets.onnx.target import OnnxTarget, write_onnx
 from prepbench.targets.weights import lowered_program
@@ -141,21 +139,10 @@ def _folder() -> Path:
     """Return a new folder for files that an error names. The newest earlier ones are kept, because the user may need
     them.
     """
-    place = Path(tempfile.gettempdir())
-    ages = {folder: age for folder in place.glob(f"{FOR_THE_USER}*") if (age := _changed(folder)) is not None}
+    ages = own_folders(tempfile.gettempdir(), f"{FOR_THE_USER}*")
     for folder in sorted(ages, key=lambda folder: ages[folder], reverse=True)[_KEPT - 1 :]:
         shutil.rmtree(folder, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=FOR_THE_USER))
-
-
-def _changed(folder: Path) -> float | None:
-    """Return the change time of a folder of this user; None for those of others, or if it is gone."""
-    try:
-        status = folder.lstat()
-    except OSError:
-        return None
-    own = getattr(os, "getuid", lambda: status.st_uid)()
-    return status.st_mtime if stat.S_ISDIR(status.st_mode) and status.st_uid == own else None
 
 
 _KEPT = 4
