@@ -76,7 +76,6 @@ function colours(element: HTMLElement): Record<string, string> {
   const found: Record<string, string> = {
     paper_bgcolor: "transparent",
     plot_bgcolor: "transparent",
-    "font.color": style.color,
   };
   for (const axis of Object.keys((element as { layout?: object }).layout ?? {}))
     if (/^[xy]axis\d*$/.test(axis))
@@ -123,5 +122,5 @@ const seen = new IntersectionObserver(
 
 document.addEventListener("DOMContentLoaded", () => {
   for (const element of document.querySelectorAll(".pb-live, .pb-chart")) seen.observe(element);
-  for (const table of document.querySelectorAll<HTMLTableElement>("article table")) makeSortable(table);
+  for (const table of document.querySelectorAll<HTMLTableElement>("article table.docutils")) makeSortable(table);
 });

@@ -25,14 +25,16 @@ export function makeSortable(table: HTMLTableElement): void {
 function ordered(rows: HTMLTableRowElement[], column: number, falls: boolean): HTMLTableRowElement[] {
   const text = (row: HTMLTableRowElement): string => row.cells[column]?.textContent?.trim() ?? "";
   const filled = rows.filter((row) => text(row) !== "");
-  const isNumeric = filled.every((row) => Number.isFinite(number(text(row))));
+  const isNumeric = filled.every((row) => NUMBER.test(text(row)));
   const compare = (one: HTMLTableRowElement, other: HTMLTableRowElement): number =>
     isNumeric ? number(text(one)) - number(text(other)) : text(one).localeCompare(text(other));
   const sorted = filled.sort((one, other) => (falls ? -1 : 1) * compare(one, other));
   return [...sorted, ...rows.filter((row) => !filled.includes(row))];
 }
 
-/** The number at the beginning of a text such as "0.97x". */
+/** A number with a unit or without, such as "0.97x"; a date is none. */
+const NUMBER = /^[-+−]?[\d.,]+\s?[\p{L}%]*$/u;
+
 function number(text: string): number {
-  return Number.parseFloat(text.replaceAll(",", ""));
+  return Number.parseFloat(text.replaceAll(",", "").replace("−", "-"));
 }
