@@ -28,7 +28,7 @@ def every_second(*axes: Mapping[str, Any]) -> list[Any]:
 def one_pair_each(rows: Mapping[str, Any], columns: Mapping[str, Any], turns: int = 1) -> list[Any]:
     """All pairs as parameters of a test; in the short form each row has one column, and the columns take turns.
 
-    With ``turns``, only every so many rows are in the short form, where another test takes the same rows.
+    With ``turns``, only every so many rows are in the short form.
     """
     found = []
     for number, (row_name, row) in enumerate(rows.items()):
@@ -47,8 +47,8 @@ def of_turn(names: Iterable[Any], turn: int, turns: int = 2) -> list[Any]:
 def in_turns(names: Iterable[Any], turn: int, turns: int = 2, order: Iterable[Any] | None = None) -> list[Any]:
     """All names or targets as parameters of a test; those of other turns are left to the long form.
 
-    Tests of one pipeline take different turns, so that every name is in the short form of one of them. Where they take
-    different names, ``order`` has all of them.
+    Tests of one pipeline take different turns, so that one has what others leave. Where they take different names,
+    ``order`` has all of them.
     """
     given = list(names)
     short = of_turn(given if order is None else order, turn, turns)  # a list: what is chosen may not be hashable
