@@ -147,18 +147,29 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
       },
     ],
   ];
+  let loading = 0;
   const tell = (): void => {
+    if (loading) return; // a new document has no colours yet, and those of Python would be lost
     if (diagram.view) keep("view", diagram.view);
     keep("overlay", diagram.overlay);
   };
   for (const [event, callback] of listeners) model.on(event, callback as never);
-  const load = async (): Promise<void> => {
+  const read = async (): Promise<void> => {
     const data = model.get("data");
     const view = model.get("view"); // the first view of a new document would take its place
     await diagram.load(new Uint8Array(data.buffer, data.byteOffset, data.byteLength));
     if (model.get("overlay_data").byteLength) await colour();
     if (Object.keys(view).length && !same(view, diagram.view)) await diagram.show(view);
     if (model.get("selected").length) await diagram.select(model.get("selected"));
+  };
+  const load = async (): Promise<void> => {
+    loading += 1;
+    try {
+      await read();
+    } finally {
+      loading -= 1;
+    }
+    tell();
   };
   void load().then(() => {
     diagram.onSelect((fqns) => keep("selected", [...fqns])); // only now: what Python has set comes first
