@@ -18,15 +18,17 @@ export function differenceView(model: BenchModel): HTMLElement {
     const said = `The diagram is coloured by ${colours.title}${colours.unit && ` (${colours.unit})`}.`;
     place.append(make("p", { class: "pbb-dim" }, said));
   }
-  const compared = samplesView(samples);
-  if (compared) place.append(compared);
   if (!results.length && !settings.length && !layers.length) place.append(make("p", {}, "They do not differ."));
   const parts: [string, readonly DifferenceRow[]][] = [
     ["Results", results],
     ["Settings", settings],
     [`Layers (${layers.length})`, layers.slice(0, LAYERS)],
   ];
-  for (const [title, rows] of parts) if (rows.length) place.append(table(title, rows, first, second));
+  const compared = samplesView(samples);
+  for (const [title, rows] of parts) {
+    if (rows.length) place.append(table(title, rows, first, second));
+    if (rows === results && compared) place.append(compared); // the numbers, then where they come from
+  }
   const rest = layers.length - LAYERS;
   if (rest > 0) place.append(make("p", { class: "pbb-dim" }, `and ${counted(rest, "more layer")}`));
   return place;

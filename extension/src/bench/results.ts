@@ -180,7 +180,7 @@ export class ResultsStep {
       number(score, spread && `95 % interval ${spread}`),
       speedCell(`${slower ? "⚠ " : ""}${speed}`, run),
       writes ? number(first, beside) : number(change),
-      number(p50, p90 ? `90 % within ${p90}` : ""),
+      timeCell(p50, p90 && `90 % within ${p90} ms`),
       ...(writes ? [number(rate, beside)] : []),
       ...(writes ? [number(peak, beside)] : []),
       number(size),
@@ -264,9 +264,17 @@ function number(text: string, title = "", kind = ""): HTMLElement {
   return make("td", { class: `pbb-number ${kind}`, title: title || (text === "–" ? "not known" : "") }, text || "–");
 }
 
+/** A time, and under it its interval. */
+function timeCell(text: string, title: string): HTMLElement {
+  const [value = "", interval] = text.split(" (");
+  const cell = number(value, title);
+  if (interval) cell.append(make("div", { class: "pbb-dim" }, `(${interval}`));
+  return cell;
+}
+
 /** The speed-up with its baseline, and under it the time of PyTorch, which the run was timed beside. */
 function speedCell(text: string, { slower, why, eager }: RunNow): HTMLElement {
-  const cell = number(text, why, slower ? "pbb-slower" : "");
+  const cell = number(text, why, slower ? "pbb-speed pbb-slower" : "pbb-speed");
   if (eager) cell.append(make("div", { class: "pbb-dim" }, eager));
   return cell;
 }

@@ -96,7 +96,7 @@ def test_results_say_what_generating_costs(page: Page) -> None:
     heads = page.locator(".pbb-runs thead th").all_text_contents()
     assert heads[2:8] == ["Score", "Speed-up", "First (ms)", "Token (ms)", "Tokens/s", "Peak (MB)"]
     cells = page.locator(".pbb-runs tbody tr").first.locator("td").all_text_contents()
-    assert cells[3:5] == ["12.4", "2.41"]
+    assert cells[3:5] == ["12.4", "2.41(2.30 to 2.55)"]  # the interval in a line of its own
     assert cells[5] == "119"
     same = page.get_by_role("group", name="int8 weights ONNX Runtime with a long name").first
     expect(same).to_contain_text("✓ same 16 tokens")

@@ -446,3 +446,25 @@ def test_a_short_error_shows_its_remedy_and_a_long_one_folds_it(page: Page) -> N
     give(page, {"message": {**card, "details": f"{card['text']}. {'A long story. ' * 60}"}})
     expect(error.locator("details")).to_have_count(1)
     expect(error.get_by_text("A long story.")).to_be_hidden()
+
+
+@pytest.mark.parametrize("width", [1100, 1440])
+def test_the_table_of_runs_shows_all_its_columns(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    given = traits()
+    open_bench(page, given)
+    give(page, after_run(given))
+    turn_to(page, "results")
+    assert page.locator(".pbb-history").evaluate("e => e.scrollWidth <= e.clientWidth")
+
+
+def test_a_run_without_its_baseline_offers_it(page: Page) -> None:
+    given = traits()
+    open_bench(page, given)
+    give(page, {**after_run(given), "shown_run": "r1"})
+    turn_to(page, "results")
+    button = page.get_by_role("button", name="Compare with float")
+    expect(button).to_have_count(0)
+    give(page, {"shown_run": "r2"})
+    button.click()
+    assert sent(page) == [{"action": "repair", "how": "compare_with_float", "value": "r2"}]
