@@ -24,12 +24,15 @@ export function detailsOf(model: BenchModel, run: RunNow): HTMLElement {
   return make("section", { class: "pbb-stack", "aria-label": `Run ${name}` }, ...parts);
 }
 
-function buttons(model: BenchModel, { id, name, pinned }: RunNow): HTMLElement[] {
+function buttons(model: BenchModel, { id, name, pinned, target, lacks_float: lacks }: RunNow): HTMLElement[] {
   const pin = (): void => act(model, "pin_run", { id, pinned: !pinned });
   const restore = (): void => act(model, "restore_run", { id });
   const remove = (): void => act(model, "delete_run", { id });
+  const compare = (): void => act(model, "repair", { how: "compare_with_float", value: id });
+  const faster = `Compile the float model for ${target}, and time both in the same rounds`;
   const again = "Make its choices the current ones, with all targets that it was compiled for";
   return [
+    ...(lacks ? [make("button", { type: "button", title: faster, click: compare }, "Compare with float")] : []),
     make("button", { type: "button", "aria-pressed": String(pinned), title: "Keep it at the top", click: pin }, "Pin"),
     make("button", { type: "button", title: again, click: restore }, "Restore"),
     make("button", { type: "button", "aria-label": `Delete ${name}`, click: remove }, "Delete"),

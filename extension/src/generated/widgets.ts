@@ -83,7 +83,7 @@ export interface Card {
 
 export interface CardButton {
   label: string;
-  action: "results" | "compare" | "export" | "code" | "measure_again" | "keep_in_pytorch" | "make_dynamic" | "use_target";
+  action: "results" | "compare" | "export" | "code" | "measure_again" | "compare_with_float" | "keep_in_pytorch" | "make_dynamic" | "use_target";
   value: string;
 }
 
@@ -364,7 +364,7 @@ export interface RenameRun {
 }
 
 export interface Repair {
-  how: "measure_again" | "keep_in_pytorch" | "make_dynamic" | "use_target";
+  how: "measure_again" | "compare_with_float" | "keep_in_pytorch" | "make_dynamic" | "use_target";
   value: string;
 }
 
@@ -436,6 +436,7 @@ export interface RunSummary {
   is_far: boolean;
   is_own: boolean;
   model: string;
+  lacks_float: boolean;
 }
 
 export interface SampleBox {

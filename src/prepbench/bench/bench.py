@@ -196,6 +196,8 @@ class Bench:
     start = method_of("compiling", Compiling.start)
     start_recovery = method_of("compiling", Compiling.start_recovery)
     compare = method_of("compiling", Compiling.compare)
+    compare_with_float = method_of("compiling", Compiling.compare_with_float)
+    start_comparing_with_float = method_of("compiling", Compiling.start_comparing_with_float)
     trained: Trained | None = attribute_of("training.trained")
     stop_training = method_of("training", Training.stop_training)
     measure_layers = method_of("costs", Costs.measure_layers)

@@ -86,14 +86,23 @@ class CardButton:
     Attributes:
         label: of the button.
         action: what it does: it shows results, two runs compared, what can be taken away, or the code; or it compiles
-            and measures again, as before, with what fails in PyTorch, with a dim made dynamic, or for another target.
-        value: the path of the dim with its number (``"ids:0"``), the name of the target, or the ids of two runs with a
-            space between them.
+            and measures again, as before, in float beside runs, with what fails in PyTorch, with a dim made dynamic, or
+            for another target.
+        value: the path of the dim with its number (``"ids:0"``), the name of the target, or the ids of runs with
+            spaces between them.
     """
 
     label: str
     action: Literal[
-        "results", "compare", "export", "code", "measure_again", "keep_in_pytorch", "make_dynamic", "use_target"
+        "results",
+        "compare",
+        "export",
+        "code",
+        "measure_again",
+        "compare_with_float",
+        "keep_in_pytorch",
+        "make_dynamic",
+        "use_target",
     ]
     value: str = ""
 

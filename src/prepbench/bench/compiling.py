@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from prepbench.bench.captures import Captures
@@ -20,8 +20,9 @@ from prepbench.bench.state import BenchState, RecoverySettings, display_name, la
 from prepbench.bench.status import RECOVERING, TARGET
 from prepbench.bench.written import Writing, run_generation
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
-from prepbench.checks import check_function, check_progress, check_type
+from prepbench.checks import check_all_of, check_function, check_progress, check_type
 from prepbench.compile import KeptStages, compile_model
+from prepbench.errors import SettingsError
 from prepbench.jobs import Cancelled, Job, Progress, ProgressCallback, report_nothing
 from prepbench.measure.comparison import Comparison
 from prepbench.measure.generation import Generation
@@ -109,6 +110,64 @@ class Compiling:
         self.choices.set_recovery(settings)
         return self.start()
 
+    def compare_with_float(self, runs: Sequence[str] = (), progress: ProgressCallback = report_nothing) -> Comparison:
+        """Compile the float model for the targets of runs, and time it in the same rounds as these runs.
+
+        From then on the speed-ups of those targets tell what quantization wins there.
+
+        Args:
+            runs: ids of runs that were compiled in this process; the newest one if left out.
+            progress: receives each step; it may raise :class:`prepbench.Cancelled`.
+
+        Returns:
+            One row for the float model in PyTorch, one for each of the runs, and one for each compiled float model.
+
+        Raises:
+            UnknownNameError: there is no such run.
+            SettingsError: a run was not compiled in this process, or there is none.
+            PrepbenchError: the float model cannot be compiled for a target.
+        """
+        check_progress(progress)
+        chosen = self._compiled_runs(runs)
+        states = dict.fromkeys(self.runs.state_of(run).in_float for run in chosen)
+        made = []
+        for number, each in enumerate(states):
+            progress(Progress(TARGET, number, len(states), each.target))
+            made.append(self._add_run(each, progress, together=each))
+        state = self.runs.state_of(chosen[-1])
+        # the compiled float model first, so that it is the baseline of the table
+        names = dict.fromkeys(run.name for run in (*made, *chosen))
+        return self._compare(state, list(names), progress, self._writing(state, progress))
+
+    def start_comparing_with_float(
+        self,
+        runs: Sequence[str] = (),
+        progress: ProgressCallback = report_nothing,
+        on_end: Callable[[BaseException | None], None] | None = None,
+    ) -> Job[Comparison]:
+        """Run :meth:`compare_with_float` in a background thread; it waits until earlier runs have ended.
+
+        Args:
+            runs: ids of runs that were compiled in this process; the newest one if left out.
+            progress: receives each step, in the job's thread.
+            on_end: called once at the end, in the job's thread, with the error or None.
+
+        Returns:
+            The job, which can be waited for or cancelled.
+
+        Raises:
+            UnknownNameError: there is no such run.
+            SettingsError: a run was not compiled in this process, or there is none.
+        """
+        check_progress(progress)
+        check_function("on_end", on_end, "on_end(error)", optional=True)
+        chosen = self._compiled_runs(runs)
+        ids = [run.id for run in chosen]
+        state = self.runs.state_of(chosen[-1]).in_float
+        explained = self.choices.layer_rules.explained(state.quantization, state.rules)
+        queued = replace(QueuedRun.of(state, explained, self.runs.float_name), compared=tuple(ids))
+        return self.jobs.add(queued, functools.partial(self.compare_with_float, ids), progress, on_end)
+
     def compare(self, progress: ProgressCallback = report_nothing) -> Comparison:
         """Compare the float model and every result of this process; the comparison is kept in :attr:`comparison`.
 
@@ -122,6 +181,18 @@ class Compiling:
         return self._compare(state, list(self.runs.results), progress, self._writing(state, progress))
 
     # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _compiled_runs(self, ids: Sequence[str]) -> list[Run]:
+        """Return the runs of ids, or the newest, if all of them were compiled in this process."""
+        check_all_of("runs", ids, str, "Give the ids of runs, such as [run.id for run in bench.runs].")
+        known = [run for run in self.runs.runs if run.id in self.runs.compiled]
+        chosen = [self.runs.get(each, "runs") for each in ids] or known[-1:]
+        if not chosen:
+            raise SettingsError("Nothing was compiled in this process: compile first, or restore a run and compile.")
+        for run in chosen:
+            if run not in known:
+                raise SettingsError(f"runs: {run.name} was not compiled in this process. Restore it and compile.")
+        return chosen
 
     def compile_for(self, state: BenchState, progress: ProgressCallback) -> CompiledModel:
         """:meth:`compile` with other choices than the current ones."""

@@ -17,6 +17,7 @@ from prepbench.bench.status import RunStatus, StatusOfRuns
 from prepbench.checks import check_function, check_progress, described
 from prepbench.errors import SettingsError, UnknownNameError
 from prepbench.jobs import Cancelled, Job, Progress, ProgressCallback, report_nothing
+from prepbench.results.measurement import Run
 from prepbench.settings import ExplainedLayer
 
 Work = Literal["compile", "layers", "search", "samples"]
@@ -37,6 +38,7 @@ class QueuedRun:
         settings: its choices in words.
         state: its choices.
         work: the kind of work.
+        compared: the ids of earlier runs that it times again, beside its own.
     """
 
     id: str
@@ -45,6 +47,7 @@ class QueuedRun:
     settings: str
     state: BenchState = field(repr=False)
     work: Work = "compile"
+    compared: tuple[str, ...] = ()
 
     @property
     def about(self) -> About:
@@ -71,14 +74,29 @@ class QueuedRun:
         return cls(uuid.uuid4().hex[:12], name, targets, precision_words(explained), state, work)
 
 
-def _further(outcomes: Sequence[RunOutcome], ids: Sequence[str]) -> tuple[CardButton, ...]:
-    """Return what can be done after runs of these ids that succeeded, three things at most."""
+def buttons_after(
+    outcomes: Sequence[RunOutcome], runs: Sequence[Run], without_float: Sequence[Run]
+) -> tuple[CardButton, ...]:
+    """Return what can be done after runs that succeeded, three things at most.
+
+    Args:
+        outcomes: what the runs came to.
+        runs: the runs.
+        without_float: those of them on whose runtime the float model was not timed.
+    """
+    ids = [run.id for run in runs]
     see = CardButton("See results", "results")
     if len(ids) > 1:
         see = CardButton("Compare them" if len(ids) == 2 else "Compare the first two", "compare", " ".join(ids[:2]))
-    found = (see, CardButton("Export", "export"), CardButton("Code", "code"))
-    doubtful = any(outcome.is_doubtful for outcome in outcomes)
-    return (CardButton("Measure again", "measure_again"), *found[:2]) if doubtful else found
+    found = [see, CardButton("Export", "export"), CardButton("Code", "code")]
+    if without_float:
+        names = dict.fromkeys(run.target_name for run in without_float)
+        where = next(iter(names)) if len(names) == 1 else "the same runtimes"
+        value = " ".join(run.id for run in without_float)
+        found.insert(0, CardButton(f"Compare with float on {where}", "compare_with_float", value))
+    if any(outcome.is_doubtful for outcome in outcomes):
+        found.insert(0, CardButton("Measure again", "measure_again"))
+    return tuple(found[:3])
 
 
 @dataclass(eq=False)
@@ -146,6 +164,12 @@ class Jobs:
         current = self._current
         runs = (*([current.run] if current is not None else []), *self.queue)
         return any(run is not None and run.work == work and state in (None, run.state) for run in runs)
+
+    def compares(self, ids: Sequence[str]) -> bool:
+        """Return whether these earlier runs are timed again by a run that is running or queued."""
+        current = self._current
+        runs = (*([current.run] if current is not None else []), *self.queue)
+        return any(run is not None and run.compared == tuple(ids) for run in runs)
 
     def in_background(
         self,
@@ -301,7 +325,9 @@ class Jobs:
             goes_on: whether other work follows.
             said: returns the message of what adds no runs.
         """
-        outcomes = self._runs.outcomes_since(known) if run is not None else ()
+        compared = [] if run is None else [each for each in self._runs.runs if each.id in run.compared]
+        made = [] if run is None else [*compared, *self._runs.made_since({*known, *run.compared})]
+        outcomes = self._runs.outcomes_of(made)
         notes = ["done" if error is None else "cancelled" if isinstance(error, Cancelled) else "failed"]
         if error is None and said is not None:
             message = Card("info", said(), about=about)
@@ -310,8 +336,10 @@ class Jobs:
         elif error is None:
             ready = [f"{outcome.name} is ready." for outcome in outcomes]
             text = f"{len(ready)} runs are ready." if len(ready) > 1 else "".join(ready)
-            ids = [made.id for made in self._runs.runs if made.id not in known and not made.error]
-            message = Card("info", text, about=about, outcomes=outcomes, buttons=_further(outcomes, ids))
+            if compared:
+                text = f"Compared with float on {', '.join(dict.fromkeys(each.target_name for each in compared))}."
+            buttons = buttons_after(outcomes, made, [each for each in made if each.id in self._runs.without_float])
+            message = Card("info", text, about=about, outcomes=outcomes, buttons=buttons)
             reused = self._runs.runs[-1].reused if run is not None and self._runs.runs else ()
             notes = [f"used again: {', '.join(reused)}", *notes] if reused else notes
         elif isinstance(error, Cancelled):

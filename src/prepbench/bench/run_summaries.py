@@ -28,7 +28,11 @@ def in_order(runs: Sequence[Run]) -> list[Run]:
 
 
 def run_summaries(
-    runs: Sequence[Run], live: Collection[str], own: Collection[str], found: Mapping[str, SpeedUp | None]
+    runs: Sequence[Run],
+    live: Collection[str],
+    own: Collection[str],
+    found: Mapping[str, SpeedUp | None],
+    alone: Collection[str] = (),
 ) -> tuple[RunSummary, ...]:
     """Return the history as front ends show it.
 
@@ -37,11 +41,20 @@ def run_summaries(
         live: ids of runs whose compiled model is in this process.
         own: ids of runs of the history.
         found: how many times faster each is, by its id.
+        alone: ids of runs of this process that lack the float model on their runtime.
     """
     trained = any(run.recovered for run in runs)
     untrained = {_identity(run): run for run in runs if trained and not run.recovered and not run.error}
     return tuple(
-        _summary(run, found.get(run.id), run.id in live, run.id in own, _training_text(run, untrained)) for run in runs
+        _summary(
+            run,
+            found.get(run.id),
+            _training_text(run, untrained),
+            is_live=run.id in live,
+            is_own=run.id in own,
+            lacks_float=run.id in alone,
+        )
+        for run in runs
     )
 
 
@@ -77,7 +90,7 @@ def staleness_of(
     return tuple(kinds), found
 
 
-def _summary(run: Run, speed: SpeedUp | None, live: bool, own: bool, trained: str) -> RunSummary:
+def _summary(run: Run, speed: SpeedUp | None, trained: str, **known: bool) -> RunSummary:
     texts = result_texts(run, speed)
     return RunSummary(
         id=run.id,
@@ -96,15 +109,14 @@ def _summary(run: Run, speed: SpeedUp | None, live: bool, own: bool, trained: st
         slower=speed is not None and speed.is_slower,
         why=" ".join(filter(None, (trained, run.why))),
         error=run.error,
-        is_live=live,
         first=texts["first"],
         rate=texts["rate"],
         peak=texts["peak"],
         beside=_beside(run),
         where=where(run),
         is_far=is_far(run),
-        is_own=own,
         model=run.model_name,
+        **known,
     )
 
 

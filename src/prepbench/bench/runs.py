@@ -256,7 +256,7 @@ class Runs:
             SettingsError: the run was of a model with other layers or inputs.
         """
         run = self.get(id)
-        state = self._state_of(run)
+        state = self.state_of(run)
         self._check_fit(state)
         self._choices.history.choose(**vars(replace(state, targets=self._targets_of(run))))
         self._show(run)
@@ -274,7 +274,7 @@ class Runs:
         """
         one, other = self.get(first, "first"), self.get(second, "second")
         self.difference = difference_of(
-            one, other, setting_rows(self._state_of(one), self._state_of(other)), self.speed_ups
+            one, other, setting_rows(self.state_of(one), self.state_of(other)), self.speed_ups
         )
         self._changed()
         return self.difference
@@ -302,10 +302,24 @@ class Runs:
         run = next((run for run in reversed(self.runs) if not run.error and run.score is not None), None)
         return "" if run is None else outcome_of(run, self.speed_ups.get(run.id))
 
-    def outcomes_since(self, known: Collection[str]) -> tuple[RunOutcome, ...]:
-        """Return what the runs came to that succeeded after those of these ids."""
-        runs = [run for run in self.runs if run.id not in known and not run.error]
+    def made_since(self, known: Collection[str]) -> list[Run]:
+        """Return the runs that succeeded after those of these ids."""
+        return [run for run in self.runs if run.id not in known and not run.error]
+
+    def outcomes_of(self, runs: Iterable[Run]) -> tuple[RunOutcome, ...]:
+        """Return what runs came to."""
         return tuple(card_of(run, self.speed_ups.get(run.id)) for run in runs)
+
+    @property
+    def without_float(self) -> frozenset[str]:
+        """The ids of runs of this process that were timed, and the float model not yet on their runtime."""
+        return frozenset(run.id for run in self.runs if run.id in self.compiled and self._lacks_float(run))
+
+    def _lacks_float(self, run: Run) -> bool:
+        found = self.speed_ups.get(run.id)
+        if found is None or run.reference is None or run.is_float:
+            return False
+        return found.baseline == run.reference.name != run.target_name
 
     def export_onnx(self, path: str | Path, run: str | None = None) -> Path:
         """Write a compiled run as one ONNX file, by its id; the shown one, or else the newest one, if left out.
@@ -411,9 +425,17 @@ class Runs:
         return next(iter([*chosen, *same[-1:], *reversed(worked)]), None)
 
     def differences_of(self, run: Run, values: Hashable) -> tuple[str, ...]:
-        """Return, in words, how a run's choices and model differ from the current ones."""
-        state = self._state_of(run)
-        found = self._choices.state.differences(state, _changed(self._current_plan(), self._plan_of(run.id, state)))
+        """Return, in words, how a run's choices and model differ from the current ones.
+
+        The float model is what others are compared with: it is not old because layers are quantized now.
+        """
+        state, current = self.state_of(run), self._choices.state
+        changed = 0
+        if run.is_float:
+            state, current = state.in_float, current.in_float
+        else:
+            changed = _changed(self._current_plan(), self._plan_of(run.id, state))
+        found = current.differences(state, changed)
         return (*found, OTHER_VALUES) if self._values_of_runs.get(run.id, values) != values else tuple(found)
 
     def _delete(self, run_id: str) -> None:
@@ -452,7 +474,8 @@ class Runs:
     def _show(self, run: Run) -> None:
         self._shown = run.id, self._choices.history.count
 
-    def _state_of(self, run: Run) -> BenchState:
+    def state_of(self, run: Run) -> BenchState:
+        """Return the choices of a run, for its one target."""
         if run.id not in self._states_of_runs:
             self._states_of_runs[run.id] = BenchState.from_json(run.state, self._choices.inferred_axes)
         return self._states_of_runs[run.id]
@@ -462,7 +485,7 @@ class Runs:
         found = []
         for run in runs:
             try:
-                state = self._state_of(run)
+                state = self.state_of(run)
                 self._check_fit(state)
                 found.append(run)
             except PrepbenchError as error:

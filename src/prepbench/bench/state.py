@@ -210,6 +210,11 @@ class BenchState:
         """Return the same choices for one target."""
         return replace(self, targets=(settings,))
 
+    @property
+    def in_float(self) -> BenchState:
+        """The same choices with the model as it was: nothing is quantized, pruned or trained."""
+        return replace(self, rules={EVERYTHING: FLOAT}, pruning=None, pruning_rules={}, recovery=None)
+
     def to_json(self) -> dict[str, Any]:
         """Return the choices as plain values.
 

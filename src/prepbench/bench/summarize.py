@@ -126,7 +126,7 @@ def summarize(bench: Parts, code: str) -> BenchSummary:
         queue=tuple(map(_queued, bench.jobs.queue)),
         turn=bench.jobs.turn,
         is_queued=bench.compiling.is_queued,
-        runs=run_summaries(runs, history.live_runs, own, history.speed_ups),
+        runs=run_summaries(runs, history.live_runs, own, history.speed_ups, history.without_float),
         elsewhere=ElsewhereSummary(history.elsewhere, history.elsewhere_shown, str(history.results_path or "")),
         shown_run=shown.id if shown is not None else "",
         staleness=stale[0],

@@ -374,6 +374,7 @@ class RunSummary:
         is_far: whether it ran on another machine, so that its latency cannot be compared with those of this one.
         is_own: whether it belongs to the history; else it can only be looked at.
         model: the display name of its model.
+        lacks_float: whether the float model can be timed beside it on its runtime, and was not yet.
     """
 
     id: str
@@ -401,6 +402,7 @@ class RunSummary:
     is_far: bool = False
     is_own: bool = True
     model: str = ""
+    lacks_float: bool = False
 
 
 @dataclass(frozen=True)

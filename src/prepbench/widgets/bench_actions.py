@@ -125,9 +125,9 @@ class SetLeaf:
 
 @dataclass(frozen=True)
 class Repair:
-    """Do what the button of an error's card says, and compile again."""
+    """Do what the button of a card says, and compile again."""
 
-    how: Literal["measure_again", "keep_in_pytorch", "make_dynamic", "use_target"]
+    how: Literal["measure_again", "compare_with_float", "keep_in_pytorch", "make_dynamic", "use_target"]
     value: str
 
 
@@ -254,6 +254,10 @@ def _repair(controls: Controls) -> Callable[..., object]:
     bench = controls.bench
 
     def repair(how: str, value: str) -> None:
+        if how == "compare_with_float":
+            if not bench.jobs.compares(value.split()):
+                bench.start_comparing_with_float(value.split())
+            return
         if how == "keep_in_pytorch":
             bench.set_leaf_wrap(True)
         elif how == "make_dynamic":

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
 import pytest
 import torch
 
 import prepbench as pb
 from prepbench.bench.cards import LEAF_LABEL, Card, error_card, size_words, slower_because
-from prepbench.errors import SettingsError, TargetError
-from prepbench.results.speed_up import SpeedUp
+from prepbench.bench.queue import buttons_after
+from prepbench.errors import SettingsError, TargetError, UnknownNameError
+from prepbench.results.speed_up import EAGER, Reference, SpeedUp
 from prepbench.widgets.bench import BenchControls
 
 
@@ -142,3 +144,55 @@ def test_an_unknown_size_is_not_zero() -> None:
     assert size_words("1.2", note="") == "1.2 MB"
     assert "cannot be saved" in size_words("0*", note="")
     assert size_words("–", note="no room left. More words") == "size – (no room left)"
+
+
+def timed(bench: pb.Bench, name: str, p50_ms: float) -> None:
+    """Give a run the times of an idle machine: nothing is timed here."""
+    run = bench.run_history.named(name)
+    assert run is not None
+    interval = (0.98 * p50_ms, 1.02 * p50_ms)
+    bench.run_history.replace(run.id, p50_ms=p50_ms, interval_ms=interval, reference=Reference(EAGER, 4.0, (3.9, 4.1)))
+    bench.refresh()
+
+
+def test_float_on_the_same_runtime_is_one_click_away() -> None:
+    samples = [torch.randn(2, 4), torch.randn(3, 4)]
+    bench = pb.Bench(torch.nn.Linear(4, 4).eval(), calibration_inputs=samples)
+    assert ends(bench).buttons[0].action == "results", "what was not timed is compared with nothing"
+    timed(bench, "int8 ONNX Runtime", 2.0)
+    shown = bench.summary().runs[0]
+    assert shown.lacks_float
+    assert shown.speed == "2.0× of PyTorch eager"
+    (button, *_) = buttons_after((), bench.runs, bench.runs)
+    assert button.label == "Compare with float on ONNX Runtime"
+    controls = BenchControls(bench)
+    controls._handle_custom_msg({"action": "repair", "how": button.action, "value": button.value}, [])
+    assert bench.job is not None
+    bench.job.result(timeout=300)
+    card = bench.status.message
+    assert (card.kind, card.about, card.text) == ("info", "compile", "Compared with float on ONNX Runtime.")
+    assert [outcome.name for outcome in card.outcomes] == ["int8 ONNX Runtime", "float32 ONNX Runtime"]
+    timed(bench, "int8 ONNX Runtime", 2.0)
+    timed(bench, "float32 ONNX Runtime", 1.0)
+    found = {run.name: run for run in bench.summary().runs}
+    assert not any(run.lacks_float for run in found.values())
+    assert found["int8 ONNX Runtime"].speed == "0.50× of float32 ONNX Runtime"
+    assert found["float32 ONNX Runtime"].speed == "4.0× of PyTorch eager"
+    assert [kind.texts for kind in bench.summary().staleness] == [()], "the float model is not old beside int8"
+    assert bench.state.rules == {}, "the choices stay as they are"
+
+
+def test_only_runs_of_this_process_are_compared_with_float(tmp_path: Path) -> None:
+    samples = [torch.randn(2, 4), torch.randn(3, 4)]
+    bench = pb.Bench(torch.nn.Linear(4, 4).eval(), calibration_inputs=samples)
+    with pytest.raises(SettingsError, match="compile first"):
+        bench.compare_with_float()
+    bench.compile()
+    with pytest.raises(UnknownNameError, match="'x'"):
+        bench.start_comparing_with_float(["x"])
+    with pytest.raises(SettingsError, match="must be a list"):
+        bench.compare_with_float("x")
+    bench.save(tmp_path / "a.bench.json")
+    loaded = pb.Bench.load(tmp_path / "a.bench.json", model=bench.model, calibration_inputs=samples)
+    with pytest.raises(SettingsError, match="was not compiled in this process"):
+        loaded.compare_with_float([loaded.runs[0].id])
