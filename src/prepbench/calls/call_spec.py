@@ -164,6 +164,7 @@ class CallSpec:
         conditions: on sizes, under which the graph equals the model.
         variants: what each of several graphs takes, of which a call runs the first that takes it; empty for one graph.
         assertions: on values, for which the lowered program has further outputs.
+        written: input leaves that forward writes into while the target leaves the caller's tensor as it is, by index.
     """
 
     parameters: tuple[str, ...]
@@ -183,6 +184,7 @@ class CallSpec:
     conditions: tuple[SizeCondition, ...] = ()
     variants: tuple[VariantCall, ...] = ()
     assertions: tuple[ValueCondition, ...] = ()
+    written: tuple[int, ...] = ()
 
     @classmethod
     def of(
@@ -379,11 +381,28 @@ class CallSpec:
             ConditionError: a condition on sizes is broken.
         """
         found = self._checks.checked(leaves)
+        if self.written and not allow_unproven:
+            self._check_memory(found)
         if self.conditions and not allow_unproven:
             self._size_checks(found)
         if self.variants and not allow_unproven:
             self._choice.check(found)
         return found
+
+    def _check_memory(self, leaves: Sequence[Any]) -> None:
+        """Refuse a call whose arguments share memory that forward writes into: the target gives each its own."""
+        for place in self.written:
+            first, last = _memory(leaves[place])
+            for other, leaf in enumerate(leaves):
+                if other == place or not isinstance(leaf, torch.Tensor):
+                    continue
+                low, high = _memory(leaf)
+                if max(first, low) < min(last, high):
+                    raise ConditionError(
+                        f"{self.paths[other]} shares its memory with {self.paths[place]}, which forward writes into. "
+                        "In PyTorch both change, in the compiled model only one. Give a copy, such as "
+                        f"{self.paths[other]}.clone(), if it should stay as it is; else compile with EagerDeployment()."
+                    )
 
     def checked_outputs(self, outputs: Sequence[Any], *, allow_unproven: bool = False) -> Sequence[Any]:
         """Return the output leaves that are results, from the outputs of a lowered program.
@@ -490,6 +509,7 @@ class CallSpec:
             "conditions": [condition.to_dict() for condition in self.conditions],
             "variants": [variant.to_dict() for variant in self.variants],
             "assertions": [assertion.to_dict() for assertion in self.assertions],
+            "written": list(self.written),
         }
 
     @classmethod
@@ -513,7 +533,16 @@ class CallSpec:
             tuple(map(SizeCondition.from_dict, data.get("conditions", []))),  # none in folders before version 2.2
             tuple(map(VariantCall.from_dict, data.get("variants", []))),  # none before 2.3
             tuple(map(ValueCondition.from_dict, data.get("assertions", []))),
+            tuple(data.get("written", [])),
         )
+
+
+def _memory(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the first address of a tensor's elements, and the one behind its last."""
+    if not tensor.numel():
+        return 0, 0
+    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+    return tensor.data_ptr(), tensor.data_ptr() + reach * tensor.element_size()
 
 
 def _is_flat_nothing(leaf: Any) -> bool:

@@ -11,12 +11,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from prepbench._torch_compat.programs import input_placeholders
 from prepbench.calls.call_spec import CallSpec, runtime_and_calls
 from prepbench.calls.checked_conditions import with_assertions_returned
 from prepbench.calls.variant_calls import VariantChoice
 from prepbench.capture.aten.captured import document_of_program
 from prepbench.capture.aten.verification import condition_lines
 from prepbench.capture.failures.describe import failure_line
+from prepbench.capture.failures.findings import written_arguments
 from prepbench.capture.sizes.conditions import SizeCondition
 from prepbench.compile.captured import size_remarks
 from prepbench.compile.check_lowered import LoweredCheck
@@ -178,7 +180,9 @@ def _compiled_graph(task: CompileTask, timer: StageTimer, kept: KeptCapture | No
     quantized = None if task.layer_settings is None else quantize(task, timer, kept)
     exact = None if quantized is None else with_assertions_returned(task.program)[0]
     program, assertions = with_assertions_returned(task.program if quantized is None else quantized.program)
-    call_spec = replace(call_spec, assertions=assertions)
+    written = () if target.keeps_writes else written_arguments(captured.program)
+    places = tuple(i for i, name in enumerate(input_placeholders(captured.program)) if name in written)
+    call_spec = replace(call_spec, assertions=assertions, written=places)
     with timer("lower"), tracing(timer.progress):
         lowering = lowering_of(program, captured, call_spec, timer.progress, None if kept is None else kept.programs)
         before = 0 if kept is None else kept.programs.taken
@@ -221,6 +225,7 @@ def _compiled_graph(task: CompileTask, timer: StageTimer, kept: KeptCapture | No
         remarks=(
             *task.remarks,
             *_remarks(target, quantized),
+            *_writes(target, call_spec),
             *_suppression(target, program, fallbacks),
             *size_remarks(task, quantized.layers if quantized else ()),
             *(leaves.remarks if leaves is not None else ()),
@@ -276,6 +281,17 @@ def _remarks(target: Target, quantized: Quantized | None) -> tuple[str, ...]:
     if quantized and quantized.score and quantized.score.remark:
         remarks.append(quantized.score.remark)
     return tuple(remarks)
+
+
+def _writes(target: Target, call_spec: CallSpec) -> tuple[str, ...]:
+    """Return what is not as in PyTorch where forward writes into its arguments."""
+    if not call_spec.written:
+        return ()
+    names = ", ".join(call_spec.paths[place] for place in call_spec.written)
+    return (
+        f"forward writes into {names}, and {target.display_name} leaves the caller's tensor as it is: let forward "
+        "return the new values, if they are needed",
+    )
 
 
 def _suppression(target: Target, program: Any, fallbacks: Sequence[str]) -> tuple[str, ...]:

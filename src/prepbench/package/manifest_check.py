@@ -50,6 +50,11 @@ def check_calls(data: Any) -> None:
         raise ValueError("calls.assertions must be a list")
     for place, row in enumerate(data.get("assertions", [])):
         _check_words(row, f"assertions[{place}]")
+    written = data.get("written", [])
+    if not isinstance(written, list) or not all(type(one) is int and 0 <= one < inputs for one in written):
+        raise ValueError("calls.written must be a list of places of inputs")
+    if any(data["tensors"][one] is None for one in written):
+        raise ValueError("calls.written must be places of tensors")
     _check_variants(data, outputs - len(data["output_constants"]))
 
 

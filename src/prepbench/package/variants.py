@@ -252,6 +252,7 @@ def joined_spec(specs: Sequence[CallSpec]) -> CallSpec:
         output_numbers=tuple(numbers),
         conditions=_in_all(specs),
         assertions=tuple(one for spec in specs for one in spec.assertions),
+        written=tuple(sorted({place for spec in specs for place in spec.written})),
         variants=tuple(_variant_call(spec, constants) for spec in specs),
     )
 

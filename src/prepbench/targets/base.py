@@ -123,6 +123,7 @@ class Target(ABC):
         runs_leaves: whether it can run leaves, which call back into this process's Python.
         placement: the places of quantizers, and the supported bits.
         types_without_kernels: floating types that it computes in float32, because it has no kernels of them.
+        keeps_writes: whether what the graph writes into its arguments is in the caller's tensors after a call.
         runs_recurrent_layers: whether it has an operator for one layer of an LSTM, GRU or RNN.
         renamed_file: the main file that :meth:`rename_ends` writes, as tools for ``transformers`` call it; empty where
             it writes none.
@@ -137,6 +138,7 @@ class Target(ABC):
     runs_leaves: ClassVar[bool] = False
     placement: ClassVar[Placement] = Placement()
     types_without_kernels: ClassVar[frozenset[torch.dtype]] = frozenset()
+    keeps_writes: ClassVar[bool] = False
     runs_recurrent_layers: ClassVar[bool] = False
     renamed_file: ClassVar[str] = ""
 

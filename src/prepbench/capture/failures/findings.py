@@ -204,25 +204,39 @@ def _shared(model: torch.nn.Module, samples: Sequence[Sample]) -> Iterator[Findi
         yield _finding("", model, SHARED, text, None, REMEDY)
 
 
-def _changes(program: Program) -> Iterator[Finding]:
-    """Yield inputs and buffers that operators of the graph write into, also through views."""
+def written_arguments(program: Program) -> tuple[str, ...]:
+    """Return the placeholders of arguments that the graph writes into, also through views, and does not return."""
     signature = program.graph_signature
+    nodes = {node.name: node for node in program.graph.nodes}
+    returned = {_viewed(nodes[name]) for name in signature.user_outputs if isinstance(name, str) and name in nodes}
+    found = [root for root, _ in _written_roots(program) if root not in returned]
+    return tuple(root.name for root in found if root.name in signature.user_inputs)
+
+
+def _written_roots(program: Program) -> Iterator[tuple[torch.fx.Node, torch.fx.Node]]:
+    """Yield each placeholder that operators of the graph write into, with the first of them."""
     told = set()
     for node in program.graph.nodes:
         for written in _written(node):
             root = _viewed(written)
-            if root.op != "placeholder" or root.name in told:
-                continue
-            told.add(root.name)
-            buffer = signature.inputs_to_buffers.get(root.name) or signature.inputs_to_parameters.get(root.name)
-            place = place_in_stack_trace(node.meta.get("stack_trace"))
-            remedy = "Nothing, if that is meant; otherwise work on a copy, such as x = x.clone()."
-            if buffer:
-                text = f"The buffer {buffer} is changed by each call: the graph does the same."
-                yield Finding(buffer.rpartition(".")[0], "", STATE_CHANGED, text, *_source(place), remedy)
-            elif root.name in signature.user_inputs:
-                text = f"The argument {root.name} is written into: the graph does the same."
-                yield Finding("", "", INPUT_CHANGED, text, *_source(place), remedy)
+            if root.op == "placeholder" and root not in told:
+                told.add(root)
+                yield root, node
+
+
+def _changes(program: Program) -> Iterator[Finding]:
+    """Yield inputs and buffers that operators of the graph write into, also through views."""
+    signature = program.graph_signature
+    for root, node in _written_roots(program):
+        buffer = signature.inputs_to_buffers.get(root.name) or signature.inputs_to_parameters.get(root.name)
+        place = place_in_stack_trace(node.meta.get("stack_trace"))
+        remedy = "Nothing, if that is meant; otherwise work on a copy, such as x = x.clone()."
+        if buffer:
+            text = f"The buffer {buffer} is changed by each call: the graph does the same."
+            yield Finding(buffer.rpartition(".")[0], "", STATE_CHANGED, text, *_source(place), remedy)
+        elif root.name in signature.user_inputs:
+            text = f"The argument {root.name} is written into: the graph does the same."
+            yield Finding("", "", INPUT_CHANGED, text, *_source(place), remedy)
 
 
 def _built_by_calls(model: torch.nn.Module, program: Program) -> Iterator[Finding]:

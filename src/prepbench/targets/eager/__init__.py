@@ -78,6 +78,7 @@ class EagerTarget(Target):
     display_name = "PyTorch eager"
     settings_type = EagerDeployment
     runs_leaves = True
+    keeps_writes = True
     placement = Placement(activations=(INT4, INT8, INT16), constraints=(NO_TRANSPOSED, NO_RECURRENT))
 
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:

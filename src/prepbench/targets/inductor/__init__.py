@@ -111,6 +111,7 @@ class InductorTarget(Target):
     display_name = "Inductor"
     settings_type = InductorDeployment
     runs_leaves = True
+    keeps_writes = True
     placement = Placement(
         constraints=(NO_TABLES, NO_TRANSPOSED, NO_RECURRENT, _WRONG_CONVOLUTION), reduce_range=why_reduce_range()
     )
