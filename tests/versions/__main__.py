@@ -19,8 +19,10 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.versions.worker import RAW
 
@@ -28,6 +30,7 @@ ROOT = Path(__file__).parents[2]
 SAVED = Path(__file__).parent / "saved"
 KNOWN = Path(__file__).parent / "differences.txt"
 REFERENCE = "pinned"
+PROCESSES = 2
 EXTRAS = "inductor,openvino,lab"
 TOOLS = ("scikit-learn", "pytest", "hypothesis", "expecttest")
 SHOWN = ("torch", "torchao", "onnx", "onnxscript", "onnxruntime", "openvino", "executorch", "transformers", "numpy",
@@ -128,7 +131,7 @@ def made(environment: Environment, python: str, folder: Path) -> Path:
         return home
     shutil.rmtree(home, ignore_errors=True)
     subprocess.run([python, "-m", "venv", home], check=True)
-    pip = [home / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip = [home / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
     variables = {**os.environ, **(environment.settings or {})}
     # torch first: it decides which of the others fit
     first = [pin for pin in environment.pins if pin != "executorch"] or ["torch"]
@@ -152,13 +155,23 @@ def versions(home: Path) -> str:
 
 
 def results(environment: Environment, home: Path, folder: Path, *, short: bool) -> dict[str, str]:
-    """What came out of each check, by its name; a check at which the process ended has that as its result."""
-    out = folder / f"{environment.name}.jsonl"
-    out.unlink(missing_ok=True)
+    """What came out of each check, by its name; two processes share them."""
     saved = folder / "saved"
     earlier = sorted(path for path in saved.iterdir() if path.is_dir()) if saved.is_dir() else []
-    command = [home / "bin" / "python", "-m", "tests.versions.worker", out, *(["--short"] if short else [])]
-    command += ["--save", saved / environment.name, "--load", SAVED, *earlier]
+    more = ["--save", saved / environment.name, "--load", SAVED, *earlier, *(["--short"] if short else [])]
+    outs = [folder / f"{environment.name}.{part}.jsonl" for part in range(PROCESSES)]
+    with ThreadPoolExecutor(PROCESSES) as threads:
+        parts = [
+            threads.submit(_results_of_part, home, out, ["--part", str(part), str(PROCESSES), *more])
+            for part, out in enumerate(outs)
+        ]
+    return {check: result for part in parts for check, result in part.result().items()}
+
+
+def _results_of_part(home: Path, out: Path, options: Sequence[Any]) -> dict[str, str]:
+    """Results by check; a check at which the process ended has that as its result, and the others are run after it."""
+    out.unlink(missing_ok=True)
+    command = [home / "bin" / "python", "-m", "tests.versions.worker", out, *options]
     variables = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
     while True:
         done = subprocess.run(command, cwd=ROOT, env=variables, stderr=subprocess.PIPE, text=True, check=False)
@@ -167,7 +180,7 @@ def results(environment: Environment, home: Path, folder: Path, *, short: bool) 
         begun = [line.removeprefix("begin ") for line in done.stderr.splitlines() if line.startswith("begin ")]
         found = read(out)
         if not begun or begun[-1] in found:
-            raise RuntimeError(f"The worker of {environment.name} failed:\n{done.stderr[-3000:]}")
+            raise RuntimeError(f"The worker of {home} failed:\n{done.stderr[-3000:]}")
         with out.open("a", encoding="utf-8") as file:
             line = {"check": begun[-1], "result": f"{RAW} the process ended with {done.returncode}", "error": ""}
             file.write(json.dumps(line) + "\n")

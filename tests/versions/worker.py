@@ -1,8 +1,8 @@
 """Runs in each environment: the zoo's trace, prepare, capture and compile, the bench, and what others saved.
 
-``python -m tests.versions.worker OUT [--short] [--save FOLDER] [--load FOLDER ...]`` appends a line of JSON to OUT for
-each check: its name and what came out. Which check begins is written first, so that a process that dies says where.
-What stands in OUT already is not run again.
+``python -m tests.versions.worker OUT [--short] [--part N OF] [--save FOLDER] [--load FOLDER ...]`` appends a line of
+JSON to OUT for each check: its name and what came out. Which check begins is written first, so that a process that dies
+says where. What stands in OUT already is not run again.
 """
 
 from __future__ import annotations
@@ -327,6 +327,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
     parser.add_argument("--short", action="store_true")
+    parser.add_argument("--part", type=int, nargs=2, default=(0, 1), help="which of how many shares of the checks")
     parser.add_argument("--save", type=Path)
     parser.add_argument("--load", type=Path, nargs="*", default=[])
     parser.add_argument("--only", default="")
@@ -338,8 +339,9 @@ def main() -> int:
         lines = [json.loads(line) for line in options.out.read_text(encoding="utf-8").splitlines()]
         done = {line["check"] for line in lines}
     with options.out.open("a", encoding="utf-8") as out:
-        for name, check in checks(options.short, options.save, options.load):
-            if name in done or options.only not in name:
+        part, parts = options.part
+        for number, (name, check) in enumerate(checks(options.short, options.save, options.load)):
+            if number % parts != part or name in done or options.only not in name:
                 continue
             print(f"begin {name}", file=sys.stderr, flush=True)
             result, error = result_of(check)
