@@ -303,7 +303,8 @@ class BenchPicture:
         precisions = dict(self._bench.precisions)
         if precisions and self._coloured != precisions:  # else a user's choice of another overlay would be lost
             self._coloured = precisions
-            show = str(self.widget.overlay) in ("", "precision") or not self._costs
+            shown = str(self.widget.overlay)
+            show = shown in ("", "precision") or (not self._costs and shown != self._difference.title)
             self.widget.add_overlay(precisions, name="precision", show=show)
         self._colour_costs()
         self._colour_difference()

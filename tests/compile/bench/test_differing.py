@@ -11,6 +11,7 @@ from torch import nn
 import prepbench as pb
 from prepbench.document.bench import bench_from_json
 from prepbench.errors import SettingsError
+from prepbench.widgets.bench import bench_widget
 
 BATCHES = [torch.rand(4, 3, 8, 8) * scale for scale in (0.2, 1.0, 0.4)]
 
@@ -60,6 +61,13 @@ def test_layers_are_coloured_by_what_the_second_run_loses(bench: pb.Bench) -> No
     assert colours.unit == "dB"
     turned = bench.compare_runs(other.id, one.id).colours
     assert turned.values == tuple(-value for value in colours.values)
+    (picture,) = bench_widget(bench).children[1].children
+    assert picture.overlay == turned.title
+    bench.restore_run(one.id)  # other precisions than before
+    assert picture.overlay == turned.title, "the words beside it say that the diagram has these colours"
+    bench.run_history.end_comparison()
+    assert picture.overlay == "precision"
+    bench.undo()
 
 
 def test_a_saved_bench_keeps_the_samples_and_says_why_there_are_no_others(bench: pb.Bench, tmp_path: Path) -> None:
