@@ -13,6 +13,8 @@ PYTHON ?= $(firstword $(shell command -v python3.11 python3 2>/dev/null))
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+# hundreds of processes import the same files: Python keeps what it compiled of them, whatever the shell says
+unexport PYTHONDONTWRITEBYTECODE
 BENCH := .bench-venv
 BOARD := .board-venv
 AIMET_NEEDS := bokeh holoviews hvplot cvxpy osqp tensorboard matplotlib scipy networkx psutil pybind11 tqdm
@@ -31,9 +33,8 @@ $(INSTALLED): pyproject.toml constraints.txt src/prepbench/labextension/package.
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	# torch first and pinned: letting pip choose could download gigabytes of CUDA packages
-	# Python compiles a module when it is first imported: compiling all of them here takes half of the time
-	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt torch==2.13.0
-	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[inductor,openvino,executorch,test]'
+	$(BIN)/pip install --quiet --constraint constraints.txt torch==2.13.0
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[inductor,openvino,executorch,test]'
 	touch $@
 
 system:
