@@ -164,7 +164,7 @@ class CallSpec:
         conditions: on sizes, under which the graph equals the model.
         variants: what each of several graphs takes, of which a call runs the first that takes it; empty for one graph.
         assertions: on values, for which the lowered program has further outputs.
-        written: input leaves that forward writes into while the target leaves the caller's tensor as it is, by index.
+        written: input leaves that forward writes into while the target gives each argument its own memory, by index.
     """
 
     parameters: tuple[str, ...]
@@ -391,13 +391,14 @@ class CallSpec:
 
     def _check_memory(self, leaves: Sequence[Any]) -> None:
         """Refuse a call whose arguments share memory that forward writes into: the target gives each its own."""
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        if len({leaf.untyped_storage().data_ptr() for leaf in tensors}) == len(tensors):
+            return  # so it is in most calls, and this is fast also with a cache for each of many layers
+        spans = {place: _memory(leaf) for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
         for place in self.written:
-            first, last = _memory(leaves[place])
-            for other, leaf in enumerate(leaves):
-                if other == place or not isinstance(leaf, torch.Tensor):
-                    continue
-                low, high = _memory(leaf)
-                if max(first, low) < min(last, high):
+            first, last = spans[place]
+            for other, (low, high) in spans.items():
+                if other != place and max(first, low) < min(last, high):
                     raise ConditionError(
                         f"{self.paths[other]} shares its memory with {self.paths[place]}, which forward writes into. "
                         "In PyTorch both change, in the compiled model only one. Give a copy, such as "

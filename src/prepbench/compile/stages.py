@@ -18,7 +18,7 @@ from prepbench.calls.variant_calls import VariantChoice
 from prepbench.capture.aten.captured import document_of_program
 from prepbench.capture.aten.verification import condition_lines
 from prepbench.capture.failures.describe import failure_line
-from prepbench.capture.failures.findings import written_arguments
+from prepbench.capture.failures.findings import returned_arguments, written_arguments
 from prepbench.capture.sizes.conditions import SizeCondition
 from prepbench.compile.captured import size_remarks
 from prepbench.compile.check_lowered import LoweredCheck
@@ -225,7 +225,7 @@ def _compiled_graph(task: CompileTask, timer: StageTimer, kept: KeptCapture | No
         remarks=(
             *task.remarks,
             *_remarks(target, quantized),
-            *_writes(target, call_spec),
+            *_writes(target, captured.program, call_spec),
             *_suppression(target, program, fallbacks),
             *size_remarks(task, quantized.layers if quantized else ()),
             *(leaves.remarks if leaves is not None else ()),
@@ -283,11 +283,13 @@ def _remarks(target: Target, quantized: Quantized | None) -> tuple[str, ...]:
     return tuple(remarks)
 
 
-def _writes(target: Target, call_spec: CallSpec) -> tuple[str, ...]:
-    """Return what is not as in PyTorch where forward writes into its arguments."""
-    if not call_spec.written:
+def _writes(target: Target, program: Any, call_spec: CallSpec) -> tuple[str, ...]:
+    """Return what is not as in PyTorch where forward writes into arguments that it does not return."""
+    returned, placeholders = returned_arguments(program), input_placeholders(program)
+    lost = [place for place in call_spec.written if placeholders[place] not in returned]
+    if not lost:
         return ()
-    names = ", ".join(call_spec.paths[place] for place in call_spec.written)
+    names = ", ".join(call_spec.paths[place] for place in lost)
     return (
         f"forward writes into {names}, and {target.display_name} leaves the caller's tensor as it is: let forward "
         "return the new values, if they are needed",

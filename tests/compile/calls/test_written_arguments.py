@@ -69,6 +69,8 @@ def test_what_is_returned_or_kept_by_the_target_is_no_remark() -> None:
     returned = compiled(Returns(), pb.OnnxRuntimeDeployment())
     assert not [text for text in returned.report.remarks if "writes into" in text]
     torch.testing.assert_close(returned(x.clone(), y), Returns()(x.clone(), y))
+    with pytest.raises(ConditionError, match="y shares its memory with x"):
+        returned(x, x)
     torch.manual_seed(0)
     model = Doubles().eval()
     eager = compiled(model, pb.EagerDeployment())

@@ -205,12 +205,19 @@ def _shared(model: torch.nn.Module, samples: Sequence[Sample]) -> Iterator[Findi
 
 
 def written_arguments(program: Program) -> tuple[str, ...]:
-    """Return the placeholders of arguments that the graph writes into, also through views, and does not return."""
-    signature = program.graph_signature
+    """Return the placeholders of arguments that the graph writes into, also through views."""
+    return tuple(root.name for root, _ in _written_roots(program) if root.name in program.graph_signature.user_inputs)
+
+
+def returned_arguments(program: Program) -> frozenset[str]:
+    """Return the placeholders of arguments that the graph returns whole; what it wrote into them is in its results."""
     nodes = {node.name: node for node in program.graph.nodes}
-    returned = {_viewed(nodes[name]) for name in signature.user_outputs if isinstance(name, str) and name in nodes}
-    found = [root for root, _ in _written_roots(program) if root not in returned]
-    return tuple(root.name for root in found if root.name in signature.user_inputs)
+    found = [nodes[name] for name in program.graph_signature.user_outputs if isinstance(name, str) and name in nodes]
+    return frozenset(_viewed(node).name for node in found if _shape(node) == _shape(_viewed(node)))
+
+
+def _shape(node: torch.fx.Node) -> Any:
+    return getattr(node.meta.get("val"), "shape", None)
 
 
 def _written_roots(program: Program) -> Iterator[tuple[torch.fx.Node, torch.fx.Node]]:
