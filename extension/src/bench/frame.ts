@@ -157,6 +157,11 @@ export class Frame {
       this.openCode();
       return;
     }
+    if (goal === "run") {
+      this.turnTo("run");
+      this.panel.querySelector("[data-about='compile']")?.scrollIntoView({ block: "nearest" });
+      return;
+    }
     if (goal === "search") {
       this.turnTo("run");
       const search = this.panel.querySelector<HTMLElement>(".pbb-search");

@@ -8,7 +8,7 @@ import { act, type BenchModel } from "./model";
 import { duration } from "./numbers";
 
 /** Where the page goes when a card's button asks for it, and the event that asks. */
-export type Goal = "results" | "compare" | "export" | "code" | "search";
+export type Goal = "results" | "compare" | "export" | "code" | "search" | "run";
 export const GO = "pbb-go";
 
 const TROUBLES = 5; // that an error's card shows

@@ -2,6 +2,7 @@
 
 import { make } from "../render/dom";
 import { copyButton } from "./buttons";
+import { GO } from "./message";
 import { act, type BenchModel, type RunNow } from "./model";
 
 export function detailsOf(model: BenchModel, run: RunNow): HTMLElement {
@@ -28,7 +29,11 @@ function buttons(model: BenchModel, { id, name, pinned, target, lacks_float: lac
   const pin = (): void => act(model, "pin_run", { id, pinned: !pinned });
   const restore = (): void => act(model, "restore_run", { id });
   const remove = (): void => act(model, "delete_run", { id });
-  const compare = (): void => act(model, "repair", { how: "compare_with_float", value: id });
+  const compare = ({ target: button }: Event): void => {
+    act(model, "repair", { how: "compare_with_float", value: id });
+    // how far it is, and what comes out, stands there
+    (button as Element).dispatchEvent(new CustomEvent(GO, { detail: "run", bubbles: true }));
+  };
   const faster = `Compile the float model for ${target}, and time both in the same rounds`;
   const again = "Make its choices the current ones, with all targets that it was compiled for";
   return [
