@@ -285,6 +285,8 @@ def _remarks(target: Target, quantized: Quantized | None) -> tuple[str, ...]:
 
 def _writes(target: Target, program: Any, call_spec: CallSpec) -> tuple[str, ...]:
     """Return what is not as in PyTorch where forward writes into arguments that it does not return."""
+    if not call_spec.written:
+        return ()
     returned, placeholders = returned_arguments(program), input_placeholders(program)
     lost = [place for place in call_spec.written if placeholders[place] not in returned]
     if not lost:

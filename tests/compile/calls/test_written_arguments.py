@@ -30,6 +30,12 @@ class Returns(nn.Module):
         return x, y + 1
 
 
+class ReturnsSome(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x.mul_(2)
+        return x[: (y[:, 0] > 0).sum().item()], y + 1
+
+
 def sample(size: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(size, 4), torch.randn(size, 4)
 
@@ -78,3 +84,10 @@ def test_what_is_returned_or_kept_by_the_target_is_no_remark() -> None:
     given, same = x.clone(), x.clone()
     torch.testing.assert_close(eager(given, given), model(same, same))
     assert torch.equal(given, same), "the caller's tensor holds what forward wrote"
+
+
+def test_a_part_of_an_argument_whose_size_the_data_decides_is_not_the_whole() -> None:
+    run = compiled(ReturnsSome(), pb.OnnxRuntimeDeployment())
+    assert [text for text in run.report.remarks if "writes into x" in text]
+    x, y = sample(3)
+    torch.testing.assert_close(run(x.clone(), y), ReturnsSome()(x.clone(), y))

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from prepbench._torch_compat.operators import schema_of
+from prepbench._torch_compat.scans import surely_equal
 from prepbench.document.model import Finding
 from prepbench.inputs import Sample, named_leaves
 from prepbench.interrupts import interruptible
@@ -213,11 +214,13 @@ def returned_arguments(program: Program) -> frozenset[str]:
     """Return the placeholders of arguments that the graph returns whole; what it wrote into them is in its results."""
     nodes = {node.name: node for node in program.graph.nodes}
     found = [nodes[name] for name in program.graph_signature.user_outputs if isinstance(name, str) and name in nodes]
-    return frozenset(_viewed(node).name for node in found if _shape(node) == _shape(_viewed(node)))
+    return frozenset(_viewed(node).name for node in found if _is_whole(node, _viewed(node)))
 
 
-def _shape(node: torch.fx.Node) -> Any:
-    return getattr(node.meta.get("val"), "shape", None)
+def _is_whole(view: torch.fx.Node, root: torch.fx.Node) -> bool:
+    """Return whether a view has the sizes of its tensor for every input: sizes that data decide may differ."""
+    one, other = (getattr(node.meta.get("val"), "shape", ()) for node in (view, root))
+    return len(one) == len(other) and all(map(surely_equal, one, other))
 
 
 def _written_roots(program: Program) -> Iterator[tuple[torch.fx.Node, torch.fx.Node]]:
