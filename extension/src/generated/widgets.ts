@@ -83,7 +83,7 @@ export interface Card {
 
 export interface CardButton {
   label: string;
-  action: "results" | "compare" | "export" | "code" | "measure_again" | "compare_with_float" | "keep_in_pytorch" | "make_dynamic" | "use_target";
+  action: "results" | "compare" | "export" | "code" | "measure_again" | "compare_with_float" | "keep_in_pytorch" | "keep_float" | "make_dynamic" | "make_static" | "use_target";
   value: string;
 }
 
@@ -364,7 +364,7 @@ export interface RenameRun {
 }
 
 export interface Repair {
-  how: "measure_again" | "compare_with_float" | "keep_in_pytorch" | "make_dynamic" | "use_target";
+  how: "measure_again" | "compare_with_float" | "keep_in_pytorch" | "keep_float" | "make_dynamic" | "make_static" | "use_target";
   value: string;
 }
 

@@ -8,8 +8,17 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Literal
 
+from prepbench.capture.aten.variants import specialised
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.document.model import Failure, alike_failures
-from prepbench.errors import InputError, PrepbenchError, TargetError
+from prepbench.errors import (
+    CalibrationError,
+    InputError,
+    MissingPackageError,
+    PackageVersionError,
+    PrepbenchError,
+    TargetError,
+)
 from prepbench.internal_errors import internal_error
 from prepbench.results.speed_up import SpeedUp
 
@@ -101,7 +110,9 @@ class CardButton:
         "measure_again",
         "compare_with_float",
         "keep_in_pytorch",
+        "keep_float",
         "make_dynamic",
+        "make_static",
         "use_target",
     ]
     value: str = ""
@@ -149,6 +160,7 @@ def error_card(
     leaf_wrap: bool,
     about: About = "",
     others: Sequence[str] = (),
+    axes: DynamicAxes | None = None,
     outcomes: tuple[RunOutcome, ...] = (),
 ) -> Card:
     """Return the card of an error; it names arguments by the labels of the bench's controls, where there are any.
@@ -158,6 +170,7 @@ def error_card(
         leaf_wrap: whether what cannot be captured runs in PyTorch already.
         about: the action that failed.
         others: the names of targets that may do what this one cannot, the best first.
+        axes: those that were asked for.
         outcomes: what the action came to all the same.
     """
     error = internal_error(error, of_libraries=True) or error
@@ -167,21 +180,36 @@ def error_card(
     troubles = tuple(map(_trouble, alike_failures(failures)))
     title = _title(failures) if failures else _first_sentence(text)
     details = "" if text == title else text
-    buttons = tuple(_repairs(error, said, leaf_wrap, len(troubles), others if about == "compile" else ()))
-    return Card("error", title, troubles, details, about, outcomes, buttons)
-
-
-def _repairs(
-    error: BaseException, said: str, leaf_wrap: bool, places: int, others: Sequence[str]
-) -> Iterator[CardButton]:
-    """Yield what would repair an error and compile again, the best first."""
-    if isinstance(error, StaticAxisError):
-        what = "the batch" if error.dim == 0 else f"dim {error.dim} of {error.path}"
-        yield CardButton(f"Make {what} dynamic and compile", "make_dynamic", f"{error.path}:{error.dim}")
+    buttons = [*_of_axes(error, failures, axes)]
     if not leaf_wrap and "fullgraph=False" in said:
-        what = "it" if places == 1 else "these"
-        yield CardButton(f"Keep {what} in PyTorch and compile", "keep_in_pytorch")
-    if isinstance(error, TargetError) and others:
+        what = "it" if len(troubles) == 1 else "these"
+        buttons.append(CardButton(f"Keep {what} in PyTorch and compile", "keep_in_pytorch"))
+    if about == "compile":
+        buttons += _of_compiles(error, others)
+    return Card("error", title, troubles, details, about, outcomes, tuple(buttons))
+
+
+def _of_axes(error: BaseException, failures: Sequence[Failure], axes: DynamicAxes | None) -> Iterator[CardButton]:
+    """Yield the other choice for an axis that is the reason of an error."""
+    if isinstance(error, StaticAxisError):
+        what = _axis_words(error.path, error.dim)
+        yield CardButton(f"Make {what} dynamic and compile", "make_dynamic", f"{error.path}:{error.dim}")
+    for axis, _ in specialised(failures, axes) if axes is not None else ():
+        if len(set(axis.sizes)) == 1:  # samples of other sizes would not fit a static axis
+            what = _axis_words(axis.path, axis.dim)
+            yield CardButton(f"Fix {what} at {axis.sizes[0]} and compile", "make_static", f"{axis.path}:{axis.dim}")
+            return
+
+
+def _axis_words(path: str, dim: int) -> str:
+    return "the batch" if dim == 0 else f"dim {dim} of {path}"
+
+
+def _of_compiles(error: BaseException, others: Sequence[str]) -> Iterator[CardButton]:
+    """Yield what compiles all the same: the model in float, or on another target."""
+    if isinstance(error, CalibrationError):
+        yield CardButton("Compile in float", "keep_float")
+    if isinstance(error, TargetError | MissingPackageError | PackageVersionError) and others:
         yield CardButton(f"Use {others[0]}", "use_target", others[0])
 
 

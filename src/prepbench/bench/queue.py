@@ -356,4 +356,6 @@ class Jobs:
         self, error: BaseException, state: BenchState, about: About, outcomes: tuple[RunOutcome, ...] = ()
     ) -> Card:
         others = other_targets(state, error)
-        return error_card(error, leaf_wrap=state.leaf_wrap, about=about, others=others, outcomes=outcomes)
+        return error_card(
+            error, leaf_wrap=state.leaf_wrap, about=about, others=others, axes=state.axes, outcomes=outcomes
+        )

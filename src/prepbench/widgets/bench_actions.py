@@ -127,7 +127,15 @@ class SetLeaf:
 class Repair:
     """Do what the button of a card says, and compile again."""
 
-    how: Literal["measure_again", "compare_with_float", "keep_in_pytorch", "make_dynamic", "use_target"]
+    how: Literal[
+        "measure_again",
+        "compare_with_float",
+        "keep_in_pytorch",
+        "keep_float",
+        "make_dynamic",
+        "make_static",
+        "use_target",
+    ]
     value: str
 
 
@@ -260,9 +268,11 @@ def _repair(controls: Controls) -> Callable[..., object]:
             return
         if how == "keep_in_pytorch":
             bench.set_leaf_wrap(True)
-        elif how == "make_dynamic":
+        elif how == "keep_float":
+            bench.set_precision("*", "float32")
+        elif how in ("make_dynamic", "make_static"):
             path, _, dim = value.rpartition(":")
-            bench.set_axis(path, int(dim) if dim.isdecimal() else -1, dynamic=True, linked=True)
+            bench.set_axis(path, int(dim) if dim.isdecimal() else -1, dynamic=how == "make_dynamic", linked=True)
         elif how == "use_target":
             _known(value)
             bench.set_targets([TARGETS[value]()])

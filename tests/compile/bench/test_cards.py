@@ -11,7 +11,7 @@ import torch
 import prepbench as pb
 from prepbench.bench.cards import LEAF_LABEL, Card, error_card, size_words, slower_because
 from prepbench.bench.queue import buttons_after
-from prepbench.errors import SettingsError, TargetError, UnknownNameError
+from prepbench.errors import MissingPackageError, SettingsError, TargetError, UnknownNameError
 from prepbench.results.speed_up import EAGER, Reference, SpeedUp
 from prepbench.widgets.bench import BenchControls
 
@@ -80,24 +80,64 @@ def test_a_run_ends_in_a_card_with_its_numbers() -> None:
     assert [button.action for button in others] == ["export", "code"]
 
 
+def pressed(bench: pb.Bench, card: Card) -> Card:
+    """The card after a click on the first button of another one."""
+    button = card.buttons[0]
+    controls = BenchControls(bench)
+    controls._handle_custom_msg({"action": "repair", "how": button.action, "value": button.value}, [])
+    assert bench.job is not None
+    with contextlib.suppress(pb.PrepbenchError):
+        bench.job.result(timeout=300)
+    assert controls.about == "compile"
+    return bench.status.message
+
+
 def test_a_fixed_batch_that_the_data_breaks_is_made_dynamic_by_a_button() -> None:
     data = [torch.randn(8, 4) for _ in range(2)]
     bench = pb.Bench(torch.nn.Linear(4, 4).eval(), calibration_inputs=[torch.randn(2, 4)], data=data)
     card = ends(bench)
     (button,) = card.buttons
     assert (button.label, button.action) == ("Make the batch dynamic and compile", "make_dynamic")
-    controls = BenchControls(bench)
-    controls._handle_custom_msg({"action": "repair", "how": button.action, "value": button.value}, [])
-    assert bench.job is not None
-    bench.job.result(timeout=300)
-    assert controls.about == "compile"
+    assert pressed(bench, card).text == f"{bench.runs[-1].name} is ready."
     assert bench.state.axes.axes[0].dynamic
-    assert bench.status.message.text == f"{bench.runs[-1].name} is ready."
+
+
+class Offset(torch.nn.Module):
+    """Adds a row for each element of a batch of three."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.rows = torch.nn.Parameter(torch.ones(3, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.linear(x + self.rows)
+        return out
+
+
+def test_a_size_that_the_model_fixes_is_fixed_by_a_button() -> None:
+    bench = pb.Bench(Offset().eval(), calibration_inputs=[torch.randn(3, 4)])
+    bench.set_axis("x", 0, dynamic=True)
+    card = ends(bench)
+    assert card.buttons[0].label == "Fix the batch at 3 and compile"
+    assert pressed(bench, card).text == f"{bench.runs[-1].name} is ready."
+    assert not bench.state.axes.axes[0].dynamic
+
+
+def test_what_cannot_be_calibrated_is_compiled_in_float_by_a_button() -> None:
+    samples = [torch.randn(2, 4), torch.full((3, 4), torch.nan)]
+    bench = pb.Bench(torch.nn.Linear(4, 4).eval(), calibration_inputs=samples)
+    card = ends(bench)
+    assert "NaN" in card.text
+    assert card.buttons[0].label == "Compile in float"
+    assert pressed(bench, card).text == f"{bench.runs[-1].name} is ready."
 
 
 def test_what_one_target_lacks_another_is_offered_for() -> None:
     card = error_card(TargetError("No kernel."), leaf_wrap=True, about="compile", others=["OpenVINO", "Inductor"])
     assert [(button.label, button.value) for button in card.buttons] == [("Use OpenVINO", "OpenVINO")]
+    missing = error_card(MissingPackageError("pip install it"), leaf_wrap=True, about="compile", others=["OpenVINO"])
+    assert [button.value for button in missing.buttons] == ["OpenVINO"]
     assert error_card(SettingsError("No."), leaf_wrap=True, about="compile", others=["OpenVINO"]).buttons == ()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -171,13 +171,16 @@ def _captured_alone(
 
 def _named(failures: Sequence[Failure], axes: DynamicAxes, fixed: Collection[str]) -> dict[str, SourceLine | None]:
     """Return the axes that tracing specialises, and the lines that cause it."""
-    found: dict[str, SourceLine | None] = {}
+    found = specialised(failures, axes)
+    return {axis.symbol: failure.source for axis, failure in found if axis.symbol not in fixed}
+
+
+def specialised(failures: Sequence[Failure], axes: DynamicAxes) -> Iterator[tuple[Axis, Failure]]:
+    """Yield the dynamic axes whose size the model fixes, and the failures that say so."""
     for failure in failures:
         if failure.exception_type == SpecialisedSize.__name__:
             keys = [size_key(name) for name in re.findall(r"\S+\.shape\[\d+\]", failure.message)]
-            symbols = [axis.symbol for axis in axes.dynamic if size_key(f"{axis.path}.shape[{axis.dim}]") in keys]
-            found |= {symbol: failure.source for symbol in symbols if symbol not in fixed}
-    return found
+            yield from ((axis, failure) for axis in axes.dynamic if size_key(f"{axis.path}.shape[{axis.dim}]") in keys)
 
 
 def _fixed(axes: DynamicAxes, symbols: Collection[str]) -> DynamicAxes:
