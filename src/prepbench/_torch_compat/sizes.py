@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -130,6 +130,44 @@ def watched_texts(on_text: Callable[[Any, dict[Any, str], FrameType], None]) -> 
     with ExitStack() as stack:
         for name in ("__str__", "__repr__"):
             stack.enter_context(patched_here(torch.SymInt, name, _telling_text(getattr(torch.SymInt, name), on_text)))
+        yield
+
+
+_HASH = "_prepbench_hash"
+
+
+@contextmanager
+def watched_keys(
+    numbers: Callable[[FrameType], Collection[int] | None],
+    on_key: Callable[[Any, dict[Any, str], FrameType, Collection[int]], None],
+) -> Iterator[None]:
+    """Let dicts and sets be asked with a symbolic size, which no number in them equals.
+
+    Args:
+        numbers: returns those that the size could equal where a frame asks; None where it cannot be asked for.
+        on_key: called with the size, the names of its symbols as in :func:`watched_sizes`, the frame and its numbers.
+    """
+    original = torch.SymInt.__hash__
+
+    def key(size: torch.SymInt) -> int:
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename.startswith(_MACHINERY):
+            frame = frame.f_back
+        # of a size that data decides, no trial call could tell whether the numbers matter
+        is_of_inputs = getattr(size.node, "shape_env", None) is not None and size.node.has_hint()
+        found = numbers(frame) if frame is not None and is_of_inputs else None
+        if frame is None or found is None:
+            # one that is a key already is asked for again when the dict is restored
+            return vars(size)[_HASH] if _HASH in vars(size) else original(size)
+        expression, names = named_expression(size)
+        if not names:
+            return hash(int(expression))
+        on_key(expression, names, frame, found)
+        # of this trace alone: what another one left in a dict has sizes of its own
+        value = vars(size)[_HASH] = hash((id(size.node.shape_env), str(expression)))
+        return value
+
+    with patched_here(torch.SymInt, "__hash__", key):
         yield
 
 

@@ -21,6 +21,7 @@ from prepbench.capture.failures.describe import WrongProgram, as_leaf, describe_
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, SampleSizes
 from prepbench.capture.sizes.learned_outputs import UnknownOutputsError, are_alike, kinds_of
 from prepbench.capture.sizes.resizing import base_sample, varied
+from prepbench.capture.sizes.size_keys import SizeKeys
 from prepbench.capture.sizes.step_loops import StepLoops
 from prepbench.capture.statements.cuts import Cuts
 from prepbench.capture.statements.loop_steps import LoopSteps
@@ -141,6 +142,18 @@ class Attempts:
         return None
 
     def _checked(self, noted: NotedState, strict: bool = False) -> Program:
+        """Export as :meth:`_exported` does. If dicts are asked with sizes, and what they hold is no mere cache, the
+        error is that of the line that asks.
+        """
+        keys = SizeKeys(self.model)
+        try:
+            return self._exported(noted, strict, keys)
+        except Exception:
+            if not keys.asked:
+                raise
+        return self._exported(noted, strict, None)
+
+    def _exported(self, noted: NotedState, strict: bool, keys: SizeKeys | None) -> Program:
         """Export, and verify the result on the samples.
 
         Sizes of at least 2 are assumed first, which suits most models. If that gives a wrong program for a sample with
@@ -155,7 +168,7 @@ class Attempts:
             ways.append((self._given_base, False))
         for base, exact in ways:
             try:
-                program = self._export(self.model, base, self.axes, strict=strict, exact=exact, noted=noted)
+                program = self._export(self.model, base, self.axes, strict=strict, exact=exact, noted=noted, keys=keys)
             except Exception as error:
                 first = first or error
                 if isinstance(error, SpecialisedSize) or (is_empty and exact):

@@ -33,6 +33,7 @@ from prepbench._torch_compat.sizes import (
     SizeCallback,
     exact_zero_one,
     smallest,
+    watched_keys,
     watched_sizes,
     watched_specialisation,
     watched_texts,
@@ -43,6 +44,7 @@ from prepbench.capture.sizes.conditions import CONDITIONS, SizeConditions, if_ow
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, SampleSizes
 from prepbench.capture.sizes.recurrent import RecurrentLayers
 from prepbench.capture.sizes.size_forms import ClampedSlices, SizeForms, SizesInTensors
+from prepbench.capture.sizes.size_keys import SizeKeys
 from prepbench.inputs import Sample, arguments_by_name, named_leaves
 from prepbench.objects.caches.counted import count_from_sizes
 from prepbench.objects.caches.transformers import one_answer_for_all_sizes
@@ -68,6 +70,7 @@ def export_program(
     own_questions: bool = False,
     noted: NotedState | None = None,
     deriving: Collection[str] = (),
+    keys: SizeKeys | None = None,
 ) -> Program:
     """Export ``model`` for the call ``sample`` with these dynamic axes; the model is not changed.
 
@@ -78,6 +81,7 @@ def export_program(
         own_questions: whether only guards of the model's own Python must.
         noted: the state of the model, if it is recorded already.
         deriving: names of the modules in whose own forward ``torch.func`` takes derivatives.
+        keys: what dicts and sets may be asked with a size; without it, none is.
 
     Raises:
         SizesDecide: at the line that asks something else.
@@ -86,6 +90,8 @@ def export_program(
     """
     conditions = SizeConditions()
     with ExitStack() as stack:
+        if keys is not None and not strict:  # until dicts with sizes as keys are restored
+            stack.enter_context(watched_keys(keys.numbers, conditions.note_numbers))
         stack.enter_context((noted or NotedState(model)).unchanged())
         stack.enter_context(_counting_from_sizes(model, sample))
         stack.enter_context(one_answer_for_all_sizes())

@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, FrameType, MappingProxyType, ModuleType
 from typing import Any
@@ -107,7 +107,7 @@ class SizeConditions:
     def __init__(self) -> None:
         self._noted: list[tuple[Any, dict[Any, str], SourceLine | None]] = []
         self._own: list[bool] = []
-        self._texts: list[tuple[Any, dict[Any, str], SourceLine | None]] = []
+        self._numbers: list[tuple[Any, dict[Any, str], SourceLine | None]] = []
         self._conditions: list[SizeCondition] | None = None
 
     def __deepcopy__(self, memo: Any) -> SizeConditions:
@@ -128,17 +128,21 @@ class SizeConditions:
 
         So the size may have to differ from each number in the texts that this code knows.
         """
+        if is_user_code(frame.f_code) and expression.free_symbols:
+            self.note_numbers(expression, names, frame, _numbers_in_texts(frame))
+
+    def note_numbers(self, expression: Any, names: dict[Any, str], frame: FrameType, numbers: Collection[int]) -> None:
+        """Record that a size may have to differ from numbers, as far as that makes a difference."""
         import sympy
 
-        if is_user_code(frame.f_code) and expression.free_symbols:
-            source = source_of_frame(frame)
-            self._texts += [(sympy.Ne(expression, number), names, source) for number in _numbers_in_texts(frame)]
+        source = source_of_frame(frame)
+        self._numbers += [(sympy.Ne(expression, number), names, source) for number in sorted(numbers)]
 
     def asked(self) -> list[Asked]:
         """Return all conditions on input sizes, each once; the model's own first."""
         found: dict[str, Asked] = {}
         noted = sorted(zip(self._noted, self._own, strict=True), key=lambda one: not one[1])
-        noted += [(one, False) for one in self._texts]
+        noted += [(one, False) for one in self._numbers]
         for (expression, names, source), is_own in noted:
             symbols = sorted(expression.free_symbols, key=lambda symbol: names[symbol])
             if symbols:
