@@ -16,6 +16,7 @@ from torch.export.graph_signature import (
     ConstantArgument,
     ExportGraphSignature,
     InputKind,
+    InputSpec,
     OutputKind,
     OutputSpec,
     SymBoolArgument,
@@ -83,6 +84,34 @@ def with_graph(program: torch.export.ExportedProgram, graph: torch.fx.GraphModul
         output_specs=_specs_of(signature.output_specs, output.args[0]),
     )
     return _changed(program, _graph_module=graph, _graph_signature=signature)
+
+
+def with_constants(
+    program: torch.export.ExportedProgram, values: Mapping[str, torch.Tensor]
+) -> torch.export.ExportedProgram:
+    """Return a program that reads tensors in the place of nodes, given by their names. Other weights are shared."""
+    module = torch.fx.GraphModule(program.graph_module, copied_graph(program.graph_module.graph))
+    by_name = {node.name: node for node in module.graph.nodes}
+    specs, constants = list(program.graph_signature.input_specs), dict(program.constants)
+    first = next((at for at, spec in enumerate(specs) if spec.kind is InputKind.USER_INPUT), len(specs))
+    placeholders = module.graph.find_nodes(op="placeholder")
+    before = placeholders[first] if first < len(placeholders) else next(iter(module.graph.nodes))
+    for name, value in values.items():
+        node, target = by_name[name], f"computed_{name}"
+        while target in constants or target in program.state_dict:
+            target += "_"
+        with module.graph.inserting_before(before):
+            read = module.graph.placeholder(f"c_{target}")
+        read.meta = {"val": node.meta["val"]}
+        node.replace_all_uses_with(read)
+        specs.insert(first, InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(name=read.name), target))
+        first += 1
+        constants[target] = value
+    module.graph.eliminate_dead_code()
+    module.recompile()
+    signature = ExportGraphSignature(specs, program.graph_signature.output_specs)
+    changed = _changed(program, _graph_module=module, _graph_signature=signature, _constants=constants)
+    return with_graph(changed, module)  # where an output is one of these nodes
 
 
 def with_contents(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import fx
 from prepbench.calls.call_spec import CallSpec
 from prepbench.capture.aten.captured import Captured
 from prepbench.capture.aten.leaf_operators import is_leaf_operator
+from prepbench.compile.constants import with_computed
 from prepbench.compile.task import CompileTask
 from prepbench.errors import PrepbenchError, TargetError
 from prepbench.internal_errors import raise_if_internal
@@ -62,6 +64,9 @@ def lower(task: CompileTask, lowering: Lowering) -> tuple[Runtime, tuple[str, ..
         fallback = _unsupported(target, program)
         if not fallback:
             raise
+        computed = with_computed(program, fallback)
+        if computed is not None:
+            return lower(task, replace(lowering, program=computed))
         if task.fullgraph:
             raise TargetError(
                 f"{error} {target.display_name} does not support: {', '.join(operator_places(fallback))}. With "

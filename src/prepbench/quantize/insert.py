@@ -12,9 +12,9 @@ import torch
 from torch import fx, nn
 
 from prepbench._torch_compat.fake_tensors import symbolic_kernels
-from prepbench._torch_compat.operators import OpOverload, schema_of
 from prepbench._torch_compat.scans import scans_in, steps_of
 from prepbench._torchao_compat import pt2e
+from prepbench.capture.aten.constant_nodes import ConstantNodes
 from prepbench.document.model import Failure
 from prepbench.errors import SettingsError
 from prepbench.inputs import Sample
@@ -191,7 +191,7 @@ def make_weights_plain(graph: fx.GraphModule) -> None:
     folded = _Folded(graph)
     for node in list(graph.graph.nodes):
         place = {**WEIGHTED, **LOOKUPS}.get(node.target) if node.op == "call_function" else None
-        if place is not None:
+        if place is not None and not folded.is_constant(node):  # a constant product is a part of another weight
             folded.replace_weight(node, place[1])
     for check in graph.graph.find_nodes(op="call_function", target=aten._assert_tensor_metadata.default):
         if folded.is_constant(check.args[0]):
@@ -201,33 +201,27 @@ def make_weights_plain(graph: fx.GraphModule) -> None:
 
 
 class _Folded:
-    """Constant folding: the nodes that depend on constants alone, and their values, each computed once."""
+    """Constant folding of a graph with its weights."""
 
     def __init__(self, graph: fx.GraphModule) -> None:
         self._graph = graph
-        written = set(written_names(graph.graph))
-        self._constant: set[fx.Node] = set()
-        self._values: dict[fx.Node, torch.Tensor] = {}
         self._names: dict[tuple[fx.Node, bool], str] = {}
-        for node in graph.graph.nodes:
-            if node.op == "get_attr":
-                value = operator.attrgetter(str(node.target))(graph)
-                if isinstance(value, torch.Tensor) and str(node.target) not in written:
-                    self._constant.add(node)
-            elif node.op == "call_function" and _is_function(node) and self._constant.issuperset(node.all_input_nodes):
-                self._constant.add(node)
+        written = set(written_names(graph.graph))
+
+        def read(node: fx.Node) -> torch.Tensor | None:
+            if node.op != "get_attr" or str(node.target) in written:
+                return None
+            value = operator.attrgetter(str(node.target))(graph)
+            return value if isinstance(value, torch.Tensor) else None
+
+        self._constant = ConstantNodes(graph.graph, read)
 
     def is_constant(self, node: object) -> bool:
         return node in self._constant
 
     def value(self, node: fx.Node) -> Any:
         """Return the value of a constant node."""
-        if node.op == "get_attr":
-            return operator.attrgetter(str(node.target))(self._graph).detach()
-        if node not in self._values:
-            args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), self.value)
-            self._values[node] = node.target(*args, **kwargs)  # type: ignore[operator]
-        return self._values[node]
+        return self._constant.value(node)
 
     def replace_weight(self, node: fx.Node, place: int) -> None:
         """Make a layer read its computed weight from an attribute."""
@@ -265,15 +259,6 @@ def _sources(node: fx.Node) -> Iterator[str]:
                 reads.append(one)
     for read in sorted(sorted(reads), key=lambda read: -read.meta["val"].numel() if "val" in read.meta else 0):
         yield from sources_of(read)
-
-
-def _is_function(node: fx.Node) -> bool:
-    """Return whether it is deterministic and has no side effects."""
-    if not node.all_input_nodes or not isinstance(node.target, OpOverload):
-        return False
-    if torch.Tag.nondeterministic_seeded in node.target.tags:
-        return False
-    return not any(argument.is_write for argument in schema_of(node.target).arguments)
 
 
 def _as_linear(node: fx.Node) -> None:

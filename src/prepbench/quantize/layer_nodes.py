@@ -233,14 +233,17 @@ def _owner(node: fx.Node, weight: fx.Node, layers: Mapping[str, object]) -> str 
     path = str(stack[-1][0]) if stack else ""
     parameter = parameter_of(weight)
     assert parameter is not None
-    owners = [name.rpartition(".")[0] for name in sources_of(parameter)]
+    names = sources_of(parameter)
+    owners = [name.rpartition(".")[0] for name in names]
     owner = next((name for name in owners if name in layers), owners[0])
-    if path in layers and not (owner in layers and owner.startswith(f"{path}." if path else "")):
+    is_inner = owner in layers and owner.startswith(f"{path}." if path else "")
+    is_computed = str(parameter.target) not in names  # from tensors of parametrizations, which are no layers
+    if path in layers and (is_computed or not is_inner):
         return path
     if node.target in LOOKUPS and not is_within(owner, path):
         return None  # an embedding that shares its table with a layer, and is not quantized with it
     # a tensor may be a layer by itself, where its module has several
-    own = next((name for name in sources_of(parameter) if name in layers), None)
+    own = next((name for name in names if name in layers), None)
     return own if own is not None else owner if owner in layers else None
 
 

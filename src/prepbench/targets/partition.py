@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from prepbench._torch_compat.operators import OpOverload, schema_of
+from prepbench.capture.aten.constant_nodes import is_pure
 from prepbench.capture.aten.export_program import export_again, sizes_of
 from prepbench.errors import ArtifactError, CaptureError, sentence
 from prepbench.settings import DeploymentSettings
@@ -177,15 +177,8 @@ def _move_to_readers(graph: fx.Graph, levels: dict[fx.Node, int]) -> None:
 
 
 def _follows_from_weights(node: fx.Node, known: set[fx.Node]) -> bool:
-    return (
-        isinstance(node.target, OpOverload)
-        and not schema_of(node.target).is_mutable
-        # two copies of a random operator would draw different numbers
-        and torch.Tag.nondeterministic_seeded not in node.target.tags
-        # a node without inputs, such as aten.arange or aten.full, is no function of a weight
-        and bool(node.all_input_nodes)
-        and all(source.op == "get_attr" or source in known for source in node.all_input_nodes)
-    )
+    # a node without inputs, such as aten.arange or aten.full, is no function of a weight
+    return is_pure(node) and all(source.op == "get_attr" or source in known for source in node.all_input_nodes)
 
 
 def _copied(
