@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from prepbench._torch_compat.checks import needed_for
+from prepbench.patching import patched_here
 
 
 def find_cpp_compiler() -> str:
@@ -47,7 +48,38 @@ def compile_package(program: torch.export.ExportedProgram, file: Path, options: 
     """
     with needed_for("compiling ahead of time"):
         from torch._inductor import aoti_compile_and_package
-    aoti_compile_and_package(program, package_path=str(file), inductor_configs=options)
+    with _limits_for_all_sizes():
+        aoti_compile_and_package(program, package_path=str(file), inductor_configs=options)
+
+
+@contextmanager
+def _limits_for_all_sizes() -> Iterator[None]:
+    """Keep the smaller and the larger of two sizes as formulas.
+
+    Inductor takes the one that the example has, and notes a guard, which code that is compiled ahead of time does not
+    check: the diagonal of a matrix with more rows than columns was read beyond its end (torch 2.13).
+    """
+    with needed_for("keeping limits of sizes as formulas"):
+        from torch._inductor.sizevars import SizeVarAllocator
+        from torch.utils._sympy.functions import Max, Min
+
+        _ = SizeVarAllocator.evaluate_min, SizeVarAllocator.evaluate_max, SizeVarAllocator.statically_known_leq
+
+    def limit(smaller: bool) -> Callable[[Any, Any, Any], Any]:
+        def of(self: Any, left: Any, right: Any) -> Any:
+            if self.statically_known_leq(left, right):
+                return left if smaller else right
+            if self.statically_known_leq(right, left):
+                return right if smaller else left
+            return (Min if smaller else Max)(left, right)
+
+        return of
+
+    with (
+        patched_here(SizeVarAllocator, "evaluate_min", limit(True)),
+        patched_here(SizeVarAllocator, "evaluate_max", limit(False)),
+    ):
+        yield
 
 
 def kernel_events(call: Callable[[], object]) -> tuple[list[tuple[str, float]], float]:
