@@ -11,6 +11,7 @@ from torch import fx
 from prepbench._torch_compat.operators import OpOverload, argument_names, schema_of
 from prepbench.settings.numbers import FLOAT32, INT8, UINT8, NumberFormat
 from prepbench.targets.decompose import decompose
+from prepbench.targets.floors import FLOOR_DIVISIONS
 from prepbench.targets.pooling import adaptive_average, adaptive_maximum, average_pool, is_mean, maximum_pool
 from prepbench.targets.weights import QuantizedWeight, fit_weights, input_of, lowered_program, operator_name
 
@@ -33,6 +34,7 @@ def fit_to_inductor(program: Program) -> Program:
       kernels add in place, and would change the caller's tensor, or the constant in each call (torch 2.13).
     - Adaptive pooling over sizes that change, and windows that ``ceil_mode`` leaves out, become other operators:
       Inductor asks how large the first are, and keeps the second (torch 2.13).
+    - Floor division of floating-point numbers takes the remainder first, as torch does.
     - Average pooling over the whole image becomes a mean, because Inductor's loops are as long as the window.
 
     Returns:
@@ -40,7 +42,7 @@ def fit_to_inductor(program: Program) -> Program:
     """
     from prepbench.quantize.rows import decompose_blocks
 
-    program = decompose(decompose_blocks(program), _POOLING)
+    program = decompose(decompose_blocks(program), {**_POOLING, **FLOOR_DIVISIONS})
     module = program.module(check_guards=False)
     assert isinstance(module, fx.GraphModule)
     passes = (_spell_padding, _round_in_float, _widen_conv1d, _flatten_linears, _subtract_negatives, _average_images)

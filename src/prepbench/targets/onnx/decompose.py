@@ -12,6 +12,7 @@ from prepbench._torch_compat.sizes import sizes_from_values
 from prepbench.targets.complex_numbers import with_real_numbers
 from prepbench.targets.decompose import attention, decompose, grouped_products, sized_transposed
 from prepbench.targets.dynamic_sizes import computed_from_sizes
+from prepbench.targets.floors import FLOOR_DIVISIONS, REMAINDERS
 from prepbench.targets.pooling import average_pool, is_mean, maximum_pool
 
 Program = torch.export.ExportedProgram
@@ -48,6 +49,8 @@ def decompose_for_onnx(program: Program) -> Program:
             aten.cdist.default: _distances,
             aten._cdist_forward.default: _distances,
             aten.cumprod.default: _running_product,
+            **FLOOR_DIVISIONS,
+            **REMAINDERS,
             aten.searchsorted.Tensor: _places_in_sorted,
             aten.repeat_interleave.Tensor: _repeated_places,
             aten.repeat_interleave.self_Tensor: _repeated,
