@@ -551,13 +551,28 @@ def _is_flat_nothing(leaf: Any) -> bool:
 
 
 def _check_constant(path: str, expected: Any, given: Any) -> None:
-    if (
-        not is_same(expected, given) and _plain(given) != expected
-    ):  # a loaded model has text in place of values that are not plain
+    # a loaded model has text in place of values that are not plain
+    if not is_same(expected, given) and _plain(given) != expected:
         raise InputError(
             f"{path} was {shown(expected)} when the model was compiled, and its value is part of the graph; got "
             f"{described(given)}. Compile again with this value in the tracing inputs."
         )
+    kinds = _kind(expected), _kind(given)
+    if None not in kinds and kinds[0] is not kinds[1]:  # equal, but torch may give another number type
+        raise InputError(
+            f"{path} was the {_kind_name(expected)} {shown(expected)} when the model was compiled; got the "
+            f"{_kind_name(given)} {shown(given)}, for which the model may give another number type. Give "
+            f"{shown(expected)}, or compile again with {shown(given)} in the tracing inputs."
+        )
+
+
+def _kind(value: Any) -> type | None:
+    return next((kind for kind in (bool, int, float) if isinstance(value, kind)), None)
+
+
+def _kind_name(value: Any) -> str:
+    kind = _kind(value)
+    return kind.__name__ if kind is not None else type(value).__name__
 
 
 def _plain(value: Any) -> Any:

@@ -519,7 +519,7 @@ class _Form:
 
     def of(self, value: Any, counted: Mapping[Any, Any] | None) -> Any:
         kind = type(value)
-        if kind in (tuple, list):
+        if kind in (tuple, list) or (isinstance(value, tuple) and hasattr(kind, "_fields")):
             return kind, [self.of(part, counted and counted.get(("item", n))) for n, part in enumerate(value)]
         if kind is dict:
             parts = [self.of(part, counted and counted.get(("item", key))) for key, part in value.items()]

@@ -7,6 +7,7 @@ import difflib
 import inspect
 import itertools
 import keyword
+import math
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -388,6 +389,8 @@ def _is_same(leaf: Any, other: Any, begun: set[tuple[int, int]]) -> bool:
     """Return :func:`is_same`, with ``begun``, the pairs of objects whose comparison is in progress."""
     if leaf is other or (id(leaf), id(other)) in begun:
         return True
+    if isinstance(leaf, float) and isinstance(other, float) and math.isnan(leaf):
+        return math.isnan(other)
     try:
         if leaf == other:
             return True

@@ -159,3 +159,26 @@ def test_transformers_outputs_keep_their_class_and_take_keywords() -> None:
     noise = (result.logits - expected.logits).pow(2).sum() / expected.logits.pow(2).sum()
     assert float(noise) < 10**-2.5
     assert all(row.quantized for row in compiled.report.layers)
+
+
+class Fills(nn.Module):
+    def forward(self, pair: Pair, fill: float, power: int) -> torch.Tensor:
+        return pair.first.masked_fill(pair.second > 0, fill) * power
+
+
+def test_numbers_that_are_equal_but_of_another_type_are_refused_and_nan_is_itself() -> None:
+    def sample(size: int) -> tuple[Any, ...]:
+        return Pair(torch.ones(size, 2, dtype=torch.int64).float(), torch.randn(size, 2)), float("nan"), 2
+
+    compiled = pb.compile_model(
+        Fills().eval(), tracing_inputs=[sample(2), sample(3)], deployment_settings=pb.EagerDeployment()
+    )
+    for size in (4, 5):  # the second call is of a known form
+        call = sample(size)
+        torch.testing.assert_close(compiled(*call), Fills()(*call), equal_nan=True)
+    pair, fill, power = sample(2)
+    for other in (2.0, True):
+        with pytest.raises(InputError, match="power was"):
+            compiled(pair, fill, other)
+    with pytest.raises(InputError, match="fill was"):
+        compiled(pair, 0.0, power)

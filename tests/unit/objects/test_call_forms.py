@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -52,6 +52,20 @@ def test_the_leaves_are_those_of_pytrees() -> None:
     found, expected = known.leaves(*call), pytree.tree_leaves(call)
     assert found is not None
     assert all(one is two for one, two in zip(found, expected, strict=True))
+
+
+class Pair(NamedTuple):
+    first: torch.Tensor
+    second: torch.Tensor
+
+
+def test_the_parts_of_a_named_tuple_are_leaves() -> None:
+    pair = Pair(torch.ones(2), torch.zeros(3))
+    known = Known(pair)
+    found = known.leaves((Pair(*pair),), {})
+    assert found is not None
+    assert all(one is two for one, two in zip(found, pair, strict=True))
+    assert known.leaves(((*pair,),), {}) is None, "of another class"
 
 
 def _set(value: Any, name: str, part: Any) -> None:
