@@ -1,8 +1,8 @@
-"""Floor division and remainders of floating-point numbers, as torch rounds them.
+"""Division and remainders, as torch rounds them.
 
-Targets compute ``floor(a / b)``, whose quotient is rounded before the floor is taken: 0.5 / 0.1 gives 5, although 0.1
-is a little more than a tenth. torch takes the exact remainder first (``div_floor_floating`` and ``remainder`` in
-ATen/native/cpu/BinaryOpsKernel.cpp).
+Of floating-point numbers targets compute ``floor(a / b)``, whose quotient is rounded before the floor is taken:
+0.5 / 0.1 gives 5, although 0.1 is a little more than a tenth. torch takes the exact remainder first
+(``div_floor_floating`` and ``remainder`` in ATen/native/cpu/BinaryOpsKernel.cpp).
 """
 
 from __future__ import annotations
@@ -45,7 +45,23 @@ def floor_division(x: Any, y: Any) -> Any:
 
 
 def _division(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
-    return floor_division(x, y) if rounding_mode == "floor" else NotImplemented
+    if rounding_mode == "floor":
+        return floor_division(x, y)
+    return _truncated(x, y) if rounding_mode == "trunc" else NotImplemented
+
+
+def _truncated(x: torch.Tensor, y: Any) -> Any:
+    """Divide integers towards 0 by a division of integers, where ONNX's rounds one of float32."""
+    if not _is_integer(x) or not _is_integer(y):
+        return NotImplemented
+    quotient = torch.floor_divide(x.abs(), abs(y))
+    return torch.where((x < 0) != (y < 0), -quotient, quotient)
+
+
+def _is_integer(value: Any) -> bool:
+    if not isinstance(value, torch.Tensor):
+        return type(value) is int
+    return not value.dtype.is_floating_point and value.dtype is not torch.bool
 
 
 def remainder(x: Any, y: Any) -> Any:

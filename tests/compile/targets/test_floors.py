@@ -1,4 +1,4 @@
-"""Floor division and remainders of floating-point numbers, whose quotient may round up to the next integer."""
+"""Division and remainders of numbers whose quotient, in float32, may round up to the next integer."""
 
 from __future__ import annotations
 
@@ -52,3 +52,17 @@ def test_they_are_rounded_as_in_torch(deployment: Any) -> None:
     found, expected = compiled(X.clone(), Y.clone()), model(X, Y)
     torch.testing.assert_close(found, expected, equal_nan=True)
     assert expected[1][5] == 4.0, "0.5 / 0.1 is rounded to 5"
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("deployment", [pb.OnnxRuntimeDeployment(), pb.InductorDeployment()])
+def test_large_integers_are_divided_towards_0(deployment: Any, dtype: torch.dtype) -> None:
+    ways: list[Callable[..., torch.Tensor]] = [
+        lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+        lambda x, y: torch.div(x, -7, rounding_mode="trunc"),
+    ]
+    model = Divides(ways).eval()
+    x = torch.tensor([2**31 - 1, -(2**31) + 1, 2**30 + 1, -7, 6, -6, 0], dtype=dtype)
+    y = torch.tensor([7, 7, -7, 7, 7, 7, 3], dtype=dtype)
+    compiled = pb.compile_model(model, tracing_inputs=[(x[:2], y[:2]), (x[:3], y[:3])], deployment_settings=deployment)
+    torch.testing.assert_close(compiled(x, y), model(x, y))
