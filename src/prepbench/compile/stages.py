@@ -25,6 +25,7 @@ from prepbench.compile.check_lowered import LoweredCheck
 from prepbench.compile.compile_log import CompileLog, StageTimer
 from prepbench.compile.dry_run import check_memory, planned
 from prepbench.compile.kept_stages import KeptCapture
+from prepbench.compile.large_integers import integer_remarks
 from prepbench.compile.lowering import lower, lowering_of
 from prepbench.compile.quantize_program import Quantized, accounted, quantize
 from prepbench.compile.request import CompileRequest
@@ -227,6 +228,7 @@ def _compiled_graph(task: CompileTask, timer: StageTimer, kept: KeptCapture | No
             *_remarks(target, quantized),
             *_writes(target, captured.program, call_spec),
             *_suppression(target, program, fallbacks),
+            *integer_remarks(target, captured.program),
             *size_remarks(task, quantized.layers if quantized else ()),
             *(leaves.remarks if leaves is not None else ()),
         ),

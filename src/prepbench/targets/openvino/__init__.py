@@ -145,6 +145,7 @@ class OpenVinoTarget(OnnxTarget):
     modules = ("openvino",)  # used for writing files only, which no loaded model needs
     extra = "openvino"
     renamed_file = "openvino_model.xml"
+    largest_integer = 2**24  # its kernels convert to float32 (OpenVINO 2026.4, CPU)
     placement = Placement(
         conv_additions=True,
         fuses_convolution_sums=True,
