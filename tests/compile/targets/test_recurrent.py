@@ -148,3 +148,27 @@ def test_executorch_leaves_it_to_pytorch(tmp_path: Path) -> None:
     check(compiled, model)
     compiled.save(tmp_path / "model")
     check(pb.load_compiled(tmp_path / "model"), model)
+
+
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
+def test_sequences_and_batches_of_nothing_have_results_of_nothing(kind: type[nn.RNNBase]) -> None:
+    torch.manual_seed(0)
+    model = Sequences(kind).eval()
+    samples = [torch.randn(2, 3, 4), torch.randn(3, 5, 4)]
+    compiled = pb.compile_model(model, tracing_inputs=samples, deployment_settings=ONNX_RUNTIME)
+    for batch, length in ((4, 0), (0, 0), (0, 3), (1, 1), (4, 6)):
+        x = torch.randn(batch, length, 4)
+        found = compiled(x)
+        assert found.shape == (batch, length, 5)
+        if length:  # PyTorch refuses others
+            torch.testing.assert_close(found, model(x))
+
+
+class Sequences(nn.Module):
+    def __init__(self, kind: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.layers = kind(4, 5, num_layers=2, batch_first=True)  # type: ignore[arg-type]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.layers(x)[0]
+        return out

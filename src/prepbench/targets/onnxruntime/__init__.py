@@ -48,6 +48,8 @@ _MOVES = ("Split", "Slice", "Expand", "Identity", "Transpose", "Reshape")
 def fill_empty_batches(model: Any) -> None:
     """Pad recurrent layers to at least one row, and drop that row for an empty batch, in place.
 
+    GRUs are padded to one step, too: a sequence of length 0 ends the process (ONNX Runtime 1.31).
+
     Initial states of nothing but zeros are left out, because these operators begin with zeros by themselves.
 
     Args:
@@ -58,8 +60,11 @@ def fill_empty_batches(model: Any) -> None:
         if all(_is_zero(node.inputs[index]) for index in states):
             for index in states:
                 node.replace_input_with(index, None)
-        if not _is_static(node.inputs[0]):
-            _fill(model, node)
+        if not _is_static(node.inputs[0], 1):
+            ends = {index: 0 if index == _LENGTHS else 1 for index in (0, *_STATES, _LENGTHS)}
+            _fill(model, node, 1, ends, {place: 2 if place == 0 else 1 for place in range(len(node.outputs))})
+        if node.op_type == "GRU" and not _is_static(node.inputs[0], 0):
+            _fill(model, node, 0, {0: 0}, {0: 0})
     remove_unused_nodes(model)
 
 
@@ -117,8 +122,8 @@ def _is_dequantized(value: Any) -> bool:
     return producer is not None and producer.op_type == "DequantizeLinear"
 
 
-def _is_static(x: Any) -> bool:
-    return x.shape is not None and isinstance(x.shape[1], int)
+def _is_static(x: Any, dim: int) -> bool:
+    return x.shape is not None and isinstance(x.shape[dim], int)
 
 
 def _is_zero(value: Any) -> bool:
@@ -132,34 +137,38 @@ def _is_zero(value: Any) -> bool:
     return array is not None and not array.any()
 
 
-def _fill(model: Any, node: Any) -> None:
+def _fill(model: Any, node: Any, dim: int, inputs: Mapping[int, int], outputs: Mapping[int, int]) -> None:
+    """Pad a dim of a layer's input to at least 1, and cut its results back to the size that was given.
+
+    Args:
+        model: an ``onnx_ir.Model``.
+        node: the layer.
+        dim: of its first input.
+        inputs: its inputs with this dim, and which of theirs it is.
+        outputs: so its outputs.
+    """
     import onnx_ir
 
     made: dict[str, Any] = {}
     add = adds_before(model, node)
 
     def constant(value: list[int]) -> Any:
-        name = f"{node.name}_{'_'.join(map(str, value))}"
+        name = f"{node.name}_{dim}_{'_'.join(map(str, value))}"
         if name not in made:
             made[name] = add_initializer(model, name, np.array(value))
         return made[name]
 
-    def fill(index: int, axis: int) -> None:
-        """Pad the batch to the minimum."""
-        pads = add("Concat", constant([0]), missing, axis=0)
-        node.replace_input_with(index, add("Pad", node.inputs[index], pads, None, constant([axis])))
-
-    batch = add("Shape", node.inputs[0], start=1, end=2)
-    missing = add("Sub", add("Max", batch, constant([1])), batch)
-    fill(0, 1)
-    for index in (*_STATES, _LENGTHS):
+    size = add("Shape", node.inputs[0], start=dim, end=dim + 1)
+    missing = add("Sub", add("Max", size, constant([1])), size)
+    for index, axis in inputs.items():
         if index < len(node.inputs) and node.inputs[index] is not None:
-            fill(index, 0 if index == _LENGTHS else 1)
-    for place, output in enumerate(node.outputs):
+            pads = add("Concat", constant([0]), missing, axis=0)
+            node.replace_input_with(index, add("Pad", node.inputs[index], pads, None, constant([axis])))
+    for place, axis in outputs.items():
+        output = node.outputs[place]
         if output.uses() or output.is_graph_output():
             uses, is_output, name = list(output.uses()), output.is_graph_output(), output.name
-            axis = 2 if place == 0 else 1
-            cut = onnx_ir.node("Slice", [output, constant([0]), batch, constant([axis])])
+            cut = onnx_ir.node("Slice", [output, constant([0]), size, constant([axis])])
             new = cut.outputs[0]
             new.shape, new.dtype = output.shape, output.dtype
             output.shape = None  # renamed, because ONNX Runtime shares memory between values of one symbolic shape
