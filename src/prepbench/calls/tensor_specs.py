@@ -250,7 +250,10 @@ def _of_dim(table: fx.Node, dim: int, ids: Any, *rest: Any) -> Iterable[_Lookup]
 
 
 _TABLES: dict[Any, Callable[..., Iterable[_Lookup]]] = {
-    _aten.embedding.default: lambda table, ids, *rest: [(table, 0, ids)],
+    **dict.fromkeys(
+        (_aten.embedding.default, _aten.embedding_bag.default, _aten.embedding_bag.padding_idx),
+        lambda table, ids, *rest: [(table, 0, ids)],
+    ),
     _aten.one_hot.default: lambda ids, classes=-1: [(classes, 0, ids)] if type(classes) is int else [],
     _aten.index.Tensor: lambda table, ids: _of_index(table, ids),
     _aten.index_put.default: lambda table, ids, *rest: _of_index(table, ids),

@@ -120,3 +120,16 @@ def test_places_are_refused_where_pytorch_refuses_them(name: str) -> None:
         else:
             assert torch.equal(found, expected), index
     assert {-7, 6, 2**40} <= set(refused)
+
+
+@pytest.mark.parametrize("mode", ["sum", "max"])
+def test_indices_of_bags_are_refused_and_bags_of_nothing_are_not_tried(mode: str) -> None:
+    model = nn.EmbeddingBag(10, 4, mode=mode).eval()
+    samples = [(torch.tensor([1, 2, 3]), torch.tensor([0, 2])), (torch.arange(5), torch.tensor([0, 2, 4]))]
+    # torch itself ends the process on the largest of no bags
+    compiled = pb.compile_model(model, tracing_inputs=samples, deployment_settings=pb.OnnxRuntimeDeployment())
+    right = torch.tensor([9, 0, 4, 4]), torch.tensor([0, 1])
+    torch.testing.assert_close(compiled(*right), model(*right))
+    for wrong in (-1, 10):
+        with pytest.raises(InputError, match="indices into a table of 10 rows"):
+            compiled(torch.tensor([0, wrong]), torch.tensor([0]))
