@@ -200,7 +200,7 @@ def test_a_number_type_that_it_cannot_run_is_an_error_with_the_remedy() -> None:
     def product(x: torch.Tensor) -> torch.Tensor:
         return x @ x
 
-    with pytest.raises(TargetError, match=r"cannot run the graph.*model.float\(\)"):
+    with pytest.raises(TargetError, match=r"cannot run the graph.*no MatMul of int16.*torch.int32"):
         pb.compile_model(product, tracing_inputs=[torch.ones(4, 4, dtype=torch.int16)])
 
 
@@ -217,3 +217,22 @@ def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
     compiled(*POOLED)
     captured = capfd.readouterr()
     assert (captured.out, captured.err) == ("", "")
+
+
+class Adds(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + x
+
+
+class Groups(nn.Module):
+    def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return nn.functional.conv1d(x, weight, groups=x.shape[1])
+
+
+def test_a_refused_operator_is_named_with_what_to_do() -> None:
+    booleans = [torch.ones(size, dtype=torch.bool) for size in (2, 3)]
+    with pytest.raises(TargetError, match=r"no Add of bool. Convert its operands"):
+        pb.compile_model(Adds(), tracing_inputs=booleans)
+    convolved = [(torch.randn(2, size, 8), torch.randn(size, 1, 3)) for size in (2, 3)]
+    with pytest.raises(TargetError, match=r"written as ONNX: aten\.conv1d"):
+        pb.compile_model(Groups(), tracing_inputs=convolved)

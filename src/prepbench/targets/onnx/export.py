@@ -123,14 +123,24 @@ def _convert(lowering: Lowering) -> Any:
     except Exception as error:
         raise_if_internal(error)
         raise TargetError(
-            f"The graph cannot be written as ONNX: {_reason(_first_cause(error))} "
+            f"The graph cannot be written as ONNX: {_reason(error)} "
             "Rewrite the operator named here, or choose InductorDeployment()."
         ) from error
 
 
-def _reason(cause: BaseException) -> str:
+def _reason(error: BaseException) -> str:
+    cause = _first_cause(error)
     missing = re.search(r"No ONNX function found for <OpOverload\(op='([\w.]+)'", str(cause))
-    return f"ONNX has nothing for {missing[1]}." if missing else f"{type(cause).__name__}: {sentence(cause)}"
+    if missing:
+        return f"ONNX has nothing for {missing[1]}."
+    # the exporter names the node around an error of its own or of a translation
+    texts = [str(error)]
+    while error.__cause__ is not None:
+        error = error.__cause__
+        texts.append(str(error))
+    named = re.search(r"target=torch\.ops\.([\w.]+)\]", "\n".join(texts))
+    where = f"{named[1].removesuffix('.default')}: " if named else ""
+    return f"{where}{type(cause).__name__}: {sentence(cause)}"
 
 
 def _export(lowering: Lowering) -> Any:

@@ -5,6 +5,7 @@ int8 kernels.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
@@ -122,6 +123,17 @@ def _is_dequantized(value: Any) -> bool:
     return producer is not None and producer.op_type == "DequantizeLinear"
 
 
+def _refused(text: str) -> str:
+    """Return why ONNX Runtime refuses a file, and what to do."""
+    wrong = re.search(r"Type 'tensor\((\w+)\)' of input parameter \(\w+\) of operator \((\w+)\)", text)
+    if wrong is None or "float" in wrong[1] or wrong[1] == "double":
+        return f"{text} If its number type is the reason, compile model.float(); else choose InductorDeployment()."
+    return (
+        f"ONNX has no {wrong[2]} of {wrong[1]}. Convert its operands in forward, for example to torch.int32, or choose "
+        "InductorDeployment()."
+    )
+
+
 def _is_static(x: Any, dim: int) -> bool:
     return x.shape is not None and isinstance(x.shape[dim], int)
 
@@ -207,10 +219,7 @@ class OnnxRuntime(Runtime):
             self._session = open_session(file, self._options())
         except Exception as error:  # its errors share no base class
             raise_if_internal(error, of_libraries=True)
-            raise TargetError(
-                f"ONNX Runtime cannot run the graph: {str(error).strip()} If its number type is the reason, compile "
-                "model.float(); else choose InductorDeployment()."
-            ) from error
+            raise TargetError(f"ONNX Runtime cannot run the graph: {_refused(str(error).strip())}") from error
         self.metadata: dict[str, str] = self._session.get_modelmeta().custom_metadata_map
         # leaf i is the session's input inputs[i], or "" when the graph does not use it
         inputs = self.metadata.get("prepbench.inputs")
