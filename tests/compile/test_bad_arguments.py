@@ -29,7 +29,7 @@ REMEDY = re.compile(
 )
 
 VALUES: Sequence[Any] = (
-    None, True, 3, -1, 10**12, 2.5, float("nan"), "", "no such", "a\0b", b"bytes", [], [1], (1, "a"), {}, {0: 1},
+    None, True, 3, -1, 10**12, 2.5, float("nan"), "", "no such", "a\0b", b"bytes", b"", [], [1], (1, "a"), {}, {0: 1},
     {"a": 1}, lambda: 0, object(), int, torch.nn.Linear, torch.ones(2, device="meta"), torch.eye(2).to_sparse(),
     torch.ones(2, dtype=torch.complex64).conj().imag, "long " * 1000, [torch.ones(40, 40)], {"a": torch.ones(40, 40)},
 )  # fmt: skip

@@ -692,7 +692,7 @@ def _is_batch(axis: Axis, other: Axis) -> bool:
 
 def _paths(path: Any) -> list[Any]:
     """Return a path or several paths as a list; a wrong type is reported later, where paths are looked up."""
-    if isinstance(path, str) or not isinstance(path, Iterable):
+    if isinstance(path, str | bytes) or not isinstance(path, Iterable):
         return [path]
     paths = list(path)
     check_texts("path", paths, "input_ids")

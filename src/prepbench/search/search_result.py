@@ -203,7 +203,7 @@ class SearchResult:
 
 
 def _budgets(given: object) -> Iterator[Budget]:
-    if not isinstance(given, Iterable):
+    if not isinstance(given, Iterable) or isinstance(given, str | bytes):
         raise SettingsError(f"budgets must be a list of budgets, got {described(given)}. {_SLIDER}")
     for index, budget in enumerate(given):
         check_type(f"budgets[{index}]", budget, Budget, _SLIDER)
