@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests import once_more
 
 ROOT = Path(__file__).parents[2]
 # fails as often as the file beside it says
@@ -44,3 +47,18 @@ def test_many_failures_are_no_accident(tmp_path: Path) -> None:
     assert ended.returncode == 1, ended.stderr
     assert "11 failed" in ended.stdout
     assert "once more" not in ended.stdout
+
+
+def test_the_cells_of_one_notebook_are_one_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def pretended(arguments: list[str], kept: Path | None = None) -> int:
+        asked.append(arguments)
+        if kept is None:
+            return 0
+        kept.write_text(json.dumps([f"notebooks/one.ipynb::Cell {number}" for number in range(21)]))
+        return once_more.TESTS_FAILED
+
+    monkeypatch.setattr(once_more, "pytest", pretended)
+    assert once_more.run(["notebooks"], ["--nbval"]) == 0
+    assert asked[1] == ["notebooks/one.ipynb", "--nbval"]
