@@ -138,13 +138,14 @@ _HASH = "_prepbench_hash"
 
 @contextmanager
 def watched_keys(
-    numbers: Callable[[FrameType], Collection[int] | None],
+    numbers: Callable[[FrameType, str], Collection[int] | None],
     on_key: Callable[[Any, dict[Any, str], FrameType, Collection[int]], None],
 ) -> Iterator[None]:
     """Let dicts and sets be asked with a symbolic size, which no number in them equals.
 
     Args:
-        numbers: returns those that the size could equal where a frame asks; None where it cannot be asked for.
+        numbers: returns those that a size, given as text, could equal where a frame asks; None where it cannot be
+            asked for.
         on_key: called with the size, the names of its symbols as in :func:`watched_sizes`, the frame and its numbers.
     """
     original = torch.SymInt.__hash__
@@ -155,7 +156,7 @@ def watched_keys(
             frame = frame.f_back
         # of a size that data decides, no trial call could tell whether the numbers matter
         is_of_inputs = getattr(size.node, "shape_env", None) is not None and size.node.has_hint()
-        found = numbers(frame) if frame is not None and is_of_inputs else None
+        found = numbers(frame, str(size.node.expr)) if frame is not None and is_of_inputs else None
         if frame is None or found is None:
             # one that is a key already is asked for again when the dict is restored
             return vars(size)[_HASH] if _HASH in vars(size) else original(size)

@@ -7,7 +7,7 @@ they hold numbers, the size may have to differ from each: trial calls tell wheth
 from __future__ import annotations
 
 import dis
-import itertools
+import math
 from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any
@@ -38,8 +38,9 @@ class SizeKeys:
         self._model = model
         self._held: frozenset[int] | None = None
         self._is_open = True
+        self._last: tuple[FrameType, int, str] | None = None
 
-    def numbers(self, frame: FrameType) -> frozenset[int] | None:
+    def numbers(self, frame: FrameType, size: str) -> frozenset[int] | None:
         """Return the numbers that a size may meet where this frame asks; None where a size cannot be asked for.
 
         Such are calls of functions that keep results, whose keys nobody sees, tables of several sizes together, and
@@ -51,12 +52,27 @@ class SizeKeys:
             found = _keys(part for _, part in walk(self._model, reached))
             self._held = frozenset() if found is None else found
             self._is_open = found is not None
-        constants = (value for value in frame.f_code.co_consts if isinstance(value, frozenset))
-        near = _keys(itertools.chain(constants, frame.f_locals.values()))
-        if not self._is_open or near is None or len(near | self._held) > _MOST:
+        near = _keys(frame.f_locals.values())
+        if not self._is_open or near is None:
+            return None
+        # a dict or set that is written where it is asked
+        found = near | self._held | set(_constants(frame.f_code.co_consts))
+        before, self._last = self._last, (frame, frame.f_lasti, size)
+        # a key of two sizes: neither of them alone tells whether an entry is met
+        is_pair = before is not None and before[:2] == self._last[:2] and before[2] != size
+        known = (near, self._held, *(value for value in frame.f_code.co_consts if isinstance(value, tuple)))
+        if len(found) > _MOST or (is_pair and any(len(list(_constants(one))) for one in known)):
             return None
         self.asked = True
-        return near | self._held
+        return found
+
+
+def _constants(values: Iterable[Any]) -> Iterator[int]:
+    for value in values:
+        if isinstance(value, tuple | frozenset):
+            yield from _constants(value)
+        else:
+            yield from _numbers(value)
 
 
 def _keys(values: Iterable[Any]) -> frozenset[int] | None:
@@ -79,7 +95,7 @@ def _numbers(key: Any) -> Iterator[int]:
     if isinstance(key, tuple):
         for part in key:
             yield from _numbers(part)
-    elif isinstance(key, int | float) and not isinstance(key, bool) and key == int(key):
+    elif isinstance(key, int | float) and not isinstance(key, bool) and math.isfinite(key) and key == int(key):
         yield int(key)
 
 
