@@ -19,7 +19,8 @@ from prepbench.jobs import Progress, ProgressCallback, report_nothing
 from prepbench.quantize.input_hessians import round_by_inputs
 from prepbench.quantize.layer_nodes import parameter_of
 from prepbench.quantize.observed import Observed, all_observers, fit_biases, observed_value, observer_of, set_mode
-from prepbench.quantize.statistics import Statistics, range_keys
+from prepbench.quantize.repeatable import other_draws
+from prepbench.quantize.statistics import Statistics, preserved_buffers, range_keys
 
 
 def calibrate(
@@ -56,7 +57,8 @@ def calibrate(
         observer.mode = "observe"
         learning.append(observer)
     if learning:
-        learn(graph, graph, learning, samples, progress)
+        with preserved_buffers(graph):
+            learn(graph, graph, learning, samples, progress)
         set_mode(graph, "pass")
         statistics.ranges.update({keys[id(one)]: one.learned() for one in learning if id(one) in keys})
     else:
@@ -89,11 +91,12 @@ def learn(
         CalibrationError: a sample on which the graph cannot run, or on which values are NaN or infinite.
     """
     report(Progress("calibrate", 0, len(samples)))
-    for done, sample in enumerate(samples, start=1):
-        run_sample(graph, call, sample)
-        if not all(observer.finite or observer.low > observer.high for observer in learning):
-            raise _not_finite(graph, sample)
-        report(Progress("calibrate", done, len(samples)))
+    with other_draws():
+        for done, sample in enumerate(samples, start=1):
+            run_sample(graph, call, sample)
+            if not all(observer.finite or observer.low > observer.high for observer in learning):
+                raise _not_finite(graph, sample)
+            report(Progress("calibrate", done, len(samples)))
 
 
 def read_weights(graph: fx.GraphModule) -> None:

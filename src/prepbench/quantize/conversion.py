@@ -18,6 +18,7 @@ from prepbench.quantize.dynamic_lstm import use_integers
 from prepbench.quantize.layer_nodes import LOOKUPS, WEIGHTED, aten, parameter_of
 from prepbench.quantize.observed import Observed, all_observers, observer_of
 from prepbench.quantize.plan import Plan
+from prepbench.quantize.repeatable import as_before
 from prepbench.quantize.rounding import NEEDS_MOMENTS
 from prepbench.quantize.rows import OPERATOR
 from prepbench.quantize.simulate import in_integers
@@ -37,6 +38,7 @@ def convert(observed: Observed) -> fx.GraphModule:
     assert isinstance(converted, fx.GraphModule)
     # afterwards, because it runs what depends on constants alone, which includes writes to buffers
     restore_buffers(converted, observed.written)
+    as_before(converted)
     cast_remaining_weights(converted)
     _forget_unused(converted)
     _without_gradients(converted)

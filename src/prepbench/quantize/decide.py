@@ -35,7 +35,7 @@ from prepbench.quantize.output_noise import (
 from prepbench.quantize.plan import Plan
 from prepbench.quantize.predictions import ScoreSum, logits_of
 from prepbench.quantize.simulate import QuantizedRun, changes_of
-from prepbench.quantize.statistics import Statistics
+from prepbench.quantize.statistics import Statistics, preserved_buffers
 from prepbench.quantize.weights import WeightScheme
 from prepbench.settings import CompileOptions, QuantizationSettings
 from prepbench.settings.numbers import FLOAT32
@@ -414,7 +414,7 @@ def simulated_score(
         logits: the outputs that predict tokens.
     """
     total, changes = ScoreSum(logits), changes_of(graph, plan)
-    with torch.no_grad():
+    with torch.no_grad(), preserved_buffers(graph):
         for sample, right in zip(samples, expected, strict=True):
             found = QuantizedRun(graph, changes).run(*sample.args, enable_io_processing=False)
             total.add(right, found)

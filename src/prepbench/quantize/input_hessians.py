@@ -17,6 +17,7 @@ from prepbench.quantize.layer_nodes import LayerNode
 from prepbench.quantize.observed import observer_of
 from prepbench.quantize.plan import Plan
 from prepbench.quantize.rounding import FOR_IM2COL, NEEDS_MOMENTS, Im2col, InputHessian
+from prepbench.quantize.statistics import preserved_buffers
 from prepbench.quantize.weights import WeightScheme
 from prepbench.settings.quantization import BLOCK_SIZES
 
@@ -79,7 +80,7 @@ def round_by_inputs(
             found = {source: one for source, one in found.items() if source in needed}
     for part in _passes(left):
         collector = _Collector(graph, {source for weight in part for source in weight.sources})
-        with torch.no_grad():
+        with torch.no_grad(), preserved_buffers(graph):
             for sample in samples:
                 collector.run(*sample.args)
                 report()

@@ -41,6 +41,7 @@ from prepbench.quantize.layer_reports import LayerReporter
 from prepbench.quantize.observed import Observed
 from prepbench.quantize.placement import Placement
 from prepbench.quantize.plan import Plan, annotate, make_plan
+from prepbench.quantize.repeatable import make_repeatable
 from prepbench.quantize.report import LayerReport
 from prepbench.quantize.statistics import Statistics, own_written_buffers, written_names
 from prepbench.settings import CompileOptions, ExplainedLayer, QuantizationSettings, is_within, weight_formats
@@ -130,8 +131,8 @@ def _check_not_empty(rows: Sequence[LayerReport]) -> None:
 def float_graph(
     program: torch.export.ExportedProgram, options: CompileOptions, *, plain_weights: bool = True
 ) -> tuple[fx.GraphModule, dict[str, torch.Tensor]]:
-    """Return the graph of a program with batch norms folded, and the initial values of the buffers that it writes
-    to.
+    """Return the graph of a program, repeatable and with batch norms folded, and the initial values of the buffers
+    that it writes to.
 
     With ``plain_weights``, weights that are computed from constants are computed now; training computes them in each
     step, because their parts learn.
@@ -140,6 +141,7 @@ def float_graph(
     for node in graph.graph.find_nodes(op="get_attr"):
         node.meta[SOURCES] = (str(node.target),)
     before = own_written_buffers(graph)
+    make_repeatable(graph, draws=plain_weights)
     if plain_weights:
         make_weights_plain(graph)
     if options.fold_batch_norm:

@@ -16,7 +16,7 @@ from prepbench.objects.compare import Powers, powers
 from prepbench.quantize.layer_nodes import LayerNode
 from prepbench.quantize.plan import Plan, is_dynamic
 from prepbench.quantize.simulate import Measuring, Trial, as_tuple, first_states, observed_inputs, rounded_weights
-from prepbench.quantize.statistics import Statistics, noise_key
+from prepbench.quantize.statistics import Statistics, noise_key, preserved_buffers
 from prepbench.quantize.weights import WeightScheme
 
 # rows (first dims) of samples that are measured; more hardly change a mean over all their positions
@@ -173,7 +173,7 @@ def _run(
             add = functools.partial(noise.add, channels=layer.channels)
             trials.setdefault(name, []).append((replace(rounded, operands=inputs), add))
     progress(Progress("measure", 0, len(samples)))
-    with torch.no_grad():
+    with torch.no_grad(), preserved_buffers(graph):
         runner = _Counting(graph, trials, {name: layer for name, (layer, _) in candidates.items()}, result)
         for done, sample in enumerate(samples, start=1):
             result.outputs.append(as_tuple(runner.run(*sample.args, enable_io_processing=False)))

@@ -22,7 +22,7 @@ from prepbench.quantize.layer_nodes import LOOKUPS, WEIGHTED, LayerNode
 from prepbench.quantize.observed import observed_value, observer_of, set_mode
 from prepbench.quantize.plan import Plan, is_dynamic
 from prepbench.quantize.simulate import as_tuple, changed_result, first_states, rounded_weights
-from prepbench.quantize.statistics import Statistics
+from prepbench.quantize.statistics import Statistics, preserved_buffers
 from prepbench.quantize.weights import WeightScheme
 
 # how many draws (rows times random vectors) an estimate averages, and how many vectors at most
@@ -130,7 +130,8 @@ def estimate_output_noise(
     # Effects are cached for a graph and its samples; what they are measured in is part of the key.
     judged = (tuple(logits), corrected)
     if any((*key, judged) not in statistics.effects for key in places):
-        found = _Estimate(graph, places.values(), plan, corrected).effects(samples, OutputVectors(outputs, logits))
+        with preserved_buffers(graph):
+            found = _Estimate(graph, places.values(), plan, corrected).effects(samples, OutputVectors(outputs, logits))
         statistics.effects.update({(*key, judged): found[place.key] for key, place in places.items()})
     effects = {key: statistics.effects[(*key, judged)] for key in places}
     result = OutputNoise(bool(logits))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -125,16 +126,36 @@ def preserved_buffers(graph: fx.GraphModule) -> Iterator[None]:
 
 def written_names(graph: fx.Graph) -> Iterator[str]:
     """Yield the names of the attributes that a graph writes to."""
-    yield from (str(node.target) for node in written_nodes(graph) if node.op == "get_attr")
+    yield from (str(node.target) for node in map(viewed, written_nodes(graph)) if node.op == "get_attr")
 
 
 def written_nodes(graph: fx.Graph) -> Iterator[fx.Node]:
     """Yield the nodes whose tensors a graph writes to."""
     for node in graph.nodes:
-        if not isinstance(node.target, OpOverload):
-            continue
-        arguments = zip(schema_of(node.target).arguments, node.args, strict=False)
-        values = [value for argument, value in arguments if argument.is_write]
-        if node.target is _BATCH_NORM and node.args[5]:  # its schema does not say that it writes
-            values += node.args[3:5]
-        yield from (value for value in values if isinstance(value, fx.Node))
+        yield from written_by(node)
+
+
+def written_by(node: fx.Node) -> Iterator[fx.Node]:
+    """Yield the operands that a node writes to."""
+    if not isinstance(node.target, OpOverload):
+        return
+    arguments = zip(schema_of(node.target).arguments, node.args, strict=False)
+    values = [value for argument, value in arguments if argument.is_write]
+    if node.target is _BATCH_NORM and node.args[5]:  # its schema does not say that it writes
+        values += node.args[3:5]
+    yield from (value for value in values if isinstance(value, fx.Node))
+
+
+def is_view(node: fx.Node) -> bool:
+    """Return whether an operator returns memory of its operands."""
+    if node.target is operator.getitem:  # of what was split
+        return True
+    schema = schema_of(node.target)
+    return schema is not None and any(result.alias_info is not None for result in schema.returns)
+
+
+def viewed(node: fx.Node) -> fx.Node:
+    """Return the node whose memory a chain of views shows."""
+    while is_view(node) and node.args and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    return node
