@@ -633,7 +633,17 @@ class CountedCalls(TorchFunctionMode):
         self.count += 1
         if self._most is not None and self.count > self._most:
             raise TimeLimitReached
+        if getattr(function, "__name__", "").startswith("linalg_"):
+            _check_finite(args)
         return function(*args, **(kwargs or {}))
+
+
+def _check_finite(args: tuple[Any, ...]) -> None:
+    """Refuse values with which some routines of LAPACK end the process: ``eigvals`` of NaN does (torch 2.13)."""
+    with torch.no_grad():
+        for value in args:
+            if isinstance(value, torch.Tensor) and not value.is_meta and not bool(value.isfinite().all()):
+                raise RuntimeError("the matrix holds NaN or infinite values")
 
 
 # Other values for the tensors of a call, so that conditions take their other side.
