@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import tokenize
 import types
 import weakref
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -166,6 +167,26 @@ class Fixed:
             changes |= source.changes({path for file, path in paths if file == source.file})
         chosen = [fix for fix in self.applied if (fix.file, fix.function) in paths]
         return fixed_model(swapped_twin(self._original, changes, shares=True)[0].model, chosen)
+
+    def diff_of(self, fqn: str) -> str:
+        """Return what :meth:`model_with` changes for a module, as a unified diff of the user's files; "" for nothing.
+
+        Args:
+            fqn: the module.
+        """
+        chosen = [fix for fix in self.applied if fix.fqn == fqn]
+        of_files = ([fix.function for fix in chosen if fix.file == source.file] for source in self._sources)
+        return "".join(
+            source.only(paths).diff() for source, paths in zip(self._sources, of_files, strict=True) if paths
+        )
+
+    def whole(self, fix: Fix) -> Fix:
+        """Return one of the applied fixes with all that is changed for its module in its diff."""
+        return self._whole[id(fix)]
+
+    @functools.cached_property
+    def _whole(self) -> dict[int, Fix]:
+        return {id(fix): replace(fix, diff=self.diff_of(fix.fqn)) for fix in self.applied}
 
     @property
     def diff(self) -> str:

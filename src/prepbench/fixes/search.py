@@ -171,7 +171,6 @@ class Search:
                     reason = replace(reason, reason=found.reason, kind=found.kind, diff=found.diff)
                 break
             steps.append(found)
-            start_text = steps[0].before.text
             self.sources[found.after.file] = found.after
             self.failures = self._captured()
             is_fewer = len(self.failures) < len(failures)
@@ -182,7 +181,7 @@ class Search:
                 if narrow is None or self.assumes:
                     self.applied += fixes
                     return
-                diff = found.after.diff(start_text)
+                diff = self._own_diff(found.after, current.fqn, steps)
                 why = f"it takes for granted that {narrow.assumption}"
                 reason = replace(reason, reason=why, kind=narrow.kind, diff=diff, fix=replace(narrow, diff=diff))
                 break
@@ -191,7 +190,7 @@ class Search:
                 reason,
                 reason="it still fails with this change",
                 kind=found.kind.name,
-                diff=found.after.diff(start_text),
+                diff=self._own_diff(found.after, current.fqn, steps),
             )
         self.sources, self.failures, self.program = start | _unchanged(self.sources, start), failures, program
         self.drafts[self.key(failure)] = reason
@@ -342,8 +341,15 @@ class Search:
         proof = self._proven(after, proposal, failure.fqn, site)
         if proof.problem:
             after.forgotten()
-            return Draft(failure, proof.problem, kind.name, after.diff(site.source.text))
+            step = _Step(kind, proposal, site.source, after, proof, failure)
+            return Draft(failure, proof.problem, kind.name, self._own_diff(after, failure.fqn, [step]))
         return _Step(kind, proposal, site.source, after, proof, failure)
+
+    def _own_diff(self, after: SourceText, fqn: str, steps: Iterable[_Step]) -> str:
+        """Return what the steps for a module change in the user's file, with what is proven for it already."""
+        steps = [step for step in steps if step.after.file == after.file]
+        proven = [fix.function for fix in self.applied if (fix.file, fix.fqn) == (after.file, fqn)]
+        return after.only([*map(_outermost_change, steps), *proven]).diff()
 
     def _proven(self, after: SourceText, proposal: Proposal, fqn: str, site: Site) -> Proof:
         before = self.sources[after.file]
@@ -623,4 +629,5 @@ def fix_of(failure: Failure, fixed: Fixed) -> Fix | Draft | None:
     ]
     assuming = [draft for draft in fixed.remaining if draft.fix is not None and draft.fqn == failure.fqn]
     found: list[Fix | Draft] = [*assuming, *at_line, *drafts, *in_module]
-    return found[0] if found else None
+    first = found[0] if found else None
+    return fixed.whole(first) if isinstance(first, Fix) else first

@@ -360,6 +360,19 @@ class SourceText:
         """Return the user's text as code objects."""
         return _codes(self.original, self.file, cell_flags(self.file))
 
+    def only(self, within: Collection[CodePath]) -> SourceText:
+        """Return the text in which the other functions are as the user wrote them."""
+        old, new = self.original_codes(), self.codes()
+        changed = [path for path, code in old.items() if path in new and not equal_but_for_lines(code, new[path])]
+        others = [path for path in changed if not any(_is_around(path, one) or _is_around(one, path) for one in within)]
+        outermost = [path for path in others if not any(path != one and _is_around(one, path) for one in others)]
+        before, after = self.original.splitlines(True), self.text.splitlines(True)
+        users, own = _spans(self.original), _spans(self.text)
+        spans = [(own.get(new[path].co_firstlineno), users.get(old[path].co_firstlineno)) for path in outermost]
+        for now, then in sorted((now, then) for now, then in spans if now and then)[::-1]:
+            after[now[0] - 1 : now[1]] = before[then[0] - 1 : then[1]]
+        return self.with_text("".join(after))
+
     def changes(self, within: Collection[CodePath] | None = None) -> dict[types.CodeType, types.CodeType]:
         """Return the changed code by the code that it replaces; all of it, or only that inside of some functions."""
         now = self.codes()
@@ -398,6 +411,22 @@ class SourceText:
         lines = difflib.unified_diff(before.splitlines(True), self.text.splitlines(True), name, name, n=2)
         earlier = replace(self, text=before)
         return "".join(_renumbered(line, earlier) if line.startswith("@@") else line for line in lines)
+
+
+def _is_around(outer: CodePath, path: CodePath) -> bool:
+    """Return whether a function is the other, or has it inside."""
+    return path[: len(outer)] == outer
+
+
+def _spans(text: str) -> dict[int, tuple[int, int]]:
+    """Return the first and last line of each function and class, by the first line, which is that of a decorator."""
+    found: dict[int, tuple[int, int]] = {}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            decorators = getattr(node, "decorator_list", [])
+            first, last = min(each.lineno for each in (node, *decorators)), node.end_lineno or node.lineno
+            found[first] = first, max(last, found.get(first, (0, 0))[1])
+    return found
 
 
 def _renumbered(header: str, earlier: SourceText) -> str:
