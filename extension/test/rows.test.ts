@@ -2,7 +2,7 @@ import { expect, it } from "vitest";
 
 import { globToRegExp, readQuery, widen } from "../src/bench/filters";
 import { Marked } from "../src/bench/marked";
-import { type Asked, type Grouping, Rows, type TableData, withoutRuns } from "../src/bench/rows";
+import { type Asked, departs, type Grouping, Rows, type TableData, withoutRuns } from "../src/bench/rows";
 
 const DECISION = {
   rule: "global",
@@ -11,6 +11,8 @@ const DECISION = {
   block: "0",
   observer: "minmax",
   algorithm: "auto",
+  formats: "",
+  equalised: "false",
   pruning: "",
   pruned_by: "",
   mask: "none",
@@ -37,8 +39,8 @@ function network(blocks: number): TableData {
     ],
     planned: layers.map(({ fqn }) => (fqn.endsWith("norm") ? 2 : fqn.endsWith("up") ? 1 : 0)),
     outcomes: [
-      { label: "int8", why: "", pruned: "" },
-      { label: "float", why: "too sensitive", pruned: "" },
+      { label: "int8", why: "", pruned: "", note: "" },
+      { label: "float", why: "too sensitive", pruned: "", note: "" },
     ],
     applied: layers.map((_, layer) => Number(layer % 10 === 0)),
     columns: [
@@ -72,6 +74,14 @@ it("finds layers by part, pattern, expression, type and status", () => {
   expect(count({ status: "float" })).toBe(3);
   expect(count({ status: "rule" })).toBe(3);
   expect(count({ status: "quantized", text: "up" })).toBe(3);
+});
+
+it("takes how integers were found for no difference from the plan", () => {
+  const planned = { ...DECISION, label: "int8, channels equalised", formats: "int8", weights: "8", quantized: true };
+  const done = { label: "int8", why: "", pruned: "", note: "channels equalised" };
+  expect(departs(planned, done)).toBe(false);
+  expect(departs(planned, { ...done, label: "float", why: "too sensitive" })).toBe(true);
+  expect(departs(planned, null)).toBe(false);
 });
 
 it("says how to widen a search that finds nothing", () => {

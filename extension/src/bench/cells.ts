@@ -163,18 +163,22 @@ function badgesOf(labels: readonly string[], kind: "planned" | "applied"): HTMLE
 function decidedCell({ members }: Row, rows: Rows): HTMLElement {
   const decisions = members.map((layer) => rows.decision(layer));
   const planned = decisions.map((decision) => decision?.label ?? "–");
-  const outcomes = members.map((layer) => rows.outcome(layer)).filter((outcome) => outcome !== null);
-  const done = outcomes.map(({ label }) => label);
-  const differs = done.length > 0 && tally(done) !== tally(planned);
+  const ended = members.filter((layer) => rows.outcome(layer) !== null);
+  const outcomes = ended.map((layer) => rows.outcome(layer)!);
+  const differs = ended.some((layer) => rows.differs(layer));
+  // formats that came out as planned are said as they were planned, with how integers were found
+  const done = ended.map((layer, at) => (differs ? outcomes[at]!.label : (rows.decision(layer)?.label ?? "–")));
   const isSingle = members.length === 1; // of several, what was planned is on hover
   const rules = [...new Set(decisions.map((decision) => decision?.rule ?? "global"))].filter(
     (rule) => rule !== "global",
   );
   const whys = [...new Set(outcomes.map(({ why }) => why).filter(Boolean))];
+  const notes = [...new Set(outcomes.map(({ note }) => note).filter(Boolean))];
   const title = [
     `Planned: ${tally(planned)}`,
     done.length ? `Done: ${tally(done)}` : "",
     ...whys.map((why) => `Why: ${why}`),
+    ...notes,
     rules.length ? `Set by ${rules.join(", ")}` : "",
   ];
   const dot = rules.length ? [make("span", { class: "pbb-ruled", "aria-hidden": "true" })] : [];

@@ -4,6 +4,7 @@ import { make } from "../render/dom";
 import { act, type BenchModel } from "./model";
 import { counted } from "./numbers";
 import { patternOf } from "./patterns";
+import { departs } from "./rows";
 
 export interface Reason {
   text: string;
@@ -42,7 +43,12 @@ function joined(texts: readonly string[]): string {
 /** The lines; each unfolds to its layers, which a click selects. */
 export function reasonsView(model: BenchModel): HTMLElement {
   const [layers, outcomes, applied] = [model.get("layers"), model.get("outcomes"), model.get("applied")];
-  const reasons = groupedReasons(applied.map((outcome) => outcomes[outcome]?.why ?? ""));
+  const [decisions, planned] = [model.get("decisions"), model.get("planned")];
+  const whys = applied.map((outcome, layer) => {
+    const [plan, done] = [decisions[planned[layer] ?? -1] ?? null, outcomes[outcome] ?? null];
+    return done !== null && departs(plan, done) ? done.why : "";
+  });
+  const reasons = groupedReasons(whys);
   const place = make("section", { class: "pbb-reasons", "aria-label": "Why layers differ from the plan" });
   if (!reasons.length) return place;
   const lines = reasons.map(({ text, layers: members }) => {

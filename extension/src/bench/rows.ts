@@ -39,6 +39,11 @@ const DIGITS = /\d+/g;
 /** How layers become rows: each its own, those of one role (names that differ in indices only), those of one block. */
 export type Grouping = "" | "role" | "block";
 
+/** Whether the outcome of a layer has other formats than planned; how its integers were found is no difference. */
+export function departs(planned: Decision | null, done: Outcome | null): boolean {
+  return done !== null && done.label !== (planned?.formats || planned?.label);
+}
+
 export class Rows {
   private readonly lower: readonly string[];
   private readonly lowerTypes: readonly string[];
@@ -97,8 +102,7 @@ export class Rows {
   }
 
   differs(layer: number): boolean {
-    const outcome = this.outcome(layer);
-    return outcome !== null && (outcome.why !== "" || outcome.label !== this.decision(layer)?.label);
+    return departs(this.decision(layer), this.outcome(layer));
   }
 
   /** The layers that fit, in their order. */

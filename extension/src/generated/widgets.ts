@@ -144,6 +144,8 @@ export interface Decision {
   observer: string;
   algorithm: string;
   quantized: boolean;
+  formats: string;
+  equalised: string;
   pruning: string;
   pruned_by: string;
   mask: string;
@@ -325,6 +327,7 @@ export interface Outcome {
   label: string;
   why: string;
   pruned: string;
+  note: string;
 }
 
 export interface PinRun {

@@ -362,7 +362,10 @@ class Choices:
             )
         patterns = [pattern] if isinstance(pattern, str) else pattern
         check_texts("pattern", patterns, "encoder.*")
-        self.set_rules(dict.fromkeys(patterns, layer_settings_of(precision)))
+        settings = layer_settings_of(precision)
+        if self.state.quantization.cross_layer_equalization and not settings.skips:
+            settings = replace(settings, cross_layer_equalization=False)  # a precision stands for all its settings
+        self.set_rules(dict.fromkeys(patterns, settings))
 
     def set_rule(self, pattern: str, settings: LayerQuantizationSettings) -> None:
         """Set how the layers that a pattern matches are quantized; rules that this makes obsolete are dropped.

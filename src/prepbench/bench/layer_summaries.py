@@ -106,6 +106,13 @@ _SETTINGS = (
     ),
     SettingField("observer", "Observer", "how the range of activations is learned", "choice", OBSERVERS),
     SettingField(
+        "equalised",
+        "Equalise channels",
+        "scale channels between this layer and its neighbours, so that all have similar ranges; float stays the same",
+        "switch",
+        (),
+    ),
+    SettingField(
         "mask",
         "Pruning",
         "the unit of pruning: single weights (1:1), two of each four inputs (2:4), or whole channels, which makes the "
@@ -187,6 +194,8 @@ def change_of(field: str, value: str) -> tuple[str, object]:
         return "weights_only_quantization_block_size", int(value)
     if field == "algorithm":
         return "weights_algorithm", value
+    if field == "equalised":
+        return "cross_layer_equalization", value == "true"
     return field, value
 
 
@@ -235,6 +244,8 @@ def _decision(rule: str, settings: QuantizationSettings | None) -> Decision:
         settings.observer,
         settings.weights_algorithm,
         quantized=True,
+        formats=_formats_label(settings),
+        equalised=str(settings.cross_layer_equalization).lower(),
     )
 
 
@@ -244,14 +255,19 @@ def settings_label(settings: QuantizationSettings | None) -> str:
     """
     if settings is None:
         return "float"
-    weights = " or ".join(one.name for one in sorted(weight_formats(settings), key=lambda one: one.bits))
     by = "" if settings.weights_algorithm == "auto" else f", {settings.weights_algorithm}"
     by += ", channels equalised" if settings.cross_layer_equalization else ""
+    return _formats_label(settings) + by
+
+
+def _formats_label(settings: QuantizationSettings) -> str:
+    """Return the formats that settings ask for, as :attr:`LayerReport.summary` has those that became of them."""
+    weights = " or ".join(one.name for one in sorted(weight_formats(settings), key=lambda one: one.bits))
     activations = activation_format(settings)
     if not activations.is_float:
-        return (weights if weights == activations.name else f"{weights}, {activations.name} activations") + by
+        return weights if weights == activations.name else f"{weights}, {activations.name} activations"
     block = settings.weights_only_quantization_block_size
-    return f"{weights} weights" + (f", blocks of {_listed(block)}" if block != 0 else "") + by
+    return f"{weights} weights" + (f", blocks of {_listed(block)}" if block != 0 else "")
 
 
 def outcomes(
@@ -285,7 +301,7 @@ def _outcome(row: LayerReport | None, *, is_table: bool) -> Outcome:
     if not row.quantized:
         return Outcome("float", row.reason)
     block = f", blocks of {row.block_size}" if row.block_size else ""
-    return Outcome(f"{row.summary}{block}", row.reason or row.note)
+    return Outcome(f"{row.summary}{block}", row.reason, note=row.note)
 
 
 def columns(layers: Sequence[str], report: Mapping[str, LayerReport]) -> tuple[LayerColumn, ...]:

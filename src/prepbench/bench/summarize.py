@@ -242,11 +242,10 @@ def _sentence(bench: Parts, failures: tuple[FailureSummary, ...]) -> str:
     said.append(axes_words(bench.choices.axes))
     said.append(precision_words(bench.choices.explained).replace(" · ", ", "))
     said.append(", ".join(map(display_name, bench.choices.state.targets)))
-    last = next((run for run in reversed(bench.run_history.runs) if not run.error and run.score is not None), None)
-    if last is not None:
-        texts = result_texts(last)
-        time = "" if last.p50_ms is None else f", {texts['p50']} ms"
-        said.append(f"last run {texts['score']}{time}")
+    if (run := bench.run_history.shown_run()) is not None and run.score is not None:
+        texts = result_texts(run)
+        time = "" if run.p50_ms is None else f", {texts['p50']} ms"
+        said.append(f"{run.name}: {run.metric.replace('_', ' ')} {texts['score']}{time}")
     return " · ".join(said)
 
 

@@ -155,6 +155,8 @@ class Decision:
         observer: how ranges are learned.
         algorithm: how weights become integers.
         quantized: whether the layer is quantized.
+        formats: the label without how integers are found, to compare with an outcome; the label where empty.
+        equalised: ``"true"`` where channels are scaled between layers.
         pruning: the pruning in short, e.g. ``"50% channels"``; "" for none.
         pruned_by: the key of the deciding pruning rule; "" where nothing is pruned and no rule applies.
         mask: the field of that name as the editor has it.
@@ -171,6 +173,8 @@ class Decision:
     observer: str
     algorithm: str
     quantized: bool
+    formats: str = ""
+    equalised: str = "false"
     pruning: str = ""
     pruned_by: str = ""
     mask: str = "none"
@@ -180,11 +184,19 @@ class Decision:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of layers in a run: in short, why it differs from the plan, and what was pruned."""
+    """The outcome of layers in a run.
+
+    Attributes:
+        label: its formats, as :attr:`Decision.formats` has those of the plan.
+        why: why it, or a part of it, is in float.
+        pruned: what was pruned.
+        note: a remark on how it is computed.
+    """
 
     label: str
     why: str
     pruned: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True)
