@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
@@ -455,7 +456,11 @@ def _graph(fqn: str, trace: TraceResult, texts: SizeTexts, model: Any) -> Graph:
         return shapes_and_dtypes(node.meta.get("val"), texts, names)
 
     names = {str(symbol): size.name for symbol, size in trace.sizes.items()}
-    nodes = (_node(node, fqn, owner(_owner(node)), shapes(node), model) for node in trace.graph.nodes)
+    knows_values = any("val" in node.meta for node in trace.graph.nodes)
+    nodes = (
+        _node(node, fqn, owner(_owner(node)), shapes(node), model, _sources(node, knows_values))
+        for node in trace.graph.nodes
+    )
     return Graph(f"graph:{fqn}", fqn, tuple(nodes))
 
 
@@ -471,12 +476,15 @@ def _calls(graph: str, traced: fx.Graph) -> Iterator[tuple[str, dict[str, int]]]
         yield f"{graph}:{node.name}", calls
 
 
-def _sources(node: fx.Node) -> dict[fx.Node, None]:
-    """Return the nodes whose values a node uses, seen through nodes that only build structures."""
+def _sources(node: fx.Node, knows_values: bool) -> dict[fx.Node, None]:
+    """Return the nodes whose values a node uses, seen through nodes that build structures or select from them."""
     found: dict[fx.Node, None] = {}
     for source in node.all_input_nodes:
-        if source.op == "call_function" and getattr(source.target, "__module__", "") == structures.__name__:
-            found |= _sources(source)
+        builds = source.op == "call_function" and getattr(source.target, "__module__", "") == structures.__name__
+        # what is selected from a tensor has a value of its own
+        selects = source.target is operator.getitem and knows_values and "val" not in source.meta
+        if builds or selects:
+            found |= _sources(source, knows_values)
         else:
             found[source] = None
     return found
@@ -486,7 +494,14 @@ def _owner(node: fx.Node) -> str:
     return str(node.target) if node.op == "call_module" else str(node.meta.get("fqn", ""))
 
 
-def _node(node: fx.Node, graph: str, fqn: str, shapes: tuple[tuple[str, ...], tuple[str, ...]], model: Any) -> Node:
+def _node(
+    node: fx.Node,
+    graph: str,
+    fqn: str,
+    shapes: tuple[tuple[str, ...], tuple[str, ...]],
+    model: Any,
+    sources: Iterable[fx.Node],
+) -> Node:
     status: Status = node.meta.get("status", "traced")
     if status == "leaf" and _is_operation(fqn, model):
         status = "traced"
@@ -500,7 +515,7 @@ def _node(node: fx.Node, graph: str, fqn: str, shapes: tuple[tuple[str, ...], tu
         status=status,
         shapes=shapes[0],
         dtypes=shapes[1],
-        inputs=tuple(f"{graph}:{source.name}" for source in _sources(node)),
+        inputs=tuple(f"{graph}:{source.name}" for source in sources),
         source=node.meta.get("source"),
     )
 

@@ -16,7 +16,7 @@ import torch
 from prepbench._torch_compat.fake_tensors import FakeTensorMode, fake_input, readable_number
 from prepbench.capture.sizes.axis import Axis, with_symbols
 from prepbench.errors import InputError
-from prepbench.inputs import Sample, forward_of, positional_names
+from prepbench.inputs import Sample, forward_of, named_leaves, positional_names
 from prepbench.objects.flatten import map_values, tensors_in
 
 
@@ -108,7 +108,7 @@ def fake_inputs(function: Any, samples: Sequence[Sample], mode: FakeTensorMode, 
     leaves = [_tensors(sample) for sample in samples]
     names = [name.replace("[", "_").replace("]", "") for name in positional_names(function, len(samples[0].args))]
     names += list(samples[0].kwargs)
-    paths = _paths(samples[base], names)
+    paths = _paths(function, samples[base], names)
     names_of_sizes = _size_names(paths, leaves)
     result = FakeInputs((), {}, names)
     hints = _hints(leaves, base)
@@ -234,7 +234,12 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     return tensors_in((value.args, value.kwargs) if isinstance(value, Sample) else value)
 
 
-def _paths(sample: Sample, names: list[str]) -> list[str]:
+def _paths(function: Any, sample: Sample, names: list[str]) -> list[str]:
+    """Return the path of each tensor; inside of objects that are no containers of torch it is a number."""
+    known = [(path, leaf) for path, leaf in named_leaves(function, sample) if isinstance(leaf, torch.Tensor)]
+    tensors = _tensors(sample)
+    if len(known) == len(tensors) and all(one is other for (_, one), other in zip(known, tensors, strict=True)):
+        return [path for path, _ in known]
     paths = []
     for name, value in zip(names, [*sample.args, *sample.kwargs.values()], strict=True):
         count = len(_tensors(value))

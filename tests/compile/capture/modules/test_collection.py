@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -176,3 +176,49 @@ def test_an_empty_cache_and_a_single_token_keep_what_holds_between_sizes(more: i
     assert not collection.failures
     unseen = {"x": torch.randn(2, 3, 4), "past": torch.randn(2, 6, 4), "mask": torch.ones(2, 9 + more)}
     assert torch.equal(collection.graph_module()(**unseen), model(**unseen))
+
+
+class Pair(NamedTuple):
+    left: torch.Tensor
+    right: torch.Tensor
+
+
+class Halves(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> Pair:
+        return Pair(self.layer(x), x)
+
+
+class Structures(nn.Module):
+    """Takes dicts, and selects from what layers return."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(4, 8, batch_first=True)
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+        self.halves, self.head = Halves(), nn.Linear(8, 3)
+
+    def forward(self, batch: dict[str, Any]) -> torch.Tensor:
+        x = batch["x"] * batch["inner"]["mask"][..., None]
+        out, _ = self.gru(x)
+        halves = self.halves(x)
+        attended, _ = self.attention(halves.left, halves.right, halves.left)
+        result: torch.Tensor = self.head(out.mean(1)) / x.size(1) + attended.max(1)[0].sum() + x.split(2, 2)[0].sum()
+        return result
+
+
+def test_what_is_drawn_hangs_together() -> None:
+    samples = [({"x": torch.randn(n, n + 3, 4), "inner": {"mask": torch.ones(n, n + 3)}},) for n in (2, 3)]
+    document = recursive_trace(Structures().eval(), inputs=samples).document()
+    assert {size.meaning for size in document.sizes} == {"batch['x'].shape[0]", "batch['x'].shape[1]"}
+    nodes = {node.id: node for graph in document.graphs for node in graph.nodes if node.group is not None}
+    reached = {node.id for node in nodes.values() if node.op == "placeholder"}
+    for node in nodes.values():  # in execution order
+        if reached.intersection(node.inputs):
+            reached.add(node.id)
+    assert set(nodes) == reached
+    used = {source for node in nodes.values() for source in node.inputs}
+    assert [node.op for node in nodes.values() if node.id not in used] == ["output"]
