@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from prepbench._torch_compat.programs import input_placeholders
 from prepbench.calls.call_spec import CallSpec, runtime_and_calls
 from prepbench.calls.checked_conditions import with_assertions_returned
 from prepbench.calls.variant_calls import VariantChoice
-from prepbench.capture.aten.captured import document_of_program
+from prepbench.capture.aten.captured import Captured, document_of_program
 from prepbench.capture.aten.verification import condition_lines
 from prepbench.capture.failures.describe import failure_line
 from prepbench.capture.failures.findings import returned_arguments, written_arguments
@@ -50,6 +50,7 @@ from prepbench.package.leaves.model_leaves import ModelLeaves
 from prepbench.package.report import CompileReport, bits_per_weight, names_of, with_stored_bits
 from prepbench.package.variants import Variant, joined_report, joined_runtime, joined_spec
 from prepbench.quantize.insert import NothingQuantizedError
+from prepbench.running.first_calls import changed_arguments
 from prepbench.running.tracing import tracing
 from prepbench.running.unchanged import numbers_kept
 from prepbench.settings import DeploymentSettings, ExplainedLayer
@@ -226,7 +227,7 @@ def _compiled_graph(task: CompileTask, timer: StageTimer, kept: KeptCapture | No
         remarks=(
             *task.remarks,
             *_remarks(target, quantized),
-            *_writes(target, captured.program, call_spec),
+            *_writes(target, captured, call_spec),
             *_suppression(target, program, fallbacks),
             *integer_remarks(target, captured.program),
             *size_remarks(task, quantized.layers if quantized else ()),
@@ -285,19 +286,20 @@ def _remarks(target: Target, quantized: Quantized | None) -> tuple[str, ...]:
     return tuple(remarks)
 
 
-def _writes(target: Target, program: Any, call_spec: CallSpec) -> tuple[str, ...]:
-    """Return what is not as in PyTorch where forward writes into arguments that it does not return."""
+def _writes(target: Target, captured: Captured, call_spec: CallSpec) -> Iterator[str]:
+    """Yield what is not as in PyTorch where forward changes arguments that it does not return."""
+    remedy = "let forward return the new values, if they are needed"
+    if changed := changed_arguments(captured.model, captured.samples[0]):
+        yield f"forward changes {', '.join(changed)}, and compiled models leave the caller's object as it is: {remedy}"
     if not call_spec.written:
-        return ()
-    returned, placeholders = returned_arguments(program), input_placeholders(program)
-    lost = [place for place in call_spec.written if placeholders[place] not in returned]
-    if not lost:
-        return ()
-    names = ", ".join(call_spec.paths[place] for place in lost)
-    return (
-        f"forward writes into {names}, and {target.display_name} leaves the caller's tensor as it is: let forward "
-        "return the new values, if they are needed",
-    )
+        return
+    returned, placeholders = returned_arguments(captured.program), input_placeholders(captured.program)
+    lost = [call_spec.paths[place] for place in call_spec.written if placeholders[place] not in returned]
+    if lost:
+        yield (
+            f"forward writes into {', '.join(lost)}, and {target.display_name} leaves the caller's tensor as it is: "
+            f"{remedy}"
+        )
 
 
 def _suppression(target: Target, program: Any, fallbacks: Sequence[str]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Caches that a first call builds: buffers that a model registers, or replaces when a longer input comes."""
+"""What calls leave behind: buffers that the first one builds, and arguments that each one changes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 
 from prepbench._torch_compat import pytree
 from prepbench._torch_compat.tensors import version_of
-from prepbench.inputs import Sample, arguments_by_name
+from prepbench.inputs import Sample, arguments_by_name, named_leaves
 from prepbench.interrupts import interruptible
 from prepbench.objects.copy import Twin
-from prepbench.objects.flatten import is_registered
+from prepbench.objects.flatten import is_registered, register_nodes
 from prepbench.running.unchanged import own_copy, unchanged, without_output
 
 _ROUNDS = 3
@@ -115,3 +115,36 @@ def _changes(model: torch.nn.Module, sample: Sample, name: str) -> bool:
     return len(after) != len(before) or any(
         now is not leaf or version_of(now) != version for now, (leaf, version) in zip(after, before, strict=True)
     )
+
+
+def changed_arguments(model: torch.nn.Module, sample: Sample) -> tuple[str, ...]:
+    """Return the paths of values that a call puts into its arguments, or takes out of them, and does not return.
+
+    Runs the model once, on a copy; not at all where no argument is a container or an object.
+
+    Args:
+        model: the callee.
+        sample: a call of it.
+
+    Example:
+        >>> changed_arguments(model, Sample((x, cache)))  # forward does cache.keys = torch.cat([cache.keys, keys], 1)
+        ('cache.keys',)
+    """
+    own = own_copy(sample)
+    before = dict(named_leaves(model, own))
+    if before.keys() <= arguments_by_name(model, own.args, own.kwargs).keys():
+        return ()
+    twin = Twin(model).model
+    try:
+        with unchanged(twin), without_output(), torch.no_grad():
+            result = own.call(twin)
+    except Exception:  # a model that does not run is reported by capture itself
+        return ()
+    register_nodes((own.args, own.kwargs))
+    after = dict(named_leaves(model, own))
+    returned = {id(leaf) for leaf in pytree.tree_leaves(result)}
+    put = [path for path, leaf in after.items() if path not in before or leaf is not before[path]]
+    lost = [path for path in put if id(after[path]) not in returned]
+    if not any(isinstance(after[path], torch.Tensor) for path in lost) and len(lost) < len(put):
+        lost = []  # counters beside tensors that are returned
+    return (*lost, *(path for path in before if path not in after and path not in lost and not put))

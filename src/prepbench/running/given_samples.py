@@ -477,7 +477,10 @@ def result_on_copy(own: Callable[..., Any], sample: Sample) -> Any:
     """Return what a twin returns for a copy of a sample, as :func:`run_on_copy` runs it."""
     module = own if isinstance(own, torch.nn.Module) else torch.nn.Module()
     with unchanged(module), without_output(), torch.no_grad(), writes_watched(module), interruptible():
-        return own_copy(sample).call(own)
+        copied = own_copy(sample)
+        result = copied.call(own)
+        register_nodes((copied.args, copied.kwargs))  # a call may have filled an empty cache
+        return result
 
 
 def _is_value(samples: Any) -> bool:

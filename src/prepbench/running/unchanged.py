@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -16,9 +17,11 @@ from prepbench._torch_compat.generators import generator_kept, is_drawn_from
 from prepbench._torch_compat.modes import functorch_levels_kept
 from prepbench.errors import InputError, sentence
 from prepbench.inputs import Sample
+from prepbench.internal_errors import raise_if_internal
 from prepbench.interrupts import interruptible
 from prepbench.objects.compare import ROUNDED, Outcome, difference
 from prepbench.objects.flatten import register_nodes, tensors_in
+from prepbench.objects.parts import LEAVES
 from prepbench.objects.restore import tensors_kept, tensors_of
 from prepbench.patching import output_here, undoing, warnings_ignored_here
 
@@ -93,7 +96,23 @@ def own_copy(sample: Sample) -> Sample:
         InputError: a class of tensors cannot be copied.
     """
     register_nodes((sample.args, sample.kwargs))
-    return sample.map(lambda leaf: _own(leaf, sample.index) if isinstance(leaf, torch.Tensor) else leaf)
+    return sample.map(lambda leaf: _own(leaf, sample.index) if isinstance(leaf, torch.Tensor) else _own_object(leaf))
+
+
+def _own_object(leaf: Any) -> Any:
+    """Return a copy of an object that holds no tensors yet, such as an empty cache; other values as they are."""
+    if (
+        isinstance(leaf, LEAVES)
+        or callable(leaf)
+        or type(leaf).__module__ == "builtins"
+        or not hasattr(leaf, "__dict__")
+    ):
+        return leaf
+    try:
+        return copy.copy(leaf)
+    except Exception as error:  # of the user's class
+        raise_if_internal(error)
+        return leaf
 
 
 def _own(tensor: torch.Tensor, index: int) -> torch.Tensor:

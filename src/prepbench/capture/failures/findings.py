@@ -29,7 +29,7 @@ from prepbench.objects.flatten import collect, register_nodes
 from prepbench.objects.parts import is_user_code, is_user_file
 from prepbench.patching import patched_here
 from prepbench.running.callable_module import replaceable_modules
-from prepbench.running.first_calls import REMEDY, built_buffers, filled_for_all
+from prepbench.running.first_calls import REMEDY, built_buffers, changed_arguments, filled_for_all
 from prepbench.running.source_lines import code_frame, place_in_stack_trace, source_line
 from prepbench.running.unchanged import detached_copy, own_copy, unchanged, without_output
 
@@ -118,7 +118,7 @@ Program = torch.export.ExportedProgram
 
 
 def findings_of_program(model: torch.nn.Module, program: Program, samples: Sequence[Sample]) -> tuple[Finding, ...]:
-    """Return all assumptions of an exported program, in a fixed order. Runs the model up to four times."""
+    """Return all assumptions of an exported program, in a fixed order. Runs the model up to five times."""
     return tuple(
         dict.fromkeys(
             (
@@ -126,6 +126,7 @@ def findings_of_program(model: torch.nn.Module, program: Program, samples: Seque
                 *_fixed_values(model, samples),
                 *_shared(model, samples),
                 *_changes(program),
+                *_changed_arguments(model, samples),
                 *_built_by_calls(model, program),
                 *_random_operators(program),
                 *_changed_by_a_run(model, samples),
@@ -198,6 +199,12 @@ def _fixed_values(model: torch.nn.Module, samples: Sequence[Sample]) -> Iterator
                 None,
                 f"Capture once for each value of {path}, or let the model take it as a tensor.",
             )
+
+
+def _changed_arguments(model: torch.nn.Module, samples: Sequence[Sample]) -> Iterator[Finding]:
+    for path in changed_arguments(model, samples[0]):
+        text = f"forward changes {path} and does not return it: the graph leaves the caller's object as it is."
+        yield _finding("", model, INPUT_CHANGED, text, None, "Let forward return the new value, if it is needed.")
 
 
 def _shared(model: torch.nn.Module, samples: Sequence[Sample]) -> Iterator[Finding]:
