@@ -38,7 +38,7 @@ class Artifact:
 
     Attributes:
         folder: where it was saved; None when that was not possible, or when another process cannot load it.
-        size_bytes: bytes of all files in the folder, or of parameters and buffers; None for a plain function.
+        size_bytes: bytes of the saved model, or of parameters and buffers; None for a plain function.
         size_of: the content that ``size_bytes`` counts.
         target: name of the deployment target that runs it.
         note: why it could not be saved, or loaded elsewhere; empty when it was.
@@ -95,7 +95,8 @@ def save_candidate(
         stage = "saved" if isinstance(compiled, Compiled) else "captured"
         reason = f"could not be {stage}: {type(error).__name__}: {_first_line(error)}"
         return Artifact(None, _state_bytes(candidate), PARAMETERS, target, reason)
-    size, target, needs = folder_bytes(folder), _target_name(compiled.target), getattr(compiled, "needs_model", ())
+    size = compiled.size_bytes or folder_bytes(folder)  # as its own report says it
+    target, needs = _target_name(compiled.target), getattr(compiled, "needs_model", ())
     if needs:  # the timing process has no model to hand in
         return Artifact(
             None, size, SAVED, target, f"timed in this process, because these parts run in Python: {'; '.join(needs)}"
