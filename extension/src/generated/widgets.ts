@@ -83,7 +83,7 @@ export interface Card {
 
 export interface CardButton {
   label: string;
-  action: "results" | "compare" | "export" | "code" | "measure_again" | "compare_with_float" | "keep_in_pytorch" | "keep_float" | "make_dynamic" | "make_static" | "use_target";
+  action: "results" | "compare" | "export" | "code" | "measure_again" | "compare_with_float" | "apply_fixes" | "keep_in_pytorch" | "keep_float" | "make_dynamic" | "make_static" | "use_target";
   value: string;
 }
 
@@ -367,7 +367,7 @@ export interface RenameRun {
 }
 
 export interface Repair {
-  how: "measure_again" | "compare_with_float" | "keep_in_pytorch" | "keep_float" | "make_dynamic" | "make_static" | "use_target";
+  how: "measure_again" | "compare_with_float" | "apply_fixes" | "keep_in_pytorch" | "keep_float" | "make_dynamic" | "make_static" | "use_target";
   value: string;
 }
 

@@ -126,7 +126,7 @@ class Bench:
         self.history = self.choices.history
         self.fixing = Fixing(self.captures, self.choices, self.changes)
         self.run_history = Runs(self.choices, self.changes)
-        self.jobs = Jobs(self.choices, self.run_history, self.changes)
+        self.jobs = Jobs(self.choices, self.run_history, self.changes, self.captures.found_fixes)
         self.training = Training(self.inputs, self.choices)
         self.training.watch.listen(self.jobs.following.train)
         parts = (self.inputs, self.captures, self.choices, self.run_history, self.jobs, KeptStages(), self.changes)

@@ -179,6 +179,10 @@ class Captures:
                 first.setdefault(id(found), fqn)
         return tuple(first.values())
 
+    def found_fixes(self) -> frozenset[str]:
+        """The failing modules whose fixes are proven by now; those that rest on an assumption do not count."""
+        return frozenset(fqn for fqn, found in self.fixes.items() if isinstance(found, Fix) and not found.narrows)
+
     def draft(self, fqn: str) -> Draft:
         """Return the draft for a failing module.
 

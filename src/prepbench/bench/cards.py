@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Literal
@@ -95,8 +95,8 @@ class CardButton:
     Attributes:
         label: of the button.
         action: what it does: it shows results, two runs compared, what can be taken away, or the code; or it compiles
-            and measures again, as before, in float beside runs, with what fails in PyTorch, with a dim made dynamic, or
-            for another target.
+            and measures again, as before, in float beside runs, with all proven fixes, with what fails in PyTorch, with
+            a dim made dynamic, or for another target.
         value: the path of the dim with its number (``"ids:0"``), the name of the target, or the ids of runs with
             spaces between them.
     """
@@ -109,6 +109,7 @@ class CardButton:
         "code",
         "measure_again",
         "compare_with_float",
+        "apply_fixes",
         "keep_in_pytorch",
         "keep_float",
         "make_dynamic",
@@ -162,6 +163,7 @@ def error_card(
     others: Sequence[str] = (),
     axes: DynamicAxes | None = None,
     outcomes: tuple[RunOutcome, ...] = (),
+    proven: Collection[str] = (),
 ) -> Card:
     """Return the card of an error; it names arguments by the labels of the bench's controls, where there are any.
 
@@ -172,6 +174,7 @@ def error_card(
         others: the names of targets that may do what this one cannot, the best first.
         axes: those that were asked for.
         outcomes: what the action came to all the same.
+        proven: the modules with a proven fix that is not applied.
     """
     error = internal_error(error, of_libraries=True) or error
     said = str(error) if isinstance(error, PrepbenchError) else f"{type(error).__name__}: {error}"
@@ -181,6 +184,8 @@ def error_card(
     title = _title(failures) if failures else _first_sentence(text)
     details = "" if text == title else text
     buttons = [*_of_axes(error, failures, axes)]
+    if failures and about == "compile" and {failure.fqn for failure in failures} <= set(proven):
+        buttons.append(CardButton(f"Apply the fix{'es' * (len(troubles) > 1)} and compile", "apply_fixes"))
     if not leaf_wrap and "fullgraph=False" in said:
         what = "it" if len(troubles) == 1 else "these"
         buttons.append(CardButton(f"Keep {what} in PyTorch and compile", "keep_in_pytorch"))

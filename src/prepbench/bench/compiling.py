@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from prepbench.bench.written import Writing, run_generation
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import check_all_of, check_function, check_progress, check_type
 from prepbench.compile import KeptStages, compile_model
-from prepbench.errors import SettingsError
+from prepbench.errors import InputError, SettingsError
 from prepbench.jobs import Cancelled, Job, Progress, ProgressCallback, report_nothing
 from prepbench.measure.comparison import Comparison
 from prepbench.measure.generation import Generation
@@ -197,7 +197,7 @@ class Compiling:
     def compile_for(self, state: BenchState, progress: ProgressCallback) -> CompiledModel:
         """:meth:`compile` with other choices than the current ones."""
         made, errors = [], []
-        check_sizes(state.axes, self.inputs.data_shapes)
+        check_sizes(state.axes, self.inputs)
         writing = self._writing(state, progress)  # before anything slow: the float model may be unable to generate
         for number, target in enumerate(state.targets):
             progress(Progress(TARGET, number, len(state.targets), display_name(target)))
@@ -301,20 +301,25 @@ class Compiling:
 # Check that data fits the axes, so that a mismatch is reported before anything is compiled.
 
 
-def check_sizes(axes: DynamicAxes, found: Iterable[tuple[str, Mapping[str, tuple[int, ...]]]]) -> None:
-    """Raise :class:`StaticAxisError` for the first size in the data that differs from a static axis.
+def check_sizes(axes: DynamicAxes, inputs: Inputs) -> None:
+    """Check the sizes in the data against the static axes of a compile.
 
-    Args:
-        axes: of the compile.
-        found: the shapes of the model's arguments by path, for each element of the data with its name.
+    Raises:
+        StaticAxisError: the first size that differs.
+        InputError: the model itself does not take it either.
     """
-    for name, shapes in found:
+    for name, shapes in inputs.data_shapes:
         for axis in axes.axes:
             shape = shapes.get(axis.path, ())
             if axis.dim >= len(shape):
                 continue
             size, place = shape[axis.dim], f"{axis.path}.shape[{axis.dim}]"
             if not axis.dynamic and size not in axis.sizes:
+                if error := inputs.error_on(name):
+                    raise InputError(
+                        f"{name} has {place} = {size}, and the model itself raises on it: {error} All samples have "
+                        f"{axis.sizes[0]} there. Mend or remove {name}."
+                    )
                 raise StaticAxisError(
                     f"{place} is {size} in {name}, and the axes fix it at {axis.sizes[0]}. Make it dynamic in Axes, "
                     f"which is bench.set_axis({axis.path!r}, {axis.dim}, dynamic=True, linked=True) in Python, or give "

@@ -13,7 +13,7 @@ from prepbench.bench.compiling import check_sizes
 from prepbench.bench.inputs import Inputs
 from prepbench.bench.summary import InputNote
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
-from prepbench.errors import CalibrationError, PrepbenchError, sentence
+from prepbench.errors import CalibrationError, InputError, PrepbenchError, sentence
 from prepbench.measure.scores import finite_number, takes_targets
 from prepbench.objects.copy import Twin
 from prepbench.quantize.calibration import check_calibration
@@ -44,12 +44,15 @@ def opening_notes(inputs: Inputs) -> tuple[InputNote, ...]:
 def axis_notes(inputs: Inputs, axes: DynamicAxes) -> Iterator[InputNote]:
     """Yield what a run would refuse for its size, or else a hint where only one size was seen."""
     try:
-        check_sizes(axes, inputs.data_shapes)
+        check_sizes(axes, inputs)
     except StaticAxisError as error:
         what = "the batch" if error.dim == 0 else f"dim {error.dim} of {error.path}"
         reason = str(error).partition(". Make it dynamic")[0]
         text = f"{reason}: the compiled model would refuse this."
         yield InputNote("bad", text, f"Make {what} dynamic", (error.path,), error.dim)
+        return
+    except InputError as error:
+        yield InputNote("bad", str(error))
         return
     batches = [axis for axis in axes.axes if axis.dim == 0]
     if axes.axes and batches and not any(axis.dynamic for axis in axes.axes) and len(set(batches[0].sizes)) == 1:

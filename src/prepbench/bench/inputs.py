@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,15 +12,16 @@ from torch import nn
 
 from prepbench.bench.written import Decode, prompt_texts
 from prepbench.checks import check_count, check_function, described
-from prepbench.errors import InputError
+from prepbench.errors import InputError, sentence
 from prepbench.inputs import Sample, named_leaves
 from prepbench.measure.generation import Generation
 from prepbench.measure.metrics import token_agreement
 from prepbench.measure.modality import Modality, check_modality
 from prepbench.measure.scores import takes_targets
+from prepbench.objects.copy import Twin
 from prepbench.objects.flatten import is_nothing
 from prepbench.running.check_inputs import alike_samples
-from prepbench.running.given_samples import Form, Reader, check_iterable, with_tokenizer
+from prepbench.running.given_samples import Form, Reader, check_iterable, result_on_copy, with_tokenizer
 from prepbench.running.transforms import Transformed, with_transform
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -40,6 +41,7 @@ class Inputs:
         remarks: what was read otherwise than it stands in the samples and the data.
         data_shapes: the shapes of the data by the path of the input, for each element with its name.
         first: the first call of the data and its target; None without data.
+        calls: the calls of the data by the names of its elements.
     """
 
     model: nn.Module
@@ -57,6 +59,8 @@ class Inputs:
     remarks: tuple[str, ...] = ()
     data_shapes: tuple[tuple[str, Shapes], ...] = ()
     first: tuple[Sample, Any] | None = None
+    calls: Mapping[str, Sample] = field(default_factory=dict)
+    _errors: dict[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> Inputs:
@@ -87,6 +91,7 @@ class Inputs:
             remarks=tuple(remarks),
             data_shapes=tuple(_shapes(model, compared.data, compared.samples)),
             first=compared.first,
+            calls={f"data[{sample.index}]": sample for sample in compared.samples},
             training_data=list(training_data) if isinstance(training_data, Iterator) else training_data,
             loss=arguments["loss"],
             modality=arguments["modality"],
@@ -94,6 +99,16 @@ class Inputs:
             prompts=prompt_texts(data, called["decode"]) if isinstance(data, Generation) else (),
             arguments={name: value for name, value in arguments.items() if name not in ("modality", "sampling_rate")},
         )
+
+    def error_on(self, name: str) -> str:
+        """Return the error with which the model itself refuses an element of the data; "" where it takes it."""
+        if name in self.calls and name not in self._errors:
+            try:
+                result_on_copy(Twin(self.model).model, self.calls[name])
+                self._errors[name] = ""
+            except Exception as error:  # of the user's model
+                self._errors[name] = f"{type(error).__name__}: {sentence(error)}"
+        return self._errors.get(name, "")
 
     @property
     def compared_on(self) -> list[Any] | Generation:

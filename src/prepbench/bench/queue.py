@@ -113,10 +113,13 @@ class Jobs:
         choices: the current choices.
         runs: the history, which tells how long stages took, and what a compile came to.
         changed: called after each change of the queue.
+        proven: returns the failing modules that have a proven fix.
     """
 
-    def __init__(self, choices: Choices, runs: Runs, changed: Callable[[], None]) -> None:
-        self._choices, self._runs = choices, runs
+    def __init__(
+        self, choices: Choices, runs: Runs, changed: Callable[[], None], proven: Callable[[], Collection[str]]
+    ) -> None:
+        self._choices, self._runs, self._proven = choices, runs, proven
         self._changed = changed
         self._lock = threading.Lock()
         self._waiting: list[_Entry] = []
@@ -357,5 +360,11 @@ class Jobs:
     ) -> Card:
         others = other_targets(state, error)
         return error_card(
-            error, leaf_wrap=state.leaf_wrap, about=about, others=others, axes=state.axes, outcomes=outcomes
+            error,
+            leaf_wrap=state.leaf_wrap,
+            about=about,
+            others=others,
+            axes=state.axes,
+            outcomes=outcomes,
+            proven=self._proven(),
         )

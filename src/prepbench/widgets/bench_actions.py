@@ -130,6 +130,7 @@ class Repair:
     how: Literal[
         "measure_again",
         "compare_with_float",
+        "apply_fixes",
         "keep_in_pytorch",
         "keep_float",
         "make_dynamic",
@@ -268,6 +269,8 @@ def _repair(controls: Controls) -> Callable[..., object]:
             return
         if how == "keep_in_pytorch":
             bench.set_leaf_wrap(True)
+        elif how == "apply_fixes":
+            bench.apply_fixes()
         elif how == "keep_float":
             bench.set_precision("*", "float32")
         elif how in ("make_dynamic", "make_static"):

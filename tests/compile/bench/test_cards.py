@@ -102,6 +102,39 @@ def test_a_fixed_batch_that_the_data_breaks_is_made_dynamic_by_a_button() -> Non
     assert bench.state.axes.axes[0].dynamic
 
 
+def test_data_that_the_model_itself_refuses_is_named_and_no_size_is_made_dynamic() -> None:
+    data = [torch.randn(2, 4), torch.randn(2, 5)]
+    bench = pb.Bench(torch.nn.Linear(4, 4).eval(), calibration_inputs=[torch.randn(2, 4)], data=data)
+    (note,) = [note for note in bench.summary().notes if note.kind == "bad"]
+    assert not note.label
+    card = ends(bench)
+    assert not card.buttons
+    for said in (note.text, card.text):
+        assert "data[1] has input.shape[1] = 5, and the model itself raises on it: RuntimeError: mat1" in said
+
+
+class Gate(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            x = x * 2
+        return x
+
+
+def test_a_proven_fix_is_the_first_button_of_an_error() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), Gate()).eval()
+    bench = pb.Bench(model, calibration_inputs=[torch.randn(2, 4), torch.randn(3, 4), -torch.randn(3, 4).abs()])
+    assert ends(bench).buttons[0].action == "keep_in_pytorch", "nothing was searched for yet"
+    bench.find_fixes()
+    card = ends(bench)
+    assert [button.label for button in card.buttons[:2]] == [
+        "Apply the fix and compile",
+        "Keep it in PyTorch and compile",
+    ]
+    assert pressed(bench, card).text == f"{bench.runs[-1].name} is ready."
+    assert bench.state.fixes == ("1",)
+    assert not bench.state.leaf_wrap
+
+
 class Offset(torch.nn.Module):
     """Adds a row for each element of a batch of three."""
 
