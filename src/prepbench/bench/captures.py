@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from torch import nn
 
@@ -19,6 +20,7 @@ from prepbench.capture.aten.verification import AxesReport
 from prepbench.capture.modules.collection import GraphCollection, recursive_trace
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import check_progress, check_switch, described
+from prepbench.document.model import GraphCollectionDocument, Module, Node
 from prepbench.errors import CaptureError, PrepbenchError, SettingsError
 from prepbench.fixes import CannotFix, Draft, Fix, Fixed, fix, fix_of
 from prepbench.fixes.cell import cell_of
@@ -242,6 +244,9 @@ class Captures:
         return fix
 
 
+_Part = TypeVar("_Part", Module, Node)
+
+
 @dataclass(eq=False)
 class Fixing:
     """Captures with the choices of a bench, and chooses fixes of what cannot be; see :class:`prepbench.Bench`.
@@ -264,6 +269,19 @@ class Fixing:
         none of them.
         """
         return self.captures.shown(self.choices.state.fixes)
+
+    @property
+    def document(self) -> GraphCollectionDocument:
+        """The document of :attr:`collection`, in which modules that are kept in PyTorch are no failures."""
+        document, leaves = self.collection.document(), set(self.choices.state.leaves)
+        if not leaves:
+            return document
+
+        def kept(part: _Part) -> _Part:
+            return replace(part, status="leaf") if part.status == "failed" and part.fqn in leaves else part
+
+        graphs = tuple(replace(graph, nodes=tuple(map(kept, graph.nodes))) for graph in document.graphs)
+        return replace(document, modules=tuple(map(kept, document.modules)), graphs=graphs)
 
     @property
     def is_searched(self) -> bool:

@@ -30,6 +30,7 @@ from prepbench.measure.run import compare
 from prepbench.package import CompiledModel
 from prepbench.results.measurement import Run
 from prepbench.settings import ExplainedLayer
+from prepbench.settings.rules import is_within
 
 
 @dataclass(eq=False)
@@ -266,6 +267,12 @@ class Compiling:
             return self.training.compile(model, state.recovery, given, progress)
         leaves: dict[str, Any] = {"leaf_modules": state.leaves, "fullgraph": state.fullgraph}
         compiled: CompiledModel = compile_model(model, **given, **leaves, reuse=self.kept, progress=progress)
+        others = [name for name in compiled.report.leaves if not any(is_within(name, leaf) for leaf in state.leaves)]
+        if state.leaves and not state.leaf_wrap and others:
+            raise SettingsError(
+                f"{', '.join(others)} cannot be captured either. Keep what fails in PyTorch, too, which is "
+                "fullgraph=False, or fix it."
+            )
         return compiled
 
     def _writing(self, state: BenchState, progress: ProgressCallback) -> Writing | None:

@@ -78,7 +78,7 @@ def still(bench: Parts) -> dict[str, Any]:
 
 def graph_of(bench: Parts) -> DiagramDocument:
     """Return the diagram: the module graph, coloured by each layer's outcome or else its plan."""
-    document = bench.fixing.collection.document()
+    document = bench.fixing.document
     summary = bench.summary()
     planned = {layer.fqn: summary.decisions[i].label for layer, i in zip(summary.layers, summary.planned, strict=True)}
     applied = {layer.fqn: summary.outcomes[i].label for layer, i in zip(summary.layers, summary.applied, strict=False)}

@@ -18,6 +18,8 @@ from prepbench.objects.restore import state_bytes
 from prepbench.storage import folder_bytes, temporary_space, write_file
 
 SAVED = "saved artifact"
+HERE = "timed in this process, because "
+"""Begins the note of a candidate that another process cannot load; what follows also holds where nothing is timed."""
 PARAMETERS = "parameters and buffers"
 
 
@@ -98,9 +100,7 @@ def save_candidate(
     size = compiled.size_bytes or folder_bytes(folder)  # as its own report says it
     target, needs = _target_name(compiled.target), getattr(compiled, "needs_model", ())
     if needs:  # the timing process has no model to hand in
-        return Artifact(
-            None, size, SAVED, target, f"timed in this process, because these parts run in Python: {'; '.join(needs)}"
-        )
+        return Artifact(None, size, SAVED, target, f"{HERE}these parts run in Python: {'; '.join(needs)}")
     return Artifact(folder, size, SAVED, target, leaves=_leaves(compiled, samples))
 
 

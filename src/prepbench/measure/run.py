@@ -12,7 +12,7 @@ import torch
 from prepbench.checks import check_count, check_progress, check_seconds, check_switch, described
 from prepbench.errors import InputError, SettingsError
 from prepbench.jobs import Progress, ProgressCallback, report_nothing
-from prepbench.measure.artifacts import Artifact, is_compiled, is_float, save_candidate
+from prepbench.measure.artifacts import HERE, Artifact, is_compiled, is_float, save_candidate
 from prepbench.measure.batches import Batch, read_batches
 from prepbench.measure.comparison import CandidateResult as CandidateResult
 from prepbench.measure.comparison import Comparison as Comparison
@@ -201,6 +201,7 @@ def _row(
     latency: Latency,
     rounds: int,
 ) -> CandidateResult:
+    note = artifact.note.removeprefix(HERE) if latency.note else artifact.note
     return CandidateResult(
         name=name,
         metric=score,
@@ -212,7 +213,7 @@ def _row(
         size_of=artifact.size_of,
         target=artifact.target,
         timed_in=latency.timed_in,
-        note="; ".join(filter(None, [artifact.note, latency.note])),
+        note="; ".join(filter(None, [note, latency.note])),
         times_ms=latency.times_ms,
         spread=spread,
         busy=busy_share(latency.busy_cores),

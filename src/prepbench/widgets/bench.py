@@ -287,17 +287,18 @@ class BenchPicture:
         self._coloured: dict[str, Precision] = {}
         self._costs: tuple[CostOverlay, ...] = ()
         self._difference = LayerColours()
-        self._collection = bench.collection
-        self._document = self._collection.document()
+        self._source = bench.collection, bench.state.leaves
+        self._document = bench.fixing.document
         self.widget = diagram(self._document)
         self.widget.observe(self._selected, "selected")
         self.place = ipywidgets.Box([self.widget]).add_class("pbb-picture")
 
     def refresh(self) -> None:
         """Show the current graphs, precisions and selection."""
-        if self._bench.collection is not self._collection:
-            self._collection = self._bench.collection
-            self._document = self._collection.document()
+        source = self._bench.collection, self._bench.state.leaves
+        if source[0] is not self._source[0] or source[1] != self._source[1]:
+            self._source = source
+            self._document = self._bench.fixing.document
             self._coloured, self._costs, self._difference = {}, (), LayerColours()
             self.widget.replace_document(self._document)
         precisions = dict(self._bench.precisions)

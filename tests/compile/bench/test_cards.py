@@ -135,6 +135,20 @@ def test_a_proven_fix_is_the_first_button_of_an_error() -> None:
     assert not bench.state.leaf_wrap
 
 
+def test_keeping_one_module_in_pytorch_keeps_no_other() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), Gate(), torch.nn.Linear(4, 4), Gate()).eval()
+    bench = pb.Bench(model, tracing_inputs=[torch.randn(2, 4), torch.randn(3, 4)])
+    bench.set_leaf("1", True)
+    status = {module.fqn: module.status for module in bench.fixing.document.modules}
+    assert (status["1"], status["3"]) == ("leaf", "failed")
+    card = ends(bench)
+    assert card.text.endswith("of 3 cannot be captured either")
+    (button,) = card.buttons
+    assert (button.label, button.action) == ("Keep these in PyTorch and compile", "keep_in_pytorch")
+    bench.set_leaf("3", True)
+    assert ends(bench).text == f"{bench.runs[-1].name} is ready."
+
+
 class Offset(torch.nn.Module):
     """Adds a row for each element of a batch of three."""
 
