@@ -28,7 +28,21 @@ export function detailsOf(model: BenchModel, run: RunNow): HTMLElement {
 function buttons(model: BenchModel, { id, name, pinned, target, lacks_float: lacks }: RunNow): HTMLElement[] {
   const pin = (): void => act(model, "pin_run", { id, pinned: !pinned });
   const restore = (): void => act(model, "restore_run", { id });
-  const remove = (): void => act(model, "delete_run", { id });
+  // a run may be minutes of measuring, and undo does not bring it back: the second press deletes
+  const remove = ({ currentTarget }: Event): void => {
+    const button = currentTarget as HTMLButtonElement;
+    if (button.dataset["asks"]) {
+      act(model, "delete_run", { id });
+      return;
+    }
+    button.dataset["asks"] = "true";
+    button.replaceChildren("Delete for good?");
+    const forget = (): void => {
+      delete button.dataset["asks"];
+      button.replaceChildren("Delete");
+    };
+    button.addEventListener("blur", forget, { once: true });
+  };
   const compare = ({ target: button }: Event): void => {
     act(model, "repair", { how: "compare_with_float", value: id });
     // how far it is, and what comes out, stands there
