@@ -12,15 +12,16 @@ from prepbench.bench.written import WrittenBy
 from prepbench.jobs import CANCELLING, Progress
 
 COMPILING = {
-    "capture": 25.0,
-    "insert observers": 8.0,
-    "calibrate": 15.0,
-    "measure": 20.0,
-    "convert": 12.0,
-    "lower": 15.0,
+    "capture": 1.5,
+    "insert observers": 0.5,
+    "calibrate": 1.0,
+    "measure": 1.5,
+    "convert": 1.0,
+    "lower": 1.5,
 }
-"""The stages of a compile in order, with the share of each where none was timed yet."""
-COMPARING = {"accuracy": 4.0, "save": 4.0, "start": 6.0, "warm up": 2.0, "time": 10.0}
+"""The stages of a compile in order, with the share of each where none was timed yet: their seconds for a small model.
+"""
+COMPARING = {"accuracy": 1.0, "save": 1.0, "start": 7.0, "warm up": 3.0, "time": 15.0}
 """The stages of a comparison, which comes once after all compiles."""
 
 MEASURING = {"capture": 20.0, "measure": 25.0, "measure layers": 45.0, "time layers": 10.0}
@@ -155,7 +156,7 @@ class RunProgress:
         runs nor a counter tell.
         """
         tells = self._has_history or self.step.total > 1 or self.fraction == 1
-        if self.fraction < 0.05 or self.elapsed < _FIRST or not tells:
+        if self.fraction < 0.02 or self.elapsed < _FIRST or not tells:
             return -1.0
         return max(self.elapsed * (1 - self.fraction) / self.fraction, self._rest_of_stage)
 

@@ -17,7 +17,7 @@ def test_a_run_of_two_targets_goes_from_nothing_to_all() -> None:
                 now[0] += 1
                 run(Progress(stage, done, 1))
                 seen.append(run.fraction)
-    assert 0.5 < run.fraction < 1
+    assert 0.3 < run.fraction < 0.5, "processes start, and time is measured, after all compiles"
     for stage in COMPARING:
         run(Progress(stage, 1, 1))
         seen.append(run.fraction)
