@@ -508,7 +508,7 @@ class Unprepared:
 def _take_weights(own: nn.Module, graph: PrunedGraph) -> None:
     """Copy the current weights of its graph into a pruned model."""
     held = {**dict(own.named_parameters(remove_duplicate=False)), **dict(own.named_buffers(remove_duplicate=False))}
-    for name, value in graph.graph.state_dict(keep_vars=True).items():
+    for name, value in graph.body.state_dict(keep_vars=True).items():
         if name in held:
             held[name].copy_(value)
 

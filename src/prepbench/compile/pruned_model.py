@@ -94,7 +94,7 @@ class PrunedGraph(nn.Module):
         self, program: torch.export.ExportedProgram, call_spec: CallSpec, out_spec: pytree.TreeSpec | None
     ) -> None:
         super().__init__()
-        self.graph = program.module(check_guards=False)
+        self.body = program.module(check_guards=False)  # an fx.GraphModule of it has a `graph` of its own
         self._call_spec, self._out_spec = call_spec, out_spec
 
     def train(self, mode: bool = True) -> PrunedGraph:
@@ -111,7 +111,7 @@ class PrunedGraph(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the graph."""
-        return self._call_spec.result(self.graph(*self._call_spec.flatten(args, kwargs)), self._out_spec)
+        return self._call_spec.result(self.body(*self._call_spec.flatten(args, kwargs)), self._out_spec)
 
 
 @shows_progress("prune")

@@ -53,8 +53,9 @@ class OpenVinoDeployment(DeploymentSettings):
         performance_hint: ``"LATENCY"`` for one call at a time, ``"THROUGHPUT"`` for calls from several threads.
             Default ``"LATENCY"``.
         inference_precision: the precision of what is not quantized: ``"f32"``, ``"bf16"`` or ``"f16"``. Default
-            ``None``: float32; where the activations and weights of all layers are quantized, OpenVINO chooses for the
-            rest, and takes bfloat16 where the CPU has instructions for it. What enters layers with weights of 4 bits
+            ``None``: float32; where the activations and weights of all layers are quantized, and the rest holds no
+            operator that amplifies rounding (sines, exponents, choices of the largest), OpenVINO chooses for the rest,
+            and takes bfloat16 where the CPU has instructions for it. What enters layers with weights of 4 bits
             is rounded to 8 bits in each call, 32 inputs with a scale; ``"f32"`` keeps it in float, which is slower.
 
     Example:

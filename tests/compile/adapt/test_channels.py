@@ -115,3 +115,22 @@ def test_the_model_keeps_its_weights() -> None:
     model, made = pruned("residual")
     assert model.get_parameter("stem.weight").shape == (16, 3, 3, 3)
     assert made.program.state_dict["stem.weight"].shape == (8, 3, 3, 3)
+
+
+class Attends(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
+        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attention(x, x, x, need_weights=False)[0]
+        result: torch.Tensor = self.down(self.up(x).relu())
+        return result
+
+
+def test_what_was_pruned_as_a_graph_compiles_again() -> None:
+    samples = [torch.randn(n, n + 3, 16) for n in (2, 3)]
+    smaller = pb.prune(Attends().eval(), samples, pb.PruningSettings(mask_type="channels", amount=0.5)).model
+    compiled = pb.compile_model(smaller, tracing_inputs=samples, discard_input_model=False)
+    torch.testing.assert_close(compiled(samples[1]), smaller(samples[1]), atol=1e-4, rtol=1e-4)

@@ -151,6 +151,17 @@ class Kinds(nn.Module):
         return doubled, number * times, kinds["float32"], number * times
 
 
+class Turns(nn.Module):
+    """Embeds a number, as diffusion models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.second(self.first((100 * x).sin()))
+
+
 def hint(model: pb.CompiledModel) -> str:
     return str(model._runtime._compiled.get_property("INFERENCE_PRECISION_HINT").to_string())
 
@@ -163,6 +174,7 @@ def test_what_is_left_in_float_beside_integers_is_openvinos_choice(tmp_path: Pat
     assert hint(whole) == own_choice
     whole.save(tmp_path / "saved")
     assert hint(pb.load_compiled(tmp_path / "saved")) == own_choice
+    assert hint(compiled(Turns(), (8,), precision=None)) == "f32", "sines amplify what rounding does"
     skip = pb.LayerQuantizationSettings(skip_quantization=True)
     assert hint(compiled(*MLP, precision=None, rules={"2": skip})) == "f32"
     assert hint(compiled(*MLP, precision=None, prefer_weights_only_quantization=True)) == "f32"

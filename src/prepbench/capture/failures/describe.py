@@ -447,6 +447,10 @@ _ERROR_REMEDY = (
     "If model(*inputs) raises this error too, the inputs are not what the module expects: give others. If it runs, "
     f"tracing cannot follow this line: rewrite it with plain torch operations, {_LEAF_HINT}."
 )
+_TAKEN_REMEDY = (  # torch 2.13
+    "torch.export puts the model's parts into an fx.GraphModule, whose own attributes hide those of the same name, "
+    "such as graph, code and meta: give the attribute of the model another name, e.g. self.graph_encoder."
+)
 _LOST_REMEDY = (
     "Tracing lost where a tensor comes from, as it does with .data and copy.deepcopy: use .detach() and "
     f"torch.func.functional_call in their place, {_LEAF_HINT}."
@@ -518,6 +522,7 @@ REASONS = (
     Reason(NUMBER, _NUMBER_REMEDY, message=r"Could not extract specialized (integer|float)"),
     # a symbol is not a key of the table, which has the number
     Reason(NUMBER, _NUMBER_REMEDY, types=("KeyError",), code=_NUMBER_CODE),
+    Reason(UNSUPPORTED, _TAKEN_REMEDY, message="references nonexistent attribute"),
     Reason(UNSUPPORTED, _LOST_REMEDY, message="data pointer", code=r"\bdeepcopy\(|\bcopy\.copy\("),
     Reason(UNSUPPORTED, _LOST_REMEDY, message=r"fake tensor in the exported program|view functorch tensor"),
     Reason(BRANCH, _BRANCH_REMEDY, types=_DATA_TYPES),

@@ -25,6 +25,7 @@ from prepbench.targets.onnx.export import export_onnx
 from prepbench.targets.onnx.finish import LAYERS, clip_before_quantizers, has_narrow_ranges
 from prepbench.targets.onnx.target import OnnxTarget, unsupported_nodes
 from prepbench.targets.openvino.exact_operators import (
+    amplifies_rounding,
     check_right,
     is_all_integer,
     keep_extremes_in_floats,
@@ -193,7 +194,7 @@ def _configuration(settings: OpenVinoDeployment, model: Any) -> dict[str, Any]:
     }
     if settings.inference_threads is not None:
         config["INFERENCE_NUM_THREADS"] = settings.inference_threads
-    is_exact = not is_all_integer(model) or _text(model, _IS_COARSE) == "yes"
+    is_exact = not is_all_integer(model) or amplifies_rounding(model) or _text(model, _IS_COARSE) == "yes"
     precision = settings.inference_precision or ("f32" if is_exact else None)
     if precision is not None:
         config["INFERENCE_PRECISION_HINT"] = precision

@@ -209,6 +209,26 @@ def is_all_integer(model: Any) -> bool:
     )
 
 
+# What turns a small rounding of its operands into a large one of its results: angles and exponents of large numbers,
+# sums of many, places that are looked up, the steps of rounding, and choices of the largest.
+_AMPLIFY = frozenset(
+    {"Sin", "Cos", "Tan", "Exp", "CumSum", "Mod", "FloorMod", "Floor", "Ceiling", "Round", "GridSample", "TopK",
+     "NonMaxSuppression", "DFT", "IDFT", "RDFT", "IRDFT"}
+)  # fmt: skip
+
+
+def amplifies_rounding(model: Any) -> bool:
+    """Return whether an operator of floating-point numbers amplifies the rounding of its operands.
+
+    Args:
+        model: an ``openvino.Model``.
+    """
+    return any(
+        operation.get_type_name() in _AMPLIFY and operation.get_input_element_type(0).is_real()
+        for operation in model.get_ops()
+    )
+
+
 def multiplies_few_bits(model: Any) -> bool:
     """Return whether a layer multiplies by 4-bit integers; lookup tables do not count.
 

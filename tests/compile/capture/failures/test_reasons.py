@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
 import prepbench as pb
 from prepbench.capture.modules.collection import recursive_trace
+from prepbench.errors import FullGraphError
 
 SAMPLES = [torch.randn(size, 4, generator=torch.Generator().manual_seed(size)) for size in (2, 3)]
 
@@ -58,3 +60,19 @@ def test_a_loop_over_rows_has_the_remedy_of_a_loop_in_the_trace_as_in_the_report
     assert failure.source is not None
     assert failure.source.code.startswith("for row, length in")
     assert failure.remedy.startswith("A loop over a size has as many steps")
+
+
+class Named(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.graph = nn.Sequential(nn.Linear(4, 4))
+
+    def forward(self, x):
+        return self.graph(x)
+
+
+def test_a_part_whose_name_torch_needs_is_to_be_renamed() -> None:
+    with pytest.raises(FullGraphError) as raised:
+        pb.capture(Named(), SAMPLES)
+    (failure,) = raised.value.failures
+    assert "give the attribute of the model another name" in failure.remedy
