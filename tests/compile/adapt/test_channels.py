@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import prepbench as pb
 from prepbench._torch_compat.programs import flat_program
 from prepbench.adapt.channels.removal import Removal
 from prepbench.adapt.channels.walk import channels_of
