@@ -197,9 +197,11 @@ class Twin:
 
     def _function(self, value: types.FunctionType) -> Any:
         made, held = value, (value.__closure__, value.__defaults__, value.__kwdefaults__)
-        if any(held) or any(isinstance(part, types.FunctionType) for part in vars(value).values()):
+        names = self._names_of(value)
+        if any(held) or names is not value.__globals__ or any(map(_is_function, vars(value).values())):
             cells = tuple(types.CellType() for _ in value.__closure__ or ())
-            twin = function_like(value, value.__code__, value.__globals__, cells)
+            twin = function_like(value, value.__code__, names, cells)
+            made = twin if names is not value.__globals__ else value
             self._made[id(value)] = twin
             for (kind, key), part in parts(value):
                 own = self._twin(part)
@@ -212,10 +214,23 @@ class Twin:
                 made = made if own is part else twin
         return self._note(value, self._image(made))
 
+    def _names_of(self, value: types.FunctionType) -> dict[str, Any]:
+        """Return the globals of a function with the copies of modules that belong to the model, as its layers do where
+        the model is a function; the same dict where there are none.
+        """
+        names = value.__globals__
+        used = {name: names[name] for name in value.__code__.co_names if isinstance(names.get(name), nn.Module)}
+        own = {name: self._made[id(module)] for name, module in used.items() if id(module) in self._made}
+        return {**names, **own} if any(own[name] is not used[name] for name in own) else names
+
     def _reference(self, value: weakref.ref[Any]) -> Any:
         target = value()
         twin = self._made.get(id(target))
         return value if twin is None or twin is target else weakref.ref(twin)
+
+
+def _is_function(value: Any) -> bool:
+    return isinstance(value, types.FunctionType)
 
 
 def function_like(
