@@ -94,11 +94,12 @@ export class Pane implements KeyTarget {
     await this.stage.show({ ...this.view, open }, { remember: false });
   }
 
-  /** Draws the view again, coloured by another overlay. */
+  /** Draws the view again, coloured by another overlay, or by the same with other values. */
   async colourBy(overlay: string): Promise<void> {
     this.stage.overlay = overlay;
     this.fillBar();
     await this.stage.show(this.view, { remember: false });
+    if (this.selection.ids.length) await this.selection.choose(this.selection.ids, false); // whose details hold values
   }
 
   /** Opens and closes what another pane did. */
