@@ -181,7 +181,7 @@ def error_card(
     text = _with_control_labels(said)
     failures = tuple(getattr(error, "failures", ()))
     troubles = tuple(map(_trouble, alike_failures(failures)))
-    title = _title(failures) if failures else _first_sentence(text)
+    title = _title(failures) if failures else first_sentence(text)
     details = "" if text == title else text
     buttons = [*_of_axes(error, failures, axes)]
     if failures and about == "compile" and {failure.fqn for failure in failures} <= set(proven):
@@ -246,7 +246,8 @@ def _with_control_labels(text: str) -> str:
     return text.replace("fullgraph=False", f"“{LEAF_LABEL}”")
 
 
-def _first_sentence(text: str) -> str:
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a text, shortened where it is long."""
     line = text.strip().partition("\n")[0]
     sentence = re.split(r"(?<=[a-z0-9)'\"”])\. ", line, maxsplit=1)[0]
     return sentence if len(sentence) <= _TITLE else f"{sentence[:_TITLE]} …"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from prepbench.bench.captures import Captures
-from prepbench.bench.cards import StaticAxisError
+from prepbench.bench.cards import StaticAxisError, first_sentence
 from prepbench.bench.choices import Changes, Choices
 from prepbench.bench.history import measured, new_run
 from prepbench.bench.inputs import Inputs
@@ -209,7 +209,13 @@ class Compiling:
             except Exception as error:
                 errors.append(error)
         if made:
-            self._compare(state, [run.name for run in made], progress, writing)
+            try:
+                self._compare(state, [run.name for run in made], progress, writing)
+            except BaseException as error:
+                why = "cancelled" if isinstance(error, Cancelled | KeyboardInterrupt) else first_sentence(str(error))
+                for run in made:
+                    self.runs.replace(run.id, why=f"Neither scored nor timed: {why}")
+                raise
         if errors:
             raise errors[0]
         return self.runs.compiled[made[-1].id]

@@ -113,6 +113,19 @@ def test_data_that_the_model_itself_refuses_is_named_and_no_size_is_made_dynamic
         assert "data[1] has input.shape[1] = 5, and the model itself raises on it: RuntimeError: mat1" in said
 
 
+def test_a_run_that_was_not_measured_says_why() -> None:
+    def fails(output: torch.Tensor, target: torch.Tensor) -> float:
+        raise ValueError("no labels here")
+
+    data = [(torch.randn(2, 4), torch.tensor([0, 1]))]
+    model = torch.nn.Linear(4, 4).eval()
+    bench = pb.Bench(model, calibration_inputs=[torch.randn(2, 4)], data=data, metric=fails)
+    ends(bench)
+    (run,) = bench.summary().runs
+    assert run.why.startswith("Neither scored nor timed: ")
+    assert "no labels here" in run.why
+
+
 class Gate(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.sum() > 0:
