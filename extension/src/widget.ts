@@ -77,7 +77,7 @@ function newerNote(model: Model, ends: (() => void)[]): HTMLElement {
   };
   const show = (error = ""): void => {
     const text = model.get("newer");
-    const button = make("button", { type: "button", click: () => void again() }, "Capture again");
+    const button = make("button", { click: () => void again() }, "Capture again");
     note.replaceChildren(...(text ? [error || text, " ", button] : []));
   };
   const changed = (): void => show();

@@ -72,7 +72,6 @@ function chip(model: BenchModel, axis: AxisSummary, edit: (place: string) => voi
   const seen = sizes.length ? sizes.join(", ") : "?";
   const wrong = verified !== "" && !verified.startsWith("✓");
   const attributes = {
-    type: "button",
     class: problem ? "pbb-axis pbb-wrong" : "pbb-axis",
     "aria-pressed": String(dynamic),
     title:
@@ -96,7 +95,6 @@ function chip(model: BenchModel, axis: AxisSummary, edit: (place: string) => voi
   const pencil = make(
     "button",
     {
-      type: "button",
       class: "pbb-icon",
       title: name,
       "aria-label": name,

@@ -12,7 +12,7 @@ export function copyButton(text: () => string, label: string, name = ""): HTMLBu
     button.replaceChildren(copyIcon(), " Copied");
     setTimeout(() => button.replaceChildren(copyIcon(), ` ${label}`), SAID_MS);
   };
-  const button = make("button", { type: "button", click }, copyIcon(), ` ${label}`);
+  const button = make("button", { click }, copyIcon(), ` ${label}`);
   if (name) button.setAttribute("aria-label", name);
   return button;
 }
@@ -32,7 +32,7 @@ type Plain =
 
 /** A button that asks Python for something that needs no more words. */
 export function actButton(model: BenchModel, action: Plain, label: string, more = {}): HTMLButtonElement {
-  return make("button", { type: "button", ...more, click: () => act(model, action, {}) }, label);
+  return make("button", { ...more, click: () => act(model, action, {}) }, label);
 }
 
 /** Text that is folded after some lines. */

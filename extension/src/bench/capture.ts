@@ -84,7 +84,7 @@ function card(model: BenchModel, failure: FailureSummary, editDraft: EditDraft):
   const where = make(
     "div",
     {},
-    make("button", { type: "button", class: "pbb-link", title: "Show in the diagram", click: select }, name),
+    make("button", { class: "pbb-link", title: "Show in the diagram", click: select }, name),
     make("span", { class: "pbb-dim" }, ` ${type}${count > 1 ? ` · ${count} modules ${alike}` : ""}`),
   );
   const parts = [head, where, ...lineOf(failure)];
@@ -133,46 +133,32 @@ function actions(model: BenchModel, failure: FailureSummary, name: string, editD
   const row = make("div", { class: "pbb-actions" });
   if (can_fix && !fixed) {
     const click = (): void => act(model, "apply_fix", { fqn });
-    row.append(
-      make(
-        "button",
-        { type: "button", class: "pbb-primary", "aria-label": `Apply fix to ${name}`, click },
-        "Apply fix",
-      ),
-    );
+    row.append(make("button", { class: "pbb-primary", "aria-label": `Apply fix to ${name}`, click }, "Apply fix"));
   }
   if (assumption && !fixed) {
     const click = (): void => act(model, "apply_fix_anyway", { fqn });
     const title = `It takes for granted that ${assumption}`;
-    row.append(
-      make("button", { type: "button", title, "aria-label": `Apply the fix of ${name} anyway`, click }, "Apply anyway"),
-    );
+    row.append(make("button", { title, "aria-label": `Apply the fix of ${name} anyway`, click }, "Apply anyway"));
   }
   if (fixed) {
     const click = (): void => act(model, "remove_fix", { fqn });
-    row.append(make("button", { type: "button", "aria-label": `Take back the fix of ${name}`, click }, "Take back"));
+    row.append(make("button", { "aria-label": `Take back the fix of ${name}`, click }, "Take back"));
   }
   if (fqn && !fixed) {
     const click = (): void => act(model, "set_leaf", { fqn, leaf: !is_leaf });
     const label = is_leaf ? "Capture it again" : count > 1 ? "Keep them in PyTorch" : "Keep it in PyTorch";
     const title = "It runs in PyTorch between the compiled parts; not every target can do that";
-    row.append(make("button", { type: "button", title, "aria-label": `${label}: ${name}`, click }, label));
+    row.append(make("button", { title, "aria-label": `${label}: ${name}`, click }, label));
   }
   if (failure.has_draft && sharedNow().insertBelow) {
     const click = (): void => editDraft(fqn);
     const title = "A cell with the changed classes, which you can change further and run";
-    row.append(
-      make(
-        "button",
-        { type: "button", title, "aria-label": `Edit in a cell below: ${name}`, click },
-        "Edit in a cell below",
-      ),
-    );
+    row.append(make("button", { title, "aria-label": `Edit in a cell below: ${name}`, click }, "Edit in a cell below"));
   }
   const open = sharedNow().openSource;
   if (open && file) {
     const click = (): void => open(file, line, code, row);
-    row.append(make("button", { type: "button", title: `Open ${place}`, click }, "Open line"));
+    row.append(make("button", { title: `Open ${place}`, click }, "Open line"));
   }
   if (report) row.append(copyButton(() => report, "Copy report", `Copy report of ${name}`));
   return row;

@@ -22,7 +22,7 @@ export function codeView(model: BenchModel, ends: Cleanups): HTMLElement {
   if (insert) {
     const click = (): void => insert(model.get("code"), buttons);
     const title = "Put these lines into a cell below this one";
-    buttons.append(make("button", { type: "button", title, click }, "Insert below"));
+    buttons.append(make("button", { title, click }, "Insert below"));
   }
   return make(
     "details",

@@ -53,7 +53,7 @@ export class ColumnMenu {
 
   private fitting(): HTMLElement {
     const click = (): void => this.choose(null);
-    const attributes = { type: "button", class: "pbb-quiet", name: "fit", "aria-pressed": this.own === null, click };
+    const attributes = { class: "pbb-quiet", name: "fit", "aria-pressed": this.own === null, click };
     return make("button", attributes, "As many as fit");
   }
 

@@ -88,7 +88,6 @@ function barOf(model: BenchModel, column: LayerColumn, { layer, value, share }: 
   const number = shortNumber(value);
   const note = column.notes[column.noted[layer] ?? -1] ?? "";
   const attributes = {
-    type: "button",
     class: "pbb-bar",
     "data-fqn": fqn,
     "aria-pressed": String(chosen),

@@ -70,7 +70,7 @@ export class Editor {
       this.more = !this.more;
       this.show(edited);
     };
-    const attributes = { type: "button", "aria-expanded": String(this.more), "aria-label": "More settings" };
+    const attributes = { "aria-expanded": String(this.more), "aria-label": "More settings" };
     const arrow = make("span", { "aria-hidden": "true" }, this.more ? " ▴" : " ▾");
     const more = make("button", { ...attributes, class: "pbb-quiet", click: toggle }, "More settings", arrow);
     const hasRule = edited.decisions.some(
@@ -78,11 +78,7 @@ export class Editor {
     );
     const title = "Remove what was set for these layers: the default applies again";
     const click = (): void => this.events.reset();
-    const reset = make(
-      "button",
-      { type: "button", class: "pbb-quiet", title, disabled: !hasRule, click },
-      "Use default",
-    );
+    const reset = make("button", { class: "pbb-quiet", title, disabled: !hasRule, click }, "Use default");
     return [more, reset];
   }
 
@@ -91,7 +87,7 @@ export class Editor {
     const group = make("div", { class: "pbb-choice", role: "radiogroup", "aria-label": "Precision" });
     for (const { name, label, explanation, enabled } of precisions) {
       const on = shown.size === 1 && (shown.has(label) || shown.has(name));
-      const attributes = { type: "button", role: "radio", "aria-checked": String(on), "aria-label": name };
+      const attributes = { role: "radio", "aria-checked": String(on), "aria-label": name };
       const why = enabled ? explanation : `${explanation}; needs calibration inputs`;
       const click = (): void => {
         group.dataset["pending"] = name;
@@ -149,7 +145,7 @@ export function settingField(
   if (choices.length <= 4) {
     const group = make("div", { class: "pbb-choice", role: "radiogroup", "aria-label": title });
     for (const [at, choice] of choices.entries()) {
-      const attributes = { type: "button", role: "radio", "aria-checked": String(choice === value) };
+      const attributes = { role: "radio", "aria-checked": String(choice === value) };
       const word = wordOf(choice) || "auto";
       const refusal = { disabled: Boolean(refused[at]) && choice !== value, title: refused[at] || help };
       const more = { "aria-label": `${title} ${word}`, click: () => set(choice), ...refusal };

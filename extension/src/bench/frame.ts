@@ -191,7 +191,7 @@ export class Frame {
     const isError = !running && card.kind === "error";
     const click = (): void => this.turnTo(step);
     line.append(make("span", { class: isError ? "pbb-foot-error" : "", title: text }, isError ? `✕ ${text}` : text));
-    line.append(make("button", { type: "button", class: "pbb-link", click }, running ? "Show the run" : "Details"));
+    line.append(make("button", { class: "pbb-link", click }, running ? "Show the run" : "Details"));
     return line;
   }
 

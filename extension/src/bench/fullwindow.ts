@@ -16,7 +16,7 @@ export class FullWindow {
   private scrolled: [element: Element, top: number, left: number][] = [];
 
   constructor(ends: Cleanups) {
-    this.button = make("button", { type: "button", class: "pbb-icon pbb-whole", click: () => this.turn() });
+    this.button = make("button", { class: "pbb-icon pbb-whole", click: () => this.turn() });
     this.draw();
     // where nothing has the focus, and from the parts that are not ours
     const key = (event: KeyboardEvent): void => this.escape(event);

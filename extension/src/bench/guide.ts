@@ -48,7 +48,7 @@ export class Guide {
     "aria-label": "First time",
   });
   /** Brings it back once it is dismissed; one for all time. */
-  readonly back = make("button", { type: "button", title: "Show the guided path", click: () => this.dismiss(false) });
+  readonly back = make("button", { title: "Show the guided path", click: () => this.dismiss(false) });
   private readonly form: HTMLElement;
   private readonly line: HTMLElement;
   private isDismissed = dismissed();
@@ -61,11 +61,7 @@ export class Guide {
     const compile = (): HTMLElement => this.compileButton();
     this.form = questions(model, compile, () => this.showOutcomes(), ends);
     this.line = live(model, [...SEEN, "targets"], () => this.stepLine(), ends);
-    const dismiss = make(
-      "button",
-      { type: "button", class: "pbb-dismiss", "aria-label": "Dismiss the guided path" },
-      "✕",
-    );
+    const dismiss = make("button", { class: "pbb-dismiss", "aria-label": "Dismiss the guided path" }, "✕");
     dismiss.addEventListener("click", () => this.dismiss(true));
     this.back.textContent = "Guide";
     this.element.append(dismiss, this.line, this.form);
@@ -156,7 +152,7 @@ export class Guide {
 }
 
 function primary(label: string, click: () => unknown): HTMLElement {
-  return make("button", { type: "button", class: "pbb-primary", click }, label);
+  return make("button", { class: "pbb-primary", click }, label);
 }
 
 /** Whether somebody has dismissed the path on this browser. A page without a storage, such as a frame, keeps nothing. */

@@ -30,8 +30,8 @@ export function headerView(model: BenchModel, events: HeaderEvents): HTMLElement
       step("undo", "Undo", "↶", model.get("can_undo")),
       step("redo", "Redo", "↷", model.get("can_redo")),
       events.guide,
-      make("button", { type: "button", title: title.code, click: click.code }, "Code"),
-      make("button", { type: "button", title: title.report, click: click.report }, "Report"),
+      make("button", { title: title.code, click: click.code }, "Code"),
+      make("button", { title: title.report, click: click.report }, "Report"),
       ...besideButton(),
       events.whole,
     ),
@@ -44,5 +44,5 @@ function besideButton(): HTMLElement[] {
   if (!open) return [];
   const title = "Open beside the notebook";
   const click = (event: Event): void => open(event.currentTarget as HTMLElement);
-  return [make("button", { type: "button", class: "pbb-icon pbb-beside", "aria-label": title, title, click }, "◫")];
+  return [make("button", { class: "pbb-icon pbb-beside", "aria-label": title, title, click }, "◫")];
 }

@@ -96,7 +96,6 @@ export class Inspector {
     const close = make(
       "button",
       {
-        type: "button",
         class: "pbb-quiet",
         "aria-label": "Close the inspector",
         "data-key": "close",
@@ -129,7 +128,6 @@ export class Inspector {
     const buttons = TABS.map((tab) => {
       const chosen = tab === this.tab;
       const attributes = {
-        type: "button",
         role: "tab",
         id: `${this.id}-${tab}`,
         "aria-selected": String(chosen),
@@ -186,7 +184,6 @@ export class Inspector {
       const { precision, label, refusal, is_now } = choice;
       const click = (): void => act(this.model, "set_precision", { pattern: [now.fqn], precision });
       const attributes = {
-        type: "button",
         "aria-pressed": String(is_now),
         disabled: refusal !== "",
         title: refusal || (is_now ? "What it is now" : `Make this layer ${label}`),
@@ -238,7 +235,7 @@ function sourceView({ place, file, line, code, frame }: InspectionSummary, near:
   if (!place) return [make("p", { class: "pbb-dim" }, "The line that calls it is not known.")];
   const open = sharedNow().openSource;
   const click = (): void => open?.(file, line, code, near);
-  const button = open ? [make("button", { type: "button", "data-key": "line", click }, "Open line")] : [];
+  const button = open ? [make("button", { "data-key": "line", click }, "Open line")] : [];
   const where = make("div", { class: "pbb-line" }, make("code", {}, place), ...button);
   return [where, make("pre", { class: "pbb-inspected-source" }, frame || code)];
 }

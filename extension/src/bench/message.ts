@@ -65,7 +65,7 @@ function cardButton(model: BenchModel, { label, action, value }: CardButton): HT
     if (GOALS.has(action)) (target as Element).dispatchEvent(new CustomEvent(GO, { detail: action, bubbles: true }));
     else act(model, "repair", { how: action as Exclude<CardButton["action"], Goal>, value });
   };
-  return make("button", { type: "button", click }, label);
+  return make("button", { click }, label);
 }
 
 /** An error: what fails and where, what can be done about it, and all that was said, folded where it is long. */
@@ -110,6 +110,6 @@ function placeOf({ place, code, file, line }: Trouble): HTMLElement[] {
   const open = sharedNow().openSource;
   if (!open || !file) return [text];
   const click = (): void => open(file, line, code, text);
-  const button = make("button", { type: "button", title: `Open ${place}`, click }, "Open line");
+  const button = make("button", { title: `Open ${place}`, click }, "Open line");
   return [text, make("div", { class: "pbb-actions" }, button)];
 }

@@ -24,6 +24,6 @@ function itemOf(model: BenchModel, { kind, text, label, paths, dim }: InputNote)
     ? [make("span", { class: "pbb-kind", role: "img", "aria-label": SAID[kind] }, SIGNS[kind])]
     : [];
   const click = (): void => act(model, "set_axis", { path: paths, dim, dynamic: true });
-  const button = label ? [make("button", { type: "button", click }, label)] : [];
+  const button = label ? [make("button", { click }, label)] : [];
   return make("li", { "data-kind": kind }, ...sign, make("span", {}, ...withCode(text)), ...button);
 }

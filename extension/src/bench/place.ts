@@ -41,7 +41,7 @@ export class Place {
       keydown: (event: KeyboardEvent) => this.key(event),
       pointerdown: (event: PointerEvent) => this.grab(event),
     });
-    this.strip = make("button", { type: "button", class: "pbb-strip", click: () => this.fold(!this.folded) });
+    this.strip = make("button", { class: "pbb-strip", click: () => this.fold(!this.folded) });
     const share = kept();
     if (share !== null) [this.share, this.isOwn] = [share, true];
     this.observer.observe(root.firstElementChild ?? root);

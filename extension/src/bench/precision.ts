@@ -315,7 +315,7 @@ export class PrecisionStep {
     const what = text.trim() ? `fits “${text.trim()}”${also ? ` (${also})` : ""}` : `is ${also}`;
     const said = text.trim() ? "No name or type among" : "None of";
     const click = (): void => this.clear();
-    const clear = make("button", { type: "button", click }, "Show all layers");
+    const clear = make("button", { click }, "Show all layers");
     this.nothing.replaceChildren(`${said} ${total} layers ${what}. ${widen(text, readQuery(text))} `, clear);
   }
 

@@ -66,7 +66,7 @@ export class Rail {
 
   private add(name: StepName): Tab {
     const click = (): void => this.choose(name);
-    const attributes = { type: "button", role: "tab", id: `${this.id}-${name}`, "aria-controls": `${this.id}-step` };
+    const attributes = { role: "tab", id: `${this.id}-${name}`, "aria-controls": `${this.id}-step` };
     const title = document.createTextNode("");
     const sign = make("span", { class: "pbb-kind", "aria-hidden": "true" });
     const words = make("small");

@@ -71,7 +71,7 @@ function reasonLine(model: BenchModel, text: string, names: readonly string[]): 
     if (!details.open || details.childElementCount > 1) return;
     const buttons = names.map((fqn) => {
       const click = (): void => act(model, "select", { fqn });
-      return make("li", {}, make("button", { type: "button", class: "pbb-link", click }, fqn || "the model"));
+      return make("li", {}, make("button", { class: "pbb-link", click }, fqn || "the model"));
     });
     details.append(make("ul", {}, ...buttons));
   });

@@ -159,7 +159,7 @@ export class ResultsStep {
     const writes = this.titles.includes("Tokens/s");
     const beside = run.beside && `The float model: ${run.beside}`;
     const show = (): void => act(this.model, "show_run", { id });
-    const pressed = { type: "button", class: "pbb-link", "aria-pressed": String(shown), click: show };
+    const pressed = { class: "pbb-link", "aria-pressed": String(shown), click: show };
     const open = run.is_own ? make("button", pressed, name) : make("span", {}, name);
     const place = [run.where || "here", run.is_own ? "" : "file"].filter(Boolean).join(" · ");
     const about = [run.model && `Model: ${run.model}`, run.is_far ? "Its latency is that of another machine" : ""];
@@ -248,7 +248,7 @@ function elsewhereView(model: BenchModel): HTMLElement {
     { class: "pbb-line", submit },
     make("label", { class: "pbb-file" }, make("span", { class: "pbb-dim" }, `${name} `), file),
     read,
-    ...(path ? [make("button", { type: "button", click: hide }, "Close the file")] : []),
+    ...(path ? [make("button", { click: hide }, "Close the file")] : []),
   );
   const label = make("label", { class: "pbb-switch", title: help }, box, ` From other notebooks (${count})`);
   return make("div", { class: "pbb-line pbb-elsewhere" }, label, form);

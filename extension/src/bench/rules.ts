@@ -12,7 +12,7 @@ export function rulesView(model: BenchModel): HTMLElement {
   const chips = rules.map(({ pattern, label, layers, prunes }) => {
     const click = (): void => act(model, prunes ? "clear_pruning" : "clear_rules", { pattern: [pattern] });
     const name = `Remove the rule ${pattern}${prunes ? " of pruning" : ""}`;
-    const remove = make("button", { type: "button", class: "pbb-icon", title: name, "aria-label": name, click }, "✕");
+    const remove = make("button", { class: "pbb-icon", title: name, "aria-label": name, click }, "✕");
     const count = make("span", { class: "pbb-dim" }, counted(layers, "layer"));
     const code = make("code", { title: pattern }, pattern);
     return make("li", { class: "pbb-rule-chip" }, code, make("b", {}, label), count, remove);

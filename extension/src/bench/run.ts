@@ -126,7 +126,7 @@ function queueView(model: BenchModel): HTMLElement {
 
 function queued(model: BenchModel, { id, name, target, settings }: QueuedSummary): HTMLElement {
   const click = (): void => act(model, "remove_queued", { id });
-  const remove = { type: "button", "aria-label": `Remove ${name} for ${target}`, click };
+  const remove = { "aria-label": `Remove ${name} for ${target}`, click };
   const words = make("div", { class: "pbb-queued" }, make("b", {}, `${name}, ${target}`), make("small", {}, settings));
   return make("li", {}, make("div", { class: "pbb-line" }, words, make("button", remove, "Remove")));
 }

@@ -51,9 +51,9 @@ function buttons(model: BenchModel, { id, name, pinned, target, lacks_float: lac
   const faster = `Compile the float model for ${target}, and time both in the same rounds`;
   const again = "Make its choices the current ones, with all targets that it was compiled for";
   return [
-    ...(lacks ? [make("button", { type: "button", title: faster, click: compare }, "Compare with float")] : []),
-    make("button", { type: "button", "aria-pressed": String(pinned), title: "Keep it at the top", click: pin }, "Pin"),
-    make("button", { type: "button", title: again, click: restore }, "Restore"),
-    make("button", { type: "button", "aria-label": `Delete ${name}`, click: remove }, "Delete"),
+    ...(lacks ? [make("button", { title: faster, click: compare }, "Compare with float")] : []),
+    make("button", { "aria-pressed": String(pinned), title: "Keep it at the top", click: pin }, "Pin"),
+    make("button", { title: again, click: restore }, "Restore"),
+    make("button", { "aria-label": `Delete ${name}`, click: remove }, "Delete"),
   ];
 }

@@ -179,7 +179,7 @@ export class SearchView {
     const title = one.measured ? "" : "Predicted from what was measured: compile to know";
     const click = (): void => act(this.model, "use_candidate", { id: one.id });
     const label = used ? "These are the settings of now" : "Use these settings";
-    const button = make("button", { type: "button", class: "pbb-primary", disabled: used, click }, label);
+    const button = make("button", { class: "pbb-primary", disabled: used, click }, label);
     const kind = one.measured ? "measured" : "predicted";
     const name = make("div", {}, make("b", {}, one.name), ` ${one.target}, ${kind}`);
     return [make("div", { title }, name, make("small", {}, words)), button];
@@ -199,7 +199,7 @@ export class SearchView {
 
   private rowOf(one: FoundSettings): HTMLElement {
     const click = (): void => this.pick(one.id);
-    const name = make("button", { type: "button", class: "pbb-link", "aria-pressed": "false", click }, one.name);
+    const name = make("button", { class: "pbb-link", "aria-pressed": "false", click }, one.name);
     const number = (text: string): HTMLElement => make("td", { class: "pbb-number" }, text);
     const numbers = [one.score, ...(this.model.get("search").metric ? [one.drop] : []), one.latency, one.size];
     const row = make("tr", {}, make("th", { scope: "row", title: one.target }, name), ...numbers.map(number));

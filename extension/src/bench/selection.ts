@@ -42,11 +42,7 @@ export class SelectionChip {
       },
     });
     const title = "Select all layers";
-    this.remove = make(
-      "button",
-      { type: "button", class: "pbb-icon", "aria-label": title, title, click: cleared },
-      "✕",
-    );
+    this.remove = make("button", { class: "pbb-icon", "aria-label": title, title, click: cleared }, "✕");
     const parts = [this.field, this.count, this.remove];
     this.element = make("div", { class: "pbb-selection", role: "group", "aria-label": "Selection" }, ...parts);
   }

@@ -150,7 +150,7 @@ export class LayerTable {
       else this.events.sort(down ? { sort: "", down: false } : { sort: key, down: true }); // third: as in the model
     };
     const sign = make("span", { class: "pbb-sign", "aria-hidden": "true" }, sorted ? (down ? "▾" : "▴") : "");
-    const button = make("button", { type: "button", title: `${help}. Click to sort.`, click }, title, sign);
+    const button = make("button", { title: `${help}. Click to sort.`, click }, title, sign);
     const state = sorted ? (down ? "descending" : "ascending") : "none";
     const scale = scaleOf(column);
     const parts = scale ? [button, make("small", { title: `A longer bar costs more: ${scale}` }, scale)] : [button];

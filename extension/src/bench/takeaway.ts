@@ -72,7 +72,7 @@ function buttonsOf(model: BenchModel, { write, download }: Events, typed: Typed)
   });
   const where = (ending: string): string => `${path.value.trim() || file}${ending}`;
   const button = (label: string, help: string, click: () => void, disabled = false): HTMLElement =>
-    make("button", { type: "button", title: help, disabled, click }, label);
+    make("button", { title: help, disabled, click }, label);
   const why = isLive
     ? "The compiled model of the shown run"
     : "The shown run has no compiled model here: compile again";

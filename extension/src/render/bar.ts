@@ -92,9 +92,7 @@ function saveMenu(actions: BarActions, kinds: SaveKind[]): HTMLElement {
     menu.removeAttribute("open");
     actions.save(kind);
   };
-  const choices = kinds.map((kind) =>
-    make("button", { type: "button", click: () => choose(kind) }, `Save as ${kind.toUpperCase()}`),
-  );
+  const choices = kinds.map((kind) => make("button", { click: () => choose(kind) }, `Save as ${kind.toUpperCase()}`));
   const menu = make(
     "details",
     { class: "pbd-menu" },
@@ -115,11 +113,7 @@ export function fillBar(
 ): void {
   const current = documents[part]!;
   const buttons = switchable.map((each) =>
-    make(
-      "button",
-      { type: "button", "aria-pressed": each === part, click: () => switchTo(each) },
-      documents[each]!.title,
-    ),
+    make("button", { "aria-pressed": each === part, click: () => switchTo(each) }, documents[each]!.title),
   );
   bar.levels.replaceChildren(
     make("strong", {}, current.model),
@@ -151,7 +145,6 @@ export function legendOf(
     return make(
       "button",
       {
-        type: "button",
         class: `pbd-key pbd-is-${status}`,
         "aria-pressed": filter.has(status),
         title: `Show ${word} only`,
@@ -208,7 +201,6 @@ export function crumbsOf(
     make(
       "button",
       {
-        type: "button",
         class: "pbd-link",
         title: only ? "Back to the whole model (B)" : "",
         click: () => actions.all(),
@@ -223,7 +215,6 @@ export function crumbsOf(
       make(
         "button",
         {
-          type: "button",
           class: "pbd-link",
           "aria-current": i === names.length - 1,
           click: () => (only ? actions.root(group) : actions.reveal(group)),
@@ -236,8 +227,8 @@ export function crumbsOf(
     parts.push(make("span", { class: "pbd-dim" }, around ? ` only around the selection, ${hops} steps ` : " only"));
   if (around)
     parts.push(
-      make("button", { type: "button", "aria-label": "fewer steps", click: () => actions.hops(-1) }, "−"),
-      make("button", { type: "button", "aria-label": "more steps", click: () => actions.hops(1) }, "+"),
+      make("button", { "aria-label": "fewer steps", click: () => actions.hops(-1) }, "−"),
+      make("button", { "aria-label": "more steps", click: () => actions.hops(1) }, "+"),
     );
   return parts;
 }

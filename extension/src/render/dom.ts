@@ -2,13 +2,14 @@
 
 type Value = string | number | boolean | ((event: never) => void);
 
-/** An element with attributes, listeners (functions) and children. */
+/** An element with attributes, listeners (functions) and children; a button submits no form unless its type says so. */
 export function make<K extends keyof HTMLElementTagNameMap>(
   tag: K,
   attributes: Record<string, Value> = {},
   ...children: (Node | string)[]
 ): HTMLElementTagNameMap[K] {
   const element = document.createElement(tag);
+  if (tag === "button") element.setAttribute("type", "button");
   for (const [name, value] of Object.entries(attributes)) {
     if (typeof value === "function") element.addEventListener(name, value as EventListener);
     else if (name.startsWith("aria-")) element.setAttribute(name, String(value));
@@ -32,7 +33,7 @@ export function withCode(text: string): (Node | string)[] {
 
 /** A button with a name for screen readers; `sign` is what is seen. */
 export function button(name: string, sign: string, click: () => void, kind = ""): HTMLButtonElement {
-  return make("button", { type: "button", title: name, "aria-label": name, class: kind, click }, sign);
+  return make("button", { title: name, "aria-label": name, class: kind, click }, sign);
 }
 
 /** Two sheets, for buttons that copy; drawn, as many fonts lack the character. */

@@ -30,7 +30,7 @@ export const KEYS: [string, string][] = [
 export function helpPanel(close: () => void): HTMLElement {
   const list = make("dl");
   for (const [keys, what] of KEYS) list.append(make("dt", {}, make("kbd", {}, keys)), make("dd", {}, what));
-  const closing = make("button", { type: "button", click: close, "aria-label": "close help" }, "Close");
+  const closing = make("button", { click: close, "aria-label": "close help" }, "Close");
   const panel = make(
     "div",
     { class: "pbd-help", role: "dialog", "aria-label": "Keys" },

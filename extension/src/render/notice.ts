@@ -17,7 +17,7 @@ export class Notice {
         this.hide();
         act();
       };
-      return make("button", { type: "button", click }, name);
+      return make("button", { click }, name);
     });
     this.element.replaceChildren(make("p", {}, text), make("div", { class: "pbd-actions" }, ...buttons));
     this.element.hidden = false;

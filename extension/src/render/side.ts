@@ -39,7 +39,6 @@ export function troubleList(troubles: Trouble[], findings: string[], actions: Si
       make(
         "button",
         {
-          type: "button",
           class: `pbd-trouble pbd-is-${trouble.status}`,
           click: () => actions.reveal(trouble.id || trouble.fqn),
           disabled: !trouble.id && trouble.fqn !== "",
@@ -81,7 +80,6 @@ export function detailsOf(all: Details[], open: (group: string) => boolean, acti
             make(
               "button",
               {
-                type: "button",
                 title: "Copy the name (C)",
                 "aria-label": `copy ${details.fqn}`,
                 class: "pbd-icon",
@@ -111,7 +109,7 @@ export function detailsOf(all: Details[], open: (group: string) => boolean, acti
       );
     const offers = actions
       .offers(details.fqn)
-      .map(({ label, title, run }) => make("button", { type: "button", title, click: run }, label));
+      .map(({ label, title, run }) => make("button", { title, click: run }, label));
     if (offers.length) parts.push(make("div", { class: "pbd-actions" }, ...offers));
   }
   for (const finding of details.findings) parts.push(make("p", { class: "pbd-remedy" }, ...withCode(finding)));
@@ -123,10 +121,10 @@ export function detailsOf(all: Details[], open: (group: string) => boolean, acti
         { class: "pbd-actions" },
         make(
           "button",
-          { type: "button", click: () => actions.toggle(details.id) },
+          { click: () => actions.toggle(details.id) },
           open(details.group) ? "Close module" : "Open module",
         ),
-        make("button", { type: "button", click: () => actions.focusOn(details.group) }, "Show only this"),
+        make("button", { click: () => actions.focusOn(details.group) }, "Show only this"),
       ),
     );
   }
@@ -139,7 +137,7 @@ function severalOf(all: Details[], actions: SideActions): Node[] {
     make(
       "li",
       {},
-      make("button", { type: "button", class: "pbd-link", click: () => actions.reveal(details.id) }, details.title),
+      make("button", { class: "pbd-link", click: () => actions.reveal(details.id) }, details.title),
       ` ${details.rows[0]?.[1] ?? ""}`,
     ),
   );
@@ -152,7 +150,6 @@ function severalOf(all: Details[], actions: SideActions): Node[] {
       make(
         "button",
         {
-          type: "button",
           title: "Copy the names (C)",
           "aria-label": "copy names",
           class: "pbd-icon",
@@ -177,7 +174,7 @@ function sourceOf(details: Details, actions: SideActions): Node[] {
   const head = open
     ? make(
         "button",
-        { type: "button", class: "pbd-link", title: `Open ${file}, line ${line}`, click: () => open(file, line, code) },
+        { class: "pbd-link", title: `Open ${file}, line ${line}`, click: () => open(file, line, code) },
         `Open line · ${place}`,
       )
     : make("span", { class: "pbd-dim", title: `${file}:${line}` }, place);
@@ -190,11 +187,7 @@ function sourceOf(details: Details, actions: SideActions): Node[] {
 function neighboursOf(word: string, neighbours: Neighbour[], actions: SideActions): Node[] {
   if (!neighbours.length) return [];
   const rows = neighbours.map((each) =>
-    make(
-      "li",
-      {},
-      make("button", { type: "button", class: "pbd-link", click: () => actions.reveal(each.id) }, each.text),
-    ),
+    make("li", {}, make("button", { class: "pbd-link", click: () => actions.reveal(each.id) }, each.text)),
   );
   return [make("div", { class: "pbd-dim" }, word), make("ul", { class: "pbd-list" }, ...rows)];
 }
