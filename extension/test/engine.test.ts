@@ -163,6 +163,12 @@ describe("overlays", () => {
     expect(engine.boxesOf(0, { ...CLOSED, open: ["layers"] }, ["layers.7"])).toEqual(["fold:layers.5"]);
     expect(painted()).toEqual({ "module:layers": "int8 92 % pb-precision-int8" });
     expect(drawing.legend.map((row) => row.text)).toEqual(["int8", "int4"]);
+    expect(drawing.rule).toBe("A closed module shows the precision of most of its layers");
+  });
+
+  it("says how the numbers of a closed module become one", () => {
+    engine.setOverlays([overlay({ values: [number("layers.0", 10), number("layers.1", 1)], combine: "min" })]);
+    expect(engine.draw(0, CLOSED, "o").rule).toBe("A closed module shows the smallest value of its layers");
   });
 
   it("shows nothing for an overlay that is not there", () => {

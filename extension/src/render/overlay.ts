@@ -19,7 +19,7 @@ export interface Paint {
   rule: string;
 }
 
-const RULES = { sum: "sum", mean: "mean", max: "largest", min: "smallest" };
+const RULES = { sum: "sum", mean: "mean", max: "largest value", min: "smallest value" };
 
 /** Values by module, with what lies in it combined. */
 export class OverlayValues {
@@ -133,7 +133,7 @@ function paintNumbers(found: Map<string, number>, overlay: Overlay): Paint {
           text: i === 0 ? withUnit(low, overlay.unit) : i === steps - 1 ? withUnit(high, overlay.unit) : "",
         }))
       : [{ style: `pb-${scale}-${step(high)}`, text: withUnit(high, overlay.unit) }];
-  return { boxes, legend, rule: `closed modules: ${RULES[overlay.combine]} of what lies in them` };
+  return { boxes, legend, rule: `A closed module shows the ${RULES[overlay.combine]} of its layers` };
 }
 
 function paintTexts(found: Map<string, string>, overlay: Overlay): Paint {
@@ -157,7 +157,8 @@ function paintTexts(found: Map<string, string>, overlay: Overlay): Paint {
   const legend = [...known, ...others]
     .filter((text) => present.has(text))
     .map((text) => ({ style: style(text), text }));
-  return { boxes, legend, rule: "closed modules: what most of what lies in them has" };
+  const what = overlay.kind === "precision" ? "the precision of" : "what holds for";
+  return { boxes, legend, rule: `A closed module shows ${what} most of its layers` };
 }
 
 /** A number with three digits that matter, and its unit. */
