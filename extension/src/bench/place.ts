@@ -17,6 +17,7 @@ export class Place {
   readonly strip: HTMLButtonElement;
   private box: HTMLElement | null = null;
   private share = FIRST;
+  private below: readonly HTMLElement[] = [];
   private isOwn = false; // chosen by the person, here or earlier
   private folded = true;
   private stop: (() => void) | null = null;
@@ -64,11 +65,13 @@ export class Place {
     this.stop?.();
   }
 
-  /** Runs once there is a place in the page, and whenever its width changes. */
+  /** Runs once there is a place in the page, and whenever its width or what lies below the diagram changes. */
   private measure(): void {
     if (!this.box) this.join();
     const width = (this.box ?? this.root).clientWidth;
     if (!width) return;
+    const below = this.below.reduce((sum, { offsetHeight }) => sum + offsetHeight, 0);
+    this.box?.style.setProperty("--pbb-below", `${below}px`);
     if (!this.isOwn) this.share = Math.max(LEAST, Math.min(FIRST, Math.floor((100 * (width - ROOM)) / width)));
     this.draw();
     for (const element of [this.box, this.root]) {
@@ -86,6 +89,8 @@ export class Place {
     this.root.classList.add("pbb-through");
     const chart = this.find<HTMLElement>(".pbb-chart");
     if (chart) this.stop = followCharts(chart, this.chosen);
+    this.below = [...this.box.querySelectorAll<HTMLElement>(".pbb-foot, .pbb-codes")];
+    for (const part of this.below) this.observer.observe(part);
     this.joined(this.box);
     this.draw();
   }

@@ -104,6 +104,23 @@ def test_the_diagram_folds_where_the_page_is_narrow(page: Page) -> None:
     expect(picture).to_be_visible()
 
 
+@pytest.mark.parametrize("step", ["precision", "results"])
+def test_the_diagram_ends_where_the_foot_begins(page: Page, step: str) -> None:
+    page.set_viewport_size({"width": 1440, "height": 900})
+    given = traits()
+    open_bench(page, {**given, **after_run(given)})
+    page.evaluate("() => document.body.insertAdjacentHTML('beforeend', '<div style=\"height: 2000px\"></div>')")
+    turn_to(page, step)
+    bottom = lambda place: page.locator(place).evaluate("e => e.getBoundingClientRect().bottom")  # noqa: E731
+    for is_open in (False, True):
+        if is_open:
+            page.get_by_role("button", name="Code", exact=True).click()
+        for at in (250, 500, 800):
+            page.locator(".pbb-codes").evaluate("(e, at) => scrollBy(0, e.getBoundingClientRect().top - at)", at)
+            page.wait_for_timeout(50)
+            assert bottom(".pbb-picture") <= bottom(".pbb-step") + 1, (is_open, at)
+
+
 def test_the_splitter_moves_by_key_and_by_pointer(page: Page) -> None:
     page.set_viewport_size({"width": 1440, "height": 900})
     open_bench(page, traits())
