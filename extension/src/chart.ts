@@ -19,7 +19,7 @@ export function chartSvg(data: Chart, kind: string): SVGSVGElement | null {
   const up = data.better.startsWith("↖");
   root.append(side, label(data.left + 6, up ? data.top + 15 : data.bottom - 7, data.better, "start", "dim"));
   if (data.front.length > 2) root.append(path("front", line(data.front)));
-  root.append(...data.points.map(mark));
+  root.append(...data.points.map((point, at) => mark(point, at, data.right)));
   for (const point of data.points)
     if (point.label) root.append(label(point.label_x, point.label_y, point.label, "middle", ""));
   return root as SVGSVGElement;
@@ -31,10 +31,12 @@ function line(front: readonly number[]): string {
   return parts.join("");
 }
 
-function mark(point: ChartPoint, at: number): SVGElement {
+/** A point with its whiskers; one that goes on beyond the edge of the plot ends in an arrow. */
+function mark(point: ChartPoint, at: number, edge: number): SVGElement {
   const { x, y, radius } = point;
   const group = svg("g", { class: point.kind, "data-point": at });
-  const whiskers = `M${x} ${y}H${point.x_end}M${x} ${point.y_low}V${point.y_high}`;
+  const arrow = point.x_end < edge ? "" : "l-6-4m6 4l-6 4";
+  const whiskers = `M${x} ${y}H${point.x_end}${arrow}M${x} ${point.y_low}V${point.y_high}`;
   const diamond = `M${x} ${y - radius}L${x + radius} ${y}L${x} ${y + radius}L${x - radius} ${y}Z`;
   const shape = point.kind === "float" ? path("mark", diamond) : svg("circle", { cx: x, cy: y, r: radius });
   group.append(titled(`${point.name}: ${point.note}`), path("whisker", whiskers), shape);

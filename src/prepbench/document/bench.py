@@ -66,7 +66,7 @@ class ChartPoint:
         kind: the float model, a run, or a run of another machine.
         x: the median latency.
         y: the score.
-        x_end: the 90th percentile of the latency.
+        x_end: the 90th percentile of the latency; the right end of the plot where that lies beyond.
         y_low: the worst score that other samples would have given; ``y`` where that is not known.
         y_high: the best.
         radius: of the mark, whose area follows the size on disk.

@@ -9,7 +9,17 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from prepbench.document.bench import Chart, ChartPoint, Tick
-from prepbench.views.charts import Axis, Box, Place, Point, place_labels, round_ticks, within_metric
+from prepbench.views.charts import (
+    Axis,
+    Box,
+    Place,
+    Point,
+    last_latency,
+    place_labels,
+    round_ticks,
+    score_span,
+    within_metric,
+)
 from prepbench.views.palette import ACCENT, DIM, LINE, PAGE, TEXT, Shade
 
 _WIDTH, _HEIGHT = 720, 380
@@ -86,7 +96,7 @@ def _sentence(runs: Sequence[ChartRun], best: Sequence[int], metric: str) -> str
 
 def _latency(runs: Sequence[ChartRun], per: str) -> Axis:
     middles = tuple(run.p50_ms for run in runs)
-    high = max(max(run.p90_ms, run.p50_ms) for run in runs)
+    high = last_latency(middles, [run.p90_ms for run in runs])
     title = f"latency (ms per {per}): median, whisker to p90"
     if max(middles) / min(middles) > _LOG_FROM_RATIO:
         low, high = min(middles) / 2, high * 1.6
@@ -101,7 +111,7 @@ def _scores(runs: Sequence[ChartRun], title: str, unit: str) -> Axis:
     """Return the axis of scores; infinite ones are drawn beyond the others."""
     ends = [end for run in runs for end in (run.score, *(run.spread or ())) if math.isfinite(end)]
     low, high = (min(ends), max(ends)) if ends else (0.0, 1.0)
-    span = max(high - low, 1e-3 * max(abs(low), abs(high)), 1e-6)
+    span = score_span(low, high, max(1e-3 * max(abs(low), abs(high)), 1e-6))
     ticks = [(value, f"{value:.6g}") for value in round_ticks(low - 0.1 * span, high + 0.1 * span)]
     beyond = {math.inf: high + 0.3 * span, -math.inf: low - 0.3 * span}
     used = {run.score for run in runs} & set(beyond)
@@ -131,7 +141,7 @@ def _point(run: ChartRun, x: Axis, y: Axis, largest: int) -> ChartPoint:
         kind=run.kind,
         x=_across(place[0]),
         y=_down(place[1]),
-        x_end=_across(x.share(max(run.p90_ms, run.p50_ms))),
+        x_end=min(_across(x.share(max(run.p90_ms, run.p50_ms))), _AREA.right),
         y_low=ends[0],
         y_high=ends[1],
         radius=round(max(5.0, 13.0 * math.sqrt(run.size_bytes / largest)) if largest else 6.0, 1),
@@ -211,7 +221,7 @@ def chart_svg(chart: Chart) -> str:
         f'rotate(-90)">{html.escape(chart.y_title)}</text>',
         _text(chart.left + 6, chart.top + 15 if "↖" in chart.better else chart.bottom - 7, chart.better, "start"),
         *_front_line(chart),
-        *(_mark(point) for point in chart.points),
+        *(_mark(point, chart.right) for point in chart.points),
         *(_label(point) for point in chart.points if point.label),
         "</svg>",
     ]
@@ -229,12 +239,14 @@ def _front_line(chart: Chart) -> list[str]:
     return [f'<polyline class="front" points="{" ".join(f"{x:g},{y:g}" for x, y in pairs)}"/>']
 
 
-def _mark(point: ChartPoint) -> str:
+def _mark(point: ChartPoint, edge: int) -> str:
     x, y, r = point.x, point.y, point.radius
     shape = f'<circle cx="{x:g}" cy="{y:g}" r="{r:g}"/>'
     if point.kind == "float":
         shape = f'<path d="M{x:g} {y - r:g}L{x + r:g} {y:g}L{x:g} {y + r:g}L{x - r:g} {y:g}Z"/>'
-    whiskers = f'<path class="whisker" d="M{x:g} {y:g}H{point.x_end:g}M{x:g} {point.y_low:g}V{point.y_high:g}"/>'
+    arrow = "l-6 -4m6 4l-6 4" if point.x_end >= edge else ""  # it goes on beyond the plot
+    d = f"M{x:g} {y:g}H{point.x_end:g}{arrow}M{x:g} {point.y_low:g}V{point.y_high:g}"
+    whiskers = f'<path class="whisker" d="{d}"/>'
     about = html.escape(f"{point.name}: {point.note}")
     return f'<g class="{point.kind}"><title>{about}</title>{whiskers}{shape}</g>'
 

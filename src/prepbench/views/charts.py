@@ -125,7 +125,8 @@ def _cost(point: Point, place: Place, others: Sequence[Box], area: Box) -> float
     box = _box(point, place)
     covered = sum(box.overlap(other) for other in others)
     crossed = sum(dot.overlap(other) for dot in _leader(point, place) for other in others if not other.holds(point))
-    return covered + 5.0 * crossed + 50.0 * box.outside(area)
+    length = 0.0 if place.near else math.hypot(place.dx, place.dy)  # a long leader costs as much as some overlap
+    return covered + 5.0 * crossed + 50.0 * box.outside(area) + 0.5 * length
 
 
 def _leader(point: Point, place: Place) -> list[Box]:
@@ -170,6 +171,7 @@ _AREA = Box(0.0, 0.0, 520.0, float(_HEIGHT - _MARGIN["t"] - _MARGIN["b"]))
 _LARGEST_MARKER = 30.0
 _SMALLEST_MARKER = 11.0
 _LOG_FROM_RATIO = 25.0
+_FARTHEST = 1.5  # times the slowest median: how far whiskers stretch an axis
 _NAME_LENGTH, _SPEED_LENGTH, _TITLE_LENGTH = 30, 45, 84
 _UNUSED_BUTTONS = ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"]
 _SIZES = (7.4, 6.0, 18.0)  # pixels: a letter of the name, a letter of the numbers, the height of a line
@@ -201,7 +203,7 @@ class Axis:
         elif self.log:
             own = {"dtick": "D2", "tickformat": "~g"}  # at 1, 2 and 5 of each decade
         return {
-            "title": {"text": html.escape(self.title), "standoff": 12},
+            "title": {"text": html.escape(self.title), "standoff": 12, "font": {"size": 13}},
             "range": ends,
             "type": "log" if self.log else "linear",
             "gridcolor": GRID,
@@ -243,7 +245,10 @@ def comparison_figure(
     found = dict(zip(cells, comparison.speed_ups, strict=True))
     for i, row in enumerate(rows):
         hover = _hover(header, cells[row.name])
-        figure.add_trace(_marker(row, hover, x.values[i], y.values[i], diameters[i], row is comparison.rows[0], timed))
+        first = row is comparison.rows[0]
+        figure.add_trace(_marker(row, hover, x.values[i], y.values[i], diameters[i], first, x.high if timed else None))
+    if timed:
+        _mark_cut(figure, rows, x, y)
     figure.update_layout(xaxis=x.layout(), yaxis=y.layout())
     if rows[0] is comparison.rows[0]:
         _add_guide(figure, comparison, x, y)
@@ -332,19 +337,34 @@ def _x_axis(rows: list[CandidateResult], timed: bool, unit: str) -> Axis:
         sizes = tuple((row.size_bytes or 0) / 1e6 for row in rows)
         return Axis("size on disk (MB)", sizes, 0.0, max(*sizes, 1e-9) * 1.15)
     middles = tuple(row.p50_ms or 0.0 for row in rows)
-    high = max(*middles, *(row.p90_ms or 0.0 for row in rows))
+    high = last_latency(middles, [row.p90_ms or 0.0 for row in rows])
     title = f"latency (ms per {unit}): median, whisker to p90"
     if min(middles) > 0 and max(middles) / min(middles) > _LOG_FROM_RATIO:
         return Axis(title + ", log scale", middles, min(middles) / 2, high * 1.6, log=True)
     return Axis(title, middles, 0.0, high * 1.15)
 
 
+def last_latency(middles: Sequence[float], whiskers: Sequence[float]) -> float:
+    """Return the latency up to which an axis has to reach. One whisker far beyond all medians would press the points
+    into a corner: it is cut where the axis ends.
+
+    Args:
+        middles: the medians.
+        whiskers: the ends of the whiskers.
+
+    Example:
+        >>> last_latency([2.0, 4.0], [2.1, 5.0]), last_latency([2.0, 4.0], [2.1, 90.0])
+        (5.0, 6.0)
+    """
+    slowest = max(middles)
+    return max(slowest, min(max(whiskers), _FARTHEST * slowest))
+
+
 def _y_axis(comparison: Comparison, rows: list[CandidateResult]) -> Axis:
     finite = [row.metric for row in rows if math.isfinite(row.metric)]
     seen = [*finite, *(bound for row in rows for bound in row.spread or ())]
     low, high = (min(seen), max(seen)) if finite else (0.0, 0.0)
-    least = 3.0 if comparison.unit == "dB" else max(0.004, 0.01 * max(abs(low), abs(high)))
-    span = max(high - low, least)
+    span = score_span(low, high, 3.0 if comparison.unit == "dB" else max(0.004, 0.01 * max(abs(low), abs(high))))
     above, below = high + 0.4 * span, low - 0.4 * span
     if len(finite) == len(rows):
         middle, half, (least_value, most) = (low + high) / 2, 0.9 * span, comparison.bounds
@@ -364,6 +384,17 @@ def _y_axis(comparison: Comparison, rows: list[CandidateResult]) -> Axis:
         max(*values, high) + 0.45 * span,
         ticks=tuple(ticks),
     )
+
+
+def score_span(low: float, high: float, least: float) -> float:
+    """Return the span of scores that an axis shows: at least ``least``, and more where all are equal, since a fine
+    scale would promise differences.
+
+    Example:
+        >>> score_span(0.9, 0.95, 0.01), score_span(1.0, 1.0, 0.01)
+        (0.04999999999999993, 0.1)
+    """
+    return max(high - low, least, 0.1 * abs(high) if high == low else 0.0)
 
 
 def within_metric(low: float, high: float, seen: Sequence[float], unit: str) -> tuple[float, float]:
@@ -402,10 +433,12 @@ def _diameters(rows: list[CandidateResult], timed: bool) -> list[float]:
 
 
 def _marker(
-    row: CandidateResult, hover: str, x: float, y: float, diameter: float, first: bool, timed: bool
+    row: CandidateResult, hover: str, x: float, y: float, diameter: float, first: bool, edge: float | None
 ) -> dict[str, Any]:
+    """Return the marker of a candidate, its whisker cut at the ``edge`` of an axis of latencies."""
     color = FIRST if first else OTHER
-    whisker = {"type": "data", "symmetric": False, "array": [(row.p90_ms or 0) - (row.p50_ms or 0)], "arrayminus": [0]}
+    reach = min(row.p90_ms or 0, edge or 0) - (row.p50_ms or 0)
+    whisker = {"type": "data", "symmetric": False, "array": [reach], "arrayminus": [0]}
     return {
         "type": "scatter",
         "mode": "markers",
@@ -421,9 +454,25 @@ def _marker(
         },
         "cliponaxis": False,  # a full score lies on the edge
         "error_y": _error_y(row, color),
-        "error_x": {**whisker, "color": color, "thickness": 1.5, "width": 5} if timed else None,
+        "error_x": {**whisker, "color": color, "thickness": 1.5, "width": 5} if edge else None,
         "hovertemplate": f"{hover}<extra></extra>",
     }
+
+
+def _mark_cut(figure: go.Figure, rows: Sequence[CandidateResult], x: Axis, y: Axis) -> None:
+    """Put an arrow where a whisker leaves the plot."""
+    cut = [(i, row) for i, row in enumerate(rows) if (row.p90_ms or 0.0) > x.high]
+    if not cut:
+        return
+    figure.add_scatter(
+        x=[x.high] * len(cut),
+        y=[y.values[i] for i, _ in cut],
+        mode="markers",
+        marker={"symbol": "triangle-right", "size": 11, "color": [OTHER if i else FIRST for i, _ in cut]},
+        cliponaxis=False,
+        name="whiskers that go on",
+        hovertemplate=[f"{html.escape(row.name)}: p90 {row.p90_ms:.3g} ms<extra></extra>" for _, row in cut],
+    )
 
 
 def _error_y(row: CandidateResult, color: str) -> dict[str, Any] | None:
@@ -472,7 +521,7 @@ def _words(comparison: Comparison, row: CandidateResult, found: SpeedUp | None, 
 
 def _point(row: CandidateResult, words: Sequence[str], x: Axis, y: Axis, i: int, diameter: float, timed: bool) -> Point:
     name, *others = words
-    end = row.p90_ms if timed and row.p90_ms else x.values[i]
+    end = min(row.p90_ms, x.high) if timed and row.p90_ms else x.values[i]
     return Point(
         x=x.share(x.values[i]) * _AREA.right,
         y=(1 - y.share(y.values[i])) * _AREA.bottom,

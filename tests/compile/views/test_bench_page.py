@@ -112,6 +112,15 @@ def test_points_lie_inside_and_better_scores_higher(higher: bool) -> None:
     assert len(chart.front) == (18 if higher else 2)
 
 
+def test_a_whisker_far_beyond_the_medians_ends_in_an_arrow() -> None:
+    runs = [ChartRun("eager", "", "float", 1.0, 0.77, 32.8), ChartRun("int8", "", "run", 1.0, 0.23, 0.29)]
+    chart = bench_chart(runs, "accuracy", "", True)
+    slow, fast = chart.points
+    assert slow.x - fast.x > 150
+    assert fast.x_end < slow.x_end == chart.right
+    assert chart_svg(chart).count("l-6 -4m6 4l-6 4") == 1
+
+
 def test_labels_do_not_cover_each_other() -> None:
     runs = [ChartRun(f"int8 weights run {i}", "", "run", 30 + (i % 5) * 0.1, 2.0 + 0.02 * i, 2.1) for i in range(12)]
     labelled = [point for point in bench_chart(runs, "SQNR", "dB", True).points if point.label]

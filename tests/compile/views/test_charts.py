@@ -200,6 +200,20 @@ def test_the_bundle_is_plain_json_and_the_same_every_time():
     assert "10 interleaved rounds" in bundle["text/html"]
 
 
+def test_a_whisker_far_beyond_the_medians_is_cut_where_the_plot_ends():
+    rows = [row("float32", 1.0, 0.77, 32.8), row("int8", 1.0, 0.23, 0.29), row("float32 ORT", 1.0, 0.28, 0.33)]
+    figure = charts.comparison_figure(comparison(*rows))
+    (_, end), (low, _) = figure.layout.xaxis.range, figure.layout.yaxis.range
+    assert end < 2 * 0.77
+    assert low < 0.95  # equal scores have no fine scale
+    slow, fast, *_, cut = figure.data
+    assert slow.x[0] + slow.error_x.array[0] == pytest.approx(end)
+    assert fast.x[0] + fast.error_x.array[0] == pytest.approx(0.29)
+    assert (cut.x, cut.y) == ((end,), (1.0,))
+    assert cut.hovertemplate == ("float32: p90 32.8 ms<extra></extra>",)
+    assert all(math.hypot(label.ax, label.ay) < 200 for label in labels(figure))
+
+
 AREA = Box(0, 0, 520, 280)
 
 
