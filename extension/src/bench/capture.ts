@@ -5,7 +5,7 @@ import { make, withCode } from "../render/dom";
 import { sharedNow } from "../shared";
 import { asker } from "./ask";
 import { actButton, copyButton } from "./buttons";
-import { type Cleanups, live } from "./live";
+import { type Cleanups, listen, live } from "./live";
 import { act, type BenchModel } from "./model";
 import { counted } from "./numbers";
 import { outcomeView } from "./outcome";
@@ -17,11 +17,18 @@ export function captureStep(model: BenchModel, ends: Cleanups): HTMLElement {
   const editDraft = draftEditor(model, step, ends);
   step.append(
     outcomeView(model, "capture", ends),
-    live(model, ["failures", "fixes_known", "running"], () => failuresView(model, editDraft), ends),
+    live(model, ["failures", "fixes_known", "running", "selected"], () => failuresView(model, editDraft), ends),
     live(model, ["selected", "leaves", "leaf_wrap", "leaf_label", "failures"], leavesView, ends),
     live(model, ["assumptions"], assumptionsView, ends),
   );
+  listen(model, ["selected"], () => showSelected(step), ends);
   return step;
+}
+
+/** Brings the card of a module that was selected in the diagram beside it into view; what others select moves nothing. */
+function showSelected(step: HTMLElement): void {
+  if (step.closest(".pbb-box")?.querySelector(".pbb-picture:is(:hover, :focus-within)"))
+    step.querySelector("[aria-current='true']")?.scrollIntoView({ block: "nearest" });
 }
 
 type EditDraft = (fqn: string) => void;
@@ -66,7 +73,8 @@ function failuresView(model: BenchModel, editDraft: EditDraft): HTMLElement {
 }
 
 function card(model: BenchModel, failure: FailureSummary, editDraft: EditDraft): HTMLElement {
-  const { fqn, type, title, remedy, fixed, is_leaf, graphs, count } = failure;
+  const { fqn, type, title, remedy, fixed, is_leaf, graphs, count, fqns } = failure;
+  const selected = model.get("selected");
   const name = fqn || "the model itself";
   const state = fixed ? "fixed" : is_leaf ? "leaf" : graphs ? "several" : "failed";
   const sign = { fixed: "✓ fixed", leaf: "▣ kept in PyTorch", several: `✓ ${graphs} graphs`, failed: "✕ failed" }[
@@ -93,7 +101,12 @@ function card(model: BenchModel, failure: FailureSummary, editDraft: EditDraft):
   parts.push(...fixOf(failure), actions(model, failure, name, editDraft));
   return make(
     "article",
-    { class: "pbb-card", "data-state": state, "aria-label": `${name}: ${title}, ${said}` },
+    {
+      class: "pbb-card",
+      "data-state": state,
+      "aria-label": `${name}: ${title}, ${said}`,
+      "aria-current": selected !== "" && (fqn === selected || fqns.includes(selected)),
+    },
     ...parts,
   );
 }

@@ -54,6 +54,27 @@ def test_a_draft_is_edited_in_a_cell_of_the_view_that_asked(page: Page) -> None:
     assert page.evaluate("() => window.inserted") == ["model = net"]
 
 
+def test_a_module_selected_in_the_diagram_shows_its_card(page: Page) -> None:
+    page.set_viewport_size({"width": 1440, "height": 700})
+    failures = [failure(f"blocks.{at}", diff=DIFF, fqns=[f"blocks.{at}", f"more.{at}"]) for at in range(6)]
+    open_bench(page, {**traits(), "failures": failures})
+    turn_to(page, "capture")
+    card = page.get_by_role("article", name="blocks.4: ")
+    expect(card).not_to_be_in_viewport()
+    page.locator(".pbb-picture").hover()
+    for name in ("blocks.4", "more.4"):
+        page.evaluate("() => scrollTo(0, 0)")
+        give(page, {"selected": name})
+        expect(card).to_be_in_viewport(ratio=1)
+        expect(page.locator("[aria-current='true']")).to_have_count(1)
+        expect(card).to_have_attribute("aria-current", "true")
+    page.evaluate("() => scrollTo(0, 0)")
+    page.mouse.move(0, 0)
+    give(page, {"selected": "blocks.5"})  # in another view of the bench, which moves nothing here
+    expect(page.get_by_role("article", name="blocks.5: ")).to_have_attribute("aria-current", "true")
+    assert page.evaluate("() => scrollY") == 0
+
+
 def test_backticks_mean_code(page: Page) -> None:
     remedy = "Use `torch.where`, or ``x[`` as ` it is."
     open_bench(page, {**traits(), "failures": [failure("a", remedy=remedy)]})
