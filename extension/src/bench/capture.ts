@@ -144,29 +144,24 @@ function fixOf({ fqn, diff, proof, can_fix, assumption, fixed }: FailureSummary)
 function actions(model: BenchModel, failure: FailureSummary, name: string, editDraft: EditDraft): HTMLElement {
   const { fqn, can_fix, assumption, fixed, is_leaf, file, line, code, place, report, count } = failure;
   const row = make("div", { class: "pbb-actions" });
-  if (can_fix && !fixed) {
-    const click = (): void => act(model, "apply_fix", { fqn });
-    row.append(make("button", { class: "pbb-primary", "aria-label": `Apply fix to ${name}`, click }, "Apply fix"));
-  }
+  const add = (label: string, spoken: string, click: () => void, more: { class?: string; title?: string } = {}): void =>
+    row.append(make("button", { ...more, "aria-label": spoken, click }, label));
+  if (can_fix && !fixed)
+    add("Apply fix", `Apply fix to ${name}`, () => act(model, "apply_fix", { fqn }), { class: "pbb-primary" });
   if (assumption && !fixed) {
-    const click = (): void => act(model, "apply_fix_anyway", { fqn });
     const title = `It takes for granted that ${assumption}`;
-    row.append(make("button", { title, "aria-label": `Apply the fix of ${name} anyway`, click }, "Apply anyway"));
+    add("Apply anyway", `Apply the fix of ${name} anyway`, () => act(model, "apply_fix_anyway", { fqn }), { title });
   }
-  if (fixed) {
-    const click = (): void => act(model, "remove_fix", { fqn });
-    row.append(make("button", { "aria-label": `Take back the fix of ${name}`, click }, "Take back"));
-  }
+  if (fixed) add("Take back", `Take back the fix of ${name}`, () => act(model, "remove_fix", { fqn }));
   if (fqn && !fixed) {
-    const click = (): void => act(model, "set_leaf", { fqn, leaf: !is_leaf });
     const label = is_leaf ? "Capture it again" : count > 1 ? "Keep them in PyTorch" : "Keep it in PyTorch";
     const title = "It runs in PyTorch between the compiled parts; not every target can do that";
-    row.append(make("button", { title, "aria-label": `${label}: ${name}`, click }, label));
+    add(label, `${label}: ${name}`, () => act(model, "set_leaf", { fqn, leaf: !is_leaf }), { title });
   }
   if (failure.has_draft && sharedNow().insertBelow) {
-    const click = (): void => editDraft(fqn);
+    const label = "Edit in a cell below";
     const title = "A cell with the changed classes, which you can change further and run";
-    row.append(make("button", { title, "aria-label": `Edit in a cell below: ${name}`, click }, "Edit in a cell below"));
+    add(label, `${label}: ${name}`, () => editDraft(fqn), { title });
   }
   const open = sharedNow().openSource;
   if (open && file) {
