@@ -42,13 +42,17 @@ function showWhole(place: HTMLElement): void {
     place.scrollIntoView({ block: "nearest" });
 }
 
-/** What an action without a place of its own was refused for, above whatever step is shown. */
+/** What an action without a place of its own was refused for, above whatever step is shown; errors stay in the window. */
 export function noticeView(model: BenchModel, ends: Cleanups): HTMLElement {
   const place = make("div", { class: "pbb-notice" });
+  const click = (): void => {
+    place.hidden = true;
+  };
+  const dismiss = make("button", { class: "pbb-dismiss", "aria-label": "Dismiss the message", click }, "✕");
   const update = (): void => {
     const card = model.get("message");
     place.hidden = card.about !== "" || card.text === "";
-    place.replaceChildren(...(place.hidden ? [] : [cardView(model, card)]));
+    place.replaceChildren(...(place.hidden ? [] : [cardView(model, card), dismiss]));
   };
   listen(model, ["message"], update, ends);
   update();

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.system.browser.fake_bench import DIFF, failure, give, open_bench, sent, traits, turn_to
+from tests.system.browser.fake_bench import DIFF, card, failure, give, open_bench, sent, traits, turn_to
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -73,6 +75,26 @@ def test_a_module_selected_in_the_diagram_shows_its_card(page: Page) -> None:
     give(page, {"selected": "blocks.5"})  # in another view of the bench, which moves nothing here
     expect(page.get_by_role("article", name="blocks.5: ")).to_have_attribute("aria-current", "true")
     assert page.evaluate("() => scrollY") == 0
+
+
+@pytest.mark.parametrize("width", [1440, 500])
+def test_a_refusal_is_seen_from_any_place_of_the_step(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 700})
+    open_bench(page, {**traits(), "failures": [failure(f"blocks.{at}", diff=DIFF) for at in range(9)]})
+    turn_to(page, "capture")
+    page.get_by_role("article", name="blocks.7: ").scroll_into_view_if_needed()
+    give(page, {"message": card("error", "The draft does not fit any more. Capture again to get a new one.")})
+    notice = page.get_by_role("alert")
+    expect(notice).to_be_in_viewport(ratio=1)
+    rail = page.locator(".pbb-rail").bounding_box()
+    box = notice.bounding_box()
+    assert rail
+    assert box
+    assert box["y"] >= rail["y"] + rail["height"]
+    page.get_by_role("button", name="Dismiss the message").click()
+    expect(notice).to_be_hidden()
+    give(page, {"message": card("error", "Another one.")})
+    expect(notice).to_have_text(re.compile("Another one"))
 
 
 def test_backticks_mean_code(page: Page) -> None:
