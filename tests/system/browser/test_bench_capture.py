@@ -97,6 +97,12 @@ def test_a_refusal_is_seen_from_any_place_of_the_step(page: Page, width: int) ->
     expect(notice).to_have_text(re.compile("Another one"))
 
 
+def test_a_change_is_shown_whole(page: Page) -> None:
+    open_bench(page, {**traits(), "failures": [failure("a", diff="\n".join(f"+line {at}" for at in range(60)))]})
+    turn_to(page, "capture")
+    assert page.locator(".pbb-diff").evaluate("e => e.scrollHeight - e.clientHeight") == 0
+
+
 def test_backticks_mean_code(page: Page) -> None:
     remedy = "Use `torch.where`, or ``x[`` as ` it is."
     open_bench(page, {**traits(), "failures": [failure("a", remedy=remedy)]})
