@@ -60,3 +60,18 @@ def test_layers_show_what_is_pruned_and_change_it(page: Page) -> None:
         {"action": "clear_pruning", "pattern": ["lm_head"]},
         {"action": "clear_pruning", "pattern": ["lm_head"]},
     ]
+
+
+@pytest.mark.parametrize("width", [1440, 1150, 800, 400])
+def test_no_setting_leaves_the_panel(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    given = traits(2)
+    masks = {"name": "mask", "title": "Pruning", "help": "What goes", "kind": "choice", "refused": []}
+    masks["choices"] = ["none", "weights", "2:4", "channels"]
+    open_bench(page, {**given, "settings": [*given["settings"], masks]})
+    turn_to(page, "precision")
+    page.get_by_role("button", name="More settings").click()
+    page.locator(".pbb-editor").evaluate("e => { e.style.width = `${Math.min(e.clientWidth, 465)}px`; }")
+    over = """e => [...e.querySelectorAll('button, select')].filter(each =>
+        each.getBoundingClientRect().right > e.getBoundingClientRect().right - 4).map(each => each.textContent)"""
+    assert page.locator(".pbb-editor").evaluate(over) == []
