@@ -113,6 +113,21 @@ def test_four_tabs_show_what_was_found(page: Page) -> None:
     assert inspector.get_by_role("tab", name="Source").get_attribute("aria-selected") == "true"
 
 
+@pytest.mark.parametrize("width", [1440, 1100, 800, 550])
+def test_the_text_of_charts_can_be_read(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    inspector = opened(page)
+    give(page, after_run(traits(2)))
+    sizes = """e => [...e.querySelectorAll('svg text')].map(
+        text => parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a)"""
+    for tab in ("Values", "Error"):
+        inspector.get_by_role("tab", name=tab).click()
+        found = inspector.evaluate(sizes)
+        assert found
+        assert min(found) >= 9, tab
+    assert page.locator(".pbb-depth svg").count() == 1
+
+
 def test_a_what_if_button_sets_the_rule_of_this_layer(page: Page) -> None:
     inspector = opened(page)
     group = inspector.get_by_role("group", name="What if")
