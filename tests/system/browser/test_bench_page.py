@@ -121,6 +121,24 @@ def test_the_diagram_ends_where_the_foot_begins(page: Page, step: str) -> None:
             assert bottom(".pbb-picture") <= bottom(".pbb-step") + 1, (is_open, at)
 
 
+@pytest.mark.parametrize("width", [1440, 800, 400])
+def test_the_code_has_the_whole_width_and_whole_lines(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    lines = ["bench = pb.Bench(", f"    {'a_long_argument, ' * 20}", ")"]
+    open_bench(page, {**traits(), "code": "\n".join(lines)})
+    page.add_style_tag(content="pre { white-space: pre-wrap; word-break: break-all }")  # as JupyterLab has it
+    page.get_by_role("button", name="Code", exact=True).click()
+    code = page.get_by_role("region", name="Python code")
+    button = page.get_by_role("button", name="Copy", exact=True)
+    box, around, copy = (each.bounding_box() for each in (code, page.locator(".pbb-code"), button))
+    assert box
+    assert around
+    assert copy
+    assert box["width"] > around["width"] - 40
+    assert copy["y"] + copy["height"] <= box["y"]
+    assert code.evaluate("e => e.scrollWidth > e.clientWidth && e.clientHeight < 5 * 18 + 30")
+
+
 def test_the_splitter_moves_by_key_and_by_pointer(page: Page) -> None:
     page.set_viewport_size({"width": 1440, "height": 900})
     open_bench(page, traits())
