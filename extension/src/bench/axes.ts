@@ -2,6 +2,7 @@
 
 import type { AxisSummary } from "../generated/widgets";
 import { make } from "../render/dom";
+import { DIM } from "./dim";
 import { type Cleanups, live, REBUILD } from "./live";
 import { act, type BenchModel } from "./model";
 
@@ -35,8 +36,7 @@ export function axesStep(model: BenchModel, ends: Cleanups): HTMLElement {
 
 function axesView(model: BenchModel, edited: string, edit: (place: string) => void): HTMLElement {
   const axes = model.get("axes");
-  if (!axes.length)
-    return make("p", { class: "pbb-dim" }, "The samples hold no tensors, so there are no sizes to choose.");
+  if (!axes.length) return make("p", DIM, "The samples hold no tensors, so there are no sizes to choose.");
   const rows = new Map<string, HTMLElement[]>();
   const texts = new Map<string, string>();
   const editors = new Map<string, HTMLElement>();
@@ -64,7 +64,7 @@ function axesView(model: BenchModel, edited: string, edit: (place: string) => vo
   );
   const notes = problems.map((problem) => make("p", { class: "pbb-problem", role: "alert" }, `⚠ ${problem}`));
   const help = "A dynamic dim takes any size, also ones that the samples do not have. Click a dim to change it.";
-  return make("div", { class: "pbb-stack" }, make("p", { class: "pbb-dim" }, help), ...parts, ...notes);
+  return make("div", { class: "pbb-stack" }, make("p", DIM, help), ...parts, ...notes);
 }
 
 function chip(model: BenchModel, axis: AxisSummary, edit: (place: string) => void, isOpen: boolean): HTMLElement {
@@ -150,7 +150,7 @@ function axisEditor(model: BenchModel, axis: AxisSummary): HTMLElement {
     make("label", {}, "Name ", name),
     make("label", {}, "from ", low),
     make("label", {}, "to ", high),
-    make("span", { class: "pbb-dim" }, "empty: no limit"),
+    make("span", DIM, "empty: no limit"),
   );
 }
 

@@ -5,6 +5,7 @@ import { make, withCode } from "../render/dom";
 import { sharedNow } from "../shared";
 import { asker } from "./ask";
 import { actButton, copyButton } from "./buttons";
+import { DIM } from "./dim";
 import { type Cleanups, listen, live } from "./live";
 import { act, type BenchModel } from "./model";
 import { counted } from "./numbers";
@@ -68,7 +69,7 @@ function failuresView(model: BenchModel, editDraft: EditDraft): HTMLElement {
   const soon = looking ? [make("p", { class: "pbb-dim", role: "status" }, "Looking for changes that work …")] : [];
   const cards = failures.slice(0, AT_ONCE).map((failure) => card(model, failure, editDraft));
   const rest = failures.length - cards.length;
-  const more = rest > 0 ? [make("p", { class: "pbb-dim" }, `and ${rest} more, listed in the report`)] : [];
+  const more = rest > 0 ? [make("p", DIM, `and ${rest} more, listed in the report`)] : [];
   return make("div", { class: "pbb-stack" }, head, ...soon, ...cards, ...more);
 }
 
@@ -93,7 +94,7 @@ function card(model: BenchModel, failure: FailureSummary, editDraft: EditDraft):
     "div",
     {},
     make("button", { class: "pbb-link", title: "Show in the diagram", click: select }, name),
-    make("span", { class: "pbb-dim" }, ` ${type}${count > 1 ? ` · ${count} modules ${alike}` : ""}`),
+    make("span", DIM, ` ${type}${count > 1 ? ` · ${count} modules ${alike}` : ""}`),
   );
   const parts = [head, where, ...lineOf(failure)];
   if (remedy && state === "failed") parts.push(make("p", { class: "pbb-remedy" }, ...withCode(remedy)));
@@ -119,7 +120,7 @@ function severalWords(graphs: number): string {
 }
 
 function lineOf({ place, code }: FailureSummary): HTMLElement[] {
-  return place ? [make("code", { class: "pbb-place" }, make("span", { class: "pbb-dim" }, place), `   ${code}`)] : [];
+  return place ? [make("code", { class: "pbb-place" }, make("span", DIM, place), `   ${code}`)] : [];
 }
 
 /** The change that would make it work, and how it was checked. */
@@ -136,7 +137,7 @@ function fixOf({ fqn, diff, proof, can_fix, assumption, fixed }: FailureSummary)
     { "data-name": `fix ${fqn}`, open: !fixed },
     make("summary", {}, title),
     make("pre", { class: "pbb-diff" }, ...lines),
-    make("p", { class: "pbb-dim" }, ...withCode(proof)),
+    make("p", DIM, ...withCode(proof)),
   );
   return [details];
 }
@@ -183,9 +184,7 @@ function leavesView(model: BenchModel): HTMLElement {
   all.checked = model.get("leaf_wrap");
   const title = "Lines that cannot be captured run in PyTorch between the compiled parts; not every target can do that";
   const switches = shown.map((fqn) => leafSwitch(model, fqn, leaves.includes(fqn)));
-  const hint = selected
-    ? []
-    : [make("p", { class: "pbb-dim" }, "Select a module in the diagram to keep it in PyTorch.")];
+  const hint = selected ? [] : [make("p", DIM, "Select a module in the diagram to keep it in PyTorch.")];
   return make(
     "section",
     { class: "pbb-stack", "aria-label": "Kept in PyTorch" },
@@ -210,8 +209,6 @@ function assumptionsView(model: BenchModel): HTMLElement {
     "section",
     { class: "pbb-stack", "aria-label": "What the graph takes for granted" },
     make("h4", {}, "What the graph takes for granted"),
-    items.length
-      ? make("ul", { class: "pbb-list" }, ...items)
-      : make("p", { class: "pbb-dim" }, "Nothing beyond the samples' types."),
+    items.length ? make("ul", { class: "pbb-list" }, ...items) : make("p", DIM, "Nothing beyond the samples' types."),
   );
 }

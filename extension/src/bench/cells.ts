@@ -2,6 +2,7 @@
 
 import type { LayerColumn } from "../generated/widgets";
 import { make } from "../render/dom";
+import { DIM } from "./dim";
 import { counted, fillOf, shortNumber } from "./numbers";
 import type { Row, Rows } from "./rows";
 
@@ -155,7 +156,7 @@ function tally(labels: readonly string[]): string {
 function badgesOf(labels: readonly string[], kind: "planned" | "applied"): HTMLElement[] {
   const [most, ...rest] = countsOf(labels);
   if (!most) return [];
-  const others = rest.length ? [make("span", { class: "pbb-dim" }, `+${rest.length}`)] : [];
+  const others = rest.length ? [make("span", DIM, `+${rest.length}`)] : [];
   return [badge(most[0], kind, rest.length ? `${most[1]} × ${most[0]}` : most[0]), ...others];
 }
 

@@ -2,6 +2,7 @@
 
 import { make } from "../render/dom";
 import type { Column } from "./cells";
+import { DIM } from "./dim";
 
 export class ColumnMenu {
   readonly element: HTMLDetailsElement;
@@ -35,7 +36,7 @@ export class ColumnMenu {
     if (state === this.shown) return;
     this.shown = state;
     const count = all.filter(({ key }) => keys.has(key)).length;
-    this.summary.replaceChildren("Columns ", make("span", { class: "pbb-dim" }, `${count} of ${all.length}`));
+    this.summary.replaceChildren("Columns ", make("span", DIM, `${count} of ${all.length}`));
     const focused = this.list.contains(document.activeElement) ? document.activeElement?.getAttribute("name") : null;
     this.list.replaceChildren(...all.map((column) => this.boxOf(column, keys)), this.fitting());
     if (focused) this.list.querySelector<HTMLElement>(`[name="${CSS.escape(focused)}"]`)?.focus();

@@ -3,6 +3,7 @@
 import type { DifferenceRow } from "../generated/widgets";
 import { make } from "../render/dom";
 import { samplesView } from "../samples";
+import { DIM } from "./dim";
 import type { BenchModel } from "./model";
 import { counted } from "./numbers";
 
@@ -16,7 +17,7 @@ export function differenceView(model: BenchModel): HTMLElement {
   if (note) place.append(make("p", { class: "pbb-remedy" }, note));
   if (colours.title) {
     const said = `The diagram is coloured by ${colours.title}${colours.unit && ` (${colours.unit})`}.`;
-    place.append(make("p", { class: "pbb-dim" }, said));
+    place.append(make("p", DIM, said));
   }
   if (!results.length && !settings.length && !layers.length) place.append(make("p", {}, "They do not differ."));
   const parts: [string, readonly DifferenceRow[]][] = [
@@ -30,7 +31,7 @@ export function differenceView(model: BenchModel): HTMLElement {
     if (rows === results && compared) place.append(compared); // the numbers, then where they come from
   }
   const rest = layers.length - LAYERS;
-  if (rest > 0) place.append(make("p", { class: "pbb-dim" }, `and ${counted(rest, "more layer")}`));
+  if (rest > 0) place.append(make("p", DIM, `and ${counted(rest, "more layer")}`));
   return place;
 }
 

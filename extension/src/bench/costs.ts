@@ -4,6 +4,7 @@ import type { LayerColumn } from "../generated/widgets";
 import { make } from "../render/dom";
 import { brushRows } from "./brush";
 import { actButton } from "./buttons";
+import { DIM } from "./dim";
 import { previewRows } from "./hover";
 import { type Cleanups, live } from "./live";
 import { act, type BenchModel } from "./model";
@@ -62,7 +63,7 @@ function barsView(model: BenchModel): HTMLElement {
   const columns = model.get("columns").filter((column) => column.worst && barsOf(column).length);
   const measured = model.get("measured");
   if (columns.length) place.append(make("div", { class: "pbb-bars" }, ...columns.map((each) => barList(model, each))));
-  if (measured) place.append(make("p", { class: "pbb-dim" }, measured));
+  if (measured) place.append(make("p", DIM, measured));
   return place;
 }
 
@@ -71,7 +72,7 @@ function barList(model: BenchModel, column: LayerColumn): HTMLElement {
   const bars = barsOf(column);
   const which = worst === "least" ? "the longer, the worse" : "";
   const head = make("b", { title: help }, `${title} (${unit})`);
-  const caption = make("figcaption", {}, head, make("span", { class: "pbb-dim" }, ` ${which}`));
+  const caption = make("figcaption", {}, head, make("span", DIM, ` ${which}`));
   const list = make("ol", {}, ...bars.map((bar) => barOf(model, column, bar)));
   const figure = make("figure", { class: "pbb-bar-list", "data-column": column.key }, caption, list);
   if (stale) {

@@ -3,6 +3,7 @@
 import { float } from "../generated/formats.json";
 import type { Decision, ExpectedSize, PrecisionChoice, SettingField } from "../generated/widgets";
 import { make } from "../render/dom";
+import { DIM } from "./dim";
 import { shortNumber } from "./numbers";
 
 export interface EditorEvents {
@@ -117,7 +118,7 @@ function expectedSize({ megabytes, float_megabytes: all, note }: ExpectedSize): 
   const about = `Expected from weights and settings${note ? `, ${note}` : ""}; the saved file also holds the graph`;
   const help = `${about}. In float: ${words(all)}`;
   const size = make("b", {}, `about ${words(megabytes)}`);
-  const beside = make("span", { class: "pbb-dim" }, ` of ${words(all)} in weights`);
+  const beside = make("span", DIM, ` of ${words(all)} in weights`);
   const attributes = { class: "pbb-expected", role: "status", "aria-label": "Expected size", title: help };
   return make("span", attributes, size, beside);
 }

@@ -4,6 +4,7 @@
  */
 
 import { make } from "../render/dom";
+import { DIM } from "./dim";
 import { type Cleanups, listen, live } from "./live";
 import { GO } from "./message";
 import { act, type BenchModel } from "./model";
@@ -95,7 +96,7 @@ export class Guide {
     const line = make("div", { class: "pbb-line" });
     if (!stage) return line;
     const [words, button] = this.next(stage);
-    const count = make("span", { class: "pbb-dim" }, `${STEP_OF[stage]} of 3`);
+    const count = make("span", DIM, `${STEP_OF[stage]} of 3`);
     line.append(count, make("b", { role: "status" }, words), ...(button ? [button] : []));
     return line;
   }
@@ -220,7 +221,7 @@ function targetsView(model: BenchModel): HTMLElement {
     const change = (): void => act(model, "set_target", { target: name, chosen: tick.checked });
     const tick = make("input", { type: "checkbox", disabled: unavailable !== "" && !chosen, change });
     tick.checked = chosen;
-    const lack = unavailable ? [make("small", { class: "pbb-dim" }, " not here")] : [];
+    const lack = unavailable ? [make("small", DIM, " not here")] : [];
     return make("label", { class: "pbb-switch", title: unavailable }, tick, ` ${name}`, ...lack);
   });
   return make("div", { class: "pbb-guide-targets", role: "group", "aria-label": "Where it will run" }, ...chips);
@@ -231,12 +232,7 @@ function startView(model: BenchModel, compile: () => HTMLElement): HTMLElement {
   const { unavailable } = model.get("search_now");
   const chosen = model.get("targets").some((target) => target.chosen);
   if (unavailable && chosen) {
-    return make(
-      "div",
-      { class: "pbb-line" },
-      compile(),
-      make("span", { class: "pbb-dim" }, `No search: ${unavailable}`),
-    );
+    return make("div", { class: "pbb-line" }, compile(), make("span", DIM, `No search: ${unavailable}`));
   }
   return make("button", { type: "submit", class: "pbb-primary", disabled: !chosen }, "Find the best");
 }

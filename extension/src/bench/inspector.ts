@@ -4,6 +4,7 @@ import type { InspectedValues, InspectionSummary, WhatIfChoice } from "../genera
 import { make } from "../render/dom";
 import { sharedNow } from "../shared";
 import { brushRows } from "./brush";
+import { DIM } from "./dim";
 import { channelBars, depthBars, histogram, scatter, strip, valuesWords } from "./inspected_charts";
 import { type Cleanups, listen } from "./live";
 import { cardView } from "./message";
@@ -105,14 +106,7 @@ export class Inspector {
     );
     const said = [now?.type, now?.decided, now?.why].filter(Boolean).join(" · ");
     const name = make("strong", { title: this.fqn }, this.fqn || "the model");
-    return make(
-      "div",
-      { class: "pbb-inspector-head" },
-      name,
-      make("span", { class: "pbb-dim" }, said),
-      this.tabs(),
-      close,
-    );
+    return make("div", { class: "pbb-inspector-head" }, name, make("span", DIM, said), this.tabs(), close);
   }
 
   private tabs(): HTMLElement {
@@ -169,12 +163,7 @@ export class Inspector {
     if (!column) return [];
     const bars = this.model.get("layers").map(({ fqn }, at) => ({ fqn, value: column.values[at] ?? null }));
     const words = `${column.stale ? `old: ${column.stale}` : "each layer's own error, in the last run"}`;
-    const caption = make(
-      "figcaption",
-      {},
-      make("b", {}, "Along depth"),
-      make("span", { class: "pbb-dim" }, ` ${words}`),
-    );
+    const caption = make("figcaption", {}, make("b", {}, "Along depth"), make("span", DIM, ` ${words}`));
     return [make("figure", { class: "pbb-depth" }, caption, depthBars(bars, this.fqn))];
   }
 
@@ -203,17 +192,17 @@ function valuesView(now: InspectionSummary): Element[] {
 
 function valuesFigure(values: InspectedValues): HTMLElement {
   const words = valuesWords(values);
-  const caption = make("figcaption", {}, make("b", {}, values.title), make("span", { class: "pbb-dim" }, ` ${words}`));
+  const caption = make("figcaption", {}, make("b", {}, values.title), make("span", DIM, ` ${words}`));
   const drawn = values.counts.length ? [histogram(values), ...(values.lows.length > 1 ? [strip(values)] : [])] : [];
-  const note = values.counts.length && values.note ? [make("small", { class: "pbb-dim" }, values.note)] : [];
+  const note = values.counts.length && values.note ? [make("small", DIM, values.note)] : [];
   return make("figure", { "data-tensor": values.title }, caption, ...drawn, ...note);
 }
 
 function errorView(now: InspectionSummary): Element[] {
   const { error } = now;
-  if (error.sqnr === null || !error.reference.length) return [make("p", { class: "pbb-dim" }, "No output to compare.")];
+  if (error.sqnr === null || !error.reference.length) return [make("p", DIM, "No output to compare.")];
   const figure = (title: string, words: string, drawn: Element): HTMLElement => {
-    const caption = make("figcaption", {}, make("b", {}, title), make("span", { class: "pbb-dim" }, ` ${words}`));
+    const caption = make("figcaption", {}, make("b", {}, title), make("span", DIM, ` ${words}`));
     return make("figure", {}, caption, drawn);
   };
   const worst = Math.min(...error.channels);
@@ -232,7 +221,7 @@ function costView({ facts }: InspectionSummary): Element[] {
 }
 
 function sourceView({ place, file, line, code, frame }: InspectionSummary, near: HTMLElement): Element[] {
-  if (!place) return [make("p", { class: "pbb-dim" }, "The line that calls it is not known.")];
+  if (!place) return [make("p", DIM, "The line that calls it is not known.")];
   const open = sharedNow().openSource;
   const click = (): void => open?.(file, line, code, near);
   const button = open ? [make("button", { "data-key": "line", click }, "Open line")] : [];
@@ -245,5 +234,5 @@ function shownAs({ shown }: InspectionSummary): Element[] {
 }
 
 function samples({ samples: said }: InspectionSummary): Element[] {
-  return said ? [make("small", { class: "pbb-dim" }, said)] : [];
+  return said ? [make("small", DIM, said)] : [];
 }

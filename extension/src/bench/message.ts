@@ -4,6 +4,7 @@ import type { Card, CardButton, RunOutcome, Trouble } from "../generated/widgets
 import { make, withCode } from "../render/dom";
 import { sharedNow } from "../shared";
 import { copyButton, folded } from "./buttons";
+import { DIM } from "./dim";
 import { act, type BenchModel } from "./model";
 import { duration } from "./numbers";
 
@@ -30,8 +31,7 @@ export function cardLine({ text, outcomes }: Card): string {
 }
 
 function infoCard(model: BenchModel, { text, outcomes, buttons }: Card, seconds: number): HTMLElement {
-  const took =
-    seconds > 0 && outcomes.length ? [make("span", { class: "pbb-dim" }, ` Took ${duration(seconds)}.`)] : [];
+  const took = seconds > 0 && outcomes.length ? [make("span", DIM, ` Took ${duration(seconds)}.`)] : [];
   const row = make("div", { class: "pbb-actions" }, ...buttons.map((each) => cardButton(model, each)));
   return make(
     "div",
@@ -48,13 +48,13 @@ function outcomesView(outcomes: readonly RunOutcome[]): HTMLElement[] {
   const rows = outcomes.flatMap(({ name, facts, note }) => [
     ...(outcomes.length > 1 ? [make("b", {}, name)] : []),
     make("dl", { class: "pbb-facts" }, ...facts.map(factView)),
-    ...(note ? [make("p", { class: "pbb-dim" }, note)] : []),
+    ...(note ? [make("p", DIM, note)] : []),
   ]);
   return [make("div", { class: "pbb-outcomes" }, ...rows)];
 }
 
 function factView({ label, value, note }: RunOutcome["facts"][number]): HTMLElement {
-  const more = note ? [make("dd", { class: "pbb-dim" }, note)] : [];
+  const more = note ? [make("dd", DIM, note)] : [];
   return make("div", {}, make("dt", {}, label), make("dd", {}, make("strong", {}, value)), ...more);
 }
 
@@ -99,7 +99,7 @@ function item(trouble: Trouble): HTMLElement {
     {},
     make("div", {}, make("b", {}, trouble.fqn || "the model itself"), ` ${trouble.type} · ${trouble.reason}`),
     ...placeOf(trouble),
-    ...(trouble.remedy ? [make("div", { class: "pbb-dim" }, ...withCode(trouble.remedy))] : []),
+    ...(trouble.remedy ? [make("div", DIM, ...withCode(trouble.remedy))] : []),
   );
 }
 

@@ -3,6 +3,7 @@
 import { make } from "../render/dom";
 import { actButton } from "./buttons";
 import { curveSvg } from "./curve";
+import { DIM } from "./dim";
 import { type Cleanups, listen, live } from "./live";
 import { act, type BenchModel } from "./model";
 import { outcomeView } from "./outcome";
@@ -71,7 +72,7 @@ export class RecoverStep {
     const off = actButton(this.model, "no_training", "Compile without training", {
       title: `Each compile trains for ${steps} steps now, as the code says`,
     });
-    const note = make("span", { class: "pbb-dim" }, unavailable || said);
+    const note = make("span", DIM, unavailable || said);
     return make("div", { class: "pbb-line" }, button, ...(on ? [off] : []), note);
   }
 

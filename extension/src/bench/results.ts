@@ -2,6 +2,7 @@
 
 import { make } from "../render/dom";
 import { differenceView } from "./compare";
+import { DIM } from "./dim";
 import { Answers, type Cleanups, listen, live } from "./live";
 import { act, type BenchModel, RUN_TRAITS, type RunNow, runsNow } from "./model";
 import { outcomeView } from "./outcome";
@@ -54,7 +55,7 @@ export class ResultsStep {
     );
     this.empty.append(
       make("b", {}, "No results yet."),
-      make("span", { class: "pbb-dim" }, " Choose targets in Run and press Compile; every run stays here."),
+      make("span", DIM, " Choose targets in Run and press Compile; every run stays here."),
     );
     const details = live(model, RUN_TRAITS, () => this.detail(), ends);
     const difference = live(model, ["difference"], differenceView, ends);
@@ -175,7 +176,7 @@ export class ResultsStep {
         "data-far": String(run.is_far),
       },
       make("td", {}, this.compareBox(run)),
-      make("th", { scope: "row", class: "pbb-name", title: old }, open, make("span", { class: "pbb-dim" }, marks)),
+      make("th", { scope: "row", class: "pbb-name", title: old }, open, make("span", DIM, marks)),
       ...(this.titles.includes(WHERE) ? [placeCell] : []),
       number(score, spread && `95 % interval ${spread}`),
       speedCell(`${slower ? "⚠ " : ""}${speed}`, run),
@@ -246,7 +247,7 @@ function elsewhereView(model: BenchModel): HTMLElement {
   const form = make(
     "form",
     { class: "pbb-line", submit },
-    make("label", { class: "pbb-file" }, make("span", { class: "pbb-dim" }, `${name} `), file),
+    make("label", { class: "pbb-file" }, make("span", DIM, `${name} `), file),
     read,
     ...(path ? [make("button", { click: hide }, "Close the file")] : []),
   );
@@ -268,14 +269,14 @@ function number(text: string, title = "", kind = ""): HTMLElement {
 function timeCell(text: string, title: string): HTMLElement {
   const [value = "", interval] = text.split(" (");
   const cell = number(value, title);
-  if (interval) cell.append(make("div", { class: "pbb-dim" }, `(${interval}`));
+  if (interval) cell.append(make("div", DIM, `(${interval}`));
   return cell;
 }
 
 /** The speed-up with its baseline, and under it the time of PyTorch, which the run was timed beside. */
 function speedCell(text: string, { slower, why, eager }: RunNow): HTMLElement {
   const cell = number(text, why, slower ? "pbb-speed pbb-slower" : "pbb-speed");
-  if (eager) cell.append(make("div", { class: "pbb-dim" }, eager));
+  if (eager) cell.append(make("div", DIM, eager));
   return cell;
 }
 

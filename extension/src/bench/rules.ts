@@ -1,6 +1,7 @@
 /** The rules that decide for layers, in their order. */
 
 import { make } from "../render/dom";
+import { DIM } from "./dim";
 import { act, type BenchModel } from "./model";
 import { counted } from "./numbers";
 
@@ -13,7 +14,7 @@ export function rulesView(model: BenchModel): HTMLElement {
     const click = (): void => act(model, prunes ? "clear_pruning" : "clear_rules", { pattern: [pattern] });
     const name = `Remove the rule ${pattern}${prunes ? " of pruning" : ""}`;
     const remove = make("button", { class: "pbb-icon", title: name, "aria-label": name, click }, "✕");
-    const count = make("span", { class: "pbb-dim" }, counted(layers, "layer"));
+    const count = make("span", DIM, counted(layers, "layer"));
     const code = make("code", { title: pattern }, pattern);
     return make("li", { class: "pbb-rule-chip" }, code, make("b", {}, label), count, remove);
   });

@@ -3,6 +3,7 @@
 import type { QueuedSummary, TargetSummary } from "../generated/widgets";
 import { make } from "../render/dom";
 import { actButton } from "./buttons";
+import { DIM } from "./dim";
 import { settingField } from "./editor";
 import { type Cleanups, listen, live } from "./live";
 import { act, type BenchModel } from "./model";
@@ -32,7 +33,7 @@ export function runStep(model: BenchModel, ends: Cleanups): HTMLElement {
 function workloadView(model: BenchModel): HTMLElement {
   const workload = model.get("workload");
   const place = make("div", { class: "pbb-said" });
-  if (workload) place.append(make("p", { class: "pbb-dim" }, `Compared by what they generate: ${workload}.`));
+  if (workload) place.append(make("p", DIM, `Compared by what they generate: ${workload}.`));
   return place;
 }
 
@@ -66,7 +67,7 @@ function targetCard(model: BenchModel, target: TargetSummary): HTMLElement {
   const box = make("input", { type: "checkbox", "aria-label": name, change, disabled: unavailable !== "" && !chosen });
   box.checked = chosen;
   const parts: HTMLElement[] = [make("label", { class: "pbb-target-name" }, box, ` ${name}`)];
-  if (unavailable) parts.push(make("p", { class: "pbb-dim" }, unavailable));
+  if (unavailable) parts.push(make("p", DIM, unavailable));
   if (problem) parts.push(make("p", { class: "pbb-problem" }, `⚠ ${problem}`));
   if (chosen && options.length) {
     const fields = options.map((option) =>

@@ -2,6 +2,7 @@
 
 import { make } from "../render/dom";
 import { copyButton } from "./buttons";
+import { DIM } from "./dim";
 import { GO } from "./message";
 import { act, type BenchModel, type RunNow } from "./model";
 
@@ -12,7 +13,7 @@ export function detailsOf(model: BenchModel, run: RunNow): HTMLElement {
   };
   const box = make("input", { type: "text", value: name, "aria-label": "Name of the run", change: rename });
   const parts = [make("div", { class: "pbb-line" }, box, ...buttons(model, run))];
-  if (spread) parts.push(make("p", { class: "pbb-dim" }, `Score ${score}; 95 % interval ${spread}.`));
+  if (spread) parts.push(make("p", DIM, `Score ${score}; 95 % interval ${spread}.`));
   if (stale.length) {
     parts.push(make("p", { class: "pbb-old" }, `These results are old: ${stale.join("; ")}.`));
   }

@@ -3,6 +3,7 @@
 import { chartSvg } from "../chart";
 import type { FoundSettings } from "../generated/widgets";
 import { make } from "../render/dom";
+import { DIM } from "./dim";
 import { type Cleanups, listen, live } from "./live";
 import { act, type BenchModel } from "./model";
 import { counted } from "./numbers";
@@ -87,7 +88,7 @@ export class SearchView {
     const title = unavailable || "Compiles, times and scores mixtures of the planned precisions and float";
     const label = this.model.get("running") && !searching ? "Search after what runs" : "Search";
     const button = make("button", { type: "submit", disabled: searching || unavailable !== "", title }, label);
-    return make("div", { class: "pbb-line" }, button, make("span", { class: "pbb-dim" }, unavailable));
+    return make("div", { class: "pbb-line" }, button, make("span", DIM, unavailable));
   }
 
   /** What is made small has no bound. */

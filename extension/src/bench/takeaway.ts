@@ -3,6 +3,7 @@
 import type { BenchActions } from "../generated/widgets";
 import { download, make } from "../render/dom";
 import { type Answer, asker } from "./ask";
+import { DIM } from "./dim";
 import { type Cleanups, live } from "./live";
 import type { BenchModel } from "./model";
 
@@ -98,7 +99,7 @@ function buttonsOf(model: BenchModel, { write, download }: Events, typed: Typed)
     make(
       "div",
       { class: "pbb-line" },
-      make("span", { class: "pbb-dim" }, "Through the browser:"),
+      make("span", DIM, "Through the browser:"),
       button("Download model", `${why}, as a zip of its folder`, () => download("model"), !isLive),
       button("Download ONNX", why, () => download("onnx"), !isLive),
       button("Download report", page, () => download("report")),

@@ -2,6 +2,7 @@
 
 import type { WrittenBy, WrittenText } from "../generated/widgets";
 import { make } from "../render/dom";
+import { DIM } from "./dim";
 
 /** The parts of the page that hold one text. */
 interface Cell {
@@ -61,7 +62,7 @@ export class WrittenView {
     const text = make("p", { class: "pbb-text", tabindex: "0" }, cell.same, cell.other, cell.rest);
     text.setAttribute("aria-label", `What ${by.name} wrote`);
     const head = make("div", { class: "pbb-text-head" }, make("b", { title: by.name }, by.name), cell.said);
-    const parts = by.numbers && isFirst ? [make("small", { class: "pbb-dim" }, by.numbers)] : [];
+    const parts = by.numbers && isFirst ? [make("small", DIM, by.numbers)] : [];
     return make("div", { class: "pbb-text-card", role: "group", "aria-label": by.name }, head, text, ...parts);
   }
 }

@@ -1,0 +1,2 @@
+/** The look of what is said beside the matter. */
+export const DIM = { class: "pbb-dim" };
