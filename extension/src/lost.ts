@@ -19,11 +19,18 @@ export function lose(model: object): void {
   dispatchEvent(new CustomEvent(UNSENT, { detail: model }));
 }
 
-/** A line that is empty until the kernel is gone. */
-export function lostNote(model: KernelModel, text: string, className: string, ends: (() => void)[]): HTMLElement {
+/** A line that is empty until the kernel is gone; `told` hears of it, too. */
+export function lostNote(
+  model: KernelModel,
+  text: string,
+  className: string,
+  ends: (() => void)[],
+  told: (isLost: boolean) => void = () => {},
+): HTMLElement {
   const note = make("p", { class: className, role: "status" });
   const tell = (isLost: boolean): void => {
     note.textContent = isLost ? text : "";
+    told(isLost);
   };
   // the event does not say what it is about; boxes around show it, and without any it is the end of the kernel
   const look = (): void =>

@@ -6,6 +6,7 @@ import { axesStep } from "./axes";
 import { BRUSHED } from "./brush";
 import { captureStep } from "./capture";
 import { codeView } from "./code";
+import { controlsOf } from "./controls";
 import { FullWindow } from "./fullwindow";
 import { Guide } from "./guide";
 import { headerView } from "./header";
@@ -72,7 +73,8 @@ export class Frame {
     this.foot.classList.add("pbb-foot");
     this.panel.append(this.guide.element, noticeView(model, ends));
     this.inspector = new Inspector(model, ends);
-    const notes = [notesView(model, ends), lostNote(model, LOST, "pbb-lost", ends), newerNote(model, ends)];
+    const lost = lostNote(model, LOST, "pbb-lost", ends, controlsOf(this.element, ends));
+    const notes = [notesView(model, ends), lost, newerNote(model, ends)];
     this.element.append(make("div", { class: "pbb-head" }, head, ...notes));
     this.place = new Place(
       this.element,

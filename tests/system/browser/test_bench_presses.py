@@ -136,3 +136,26 @@ def test_a_picture_of_a_chart_becomes_the_chart(page: Page) -> None:
     assert page.evaluate("() => window.entered") is None, "a live chart has an image without a source"
     page.evaluate("() => { document.querySelector('.plot-img').src = 'data:image/png;base64,'; }")
     page.wait_for_function("() => window.entered === 1")
+
+
+def test_what_asks_python_is_disabled_once_nobody_answers(page: Page) -> None:
+    given = traits()
+    open_bench(page, {**given, **after_run(given)})
+    turn_to(page, "run")
+    compiling = page.get_by_role("button", name="Compile", exact=True)
+    expect(compiling).to_be_enabled()
+    page.evaluate("() => { window.sent.push = () => { throw new Error('the kernel is gone'); }; }")
+    compiling.evaluate("e => e.click()")
+    expect(compiling).to_be_disabled()
+    expect(page.get_by_role("button", name="Undo")).to_be_disabled()
+    expect(page.get_by_title("The same in Python")).to_be_enabled()
+    turn_to(page, "capture")  # a step that is built only now
+    expect(page.get_by_role("button", name="Apply fix to router")).to_be_disabled()
+    expect(page.get_by_role("button", name="Copy report of router")).to_be_enabled()
+    turn_to(page, "precision")
+    expect(page.get_by_role("radio", name="int8", exact=True)).to_be_disabled()
+    page.get_by_role("searchbox", name="Filter layers").fill("lm_head")
+    expect(page.locator(".pbb-layers tr[data-at]")).to_have_count(1)
+    page.locator(".pbb-layers tr[data-at='0']").click()  # the editor is built again
+    expect(page.get_by_role("radio", name="int8", exact=True)).to_be_disabled()
+    expect(page.get_by_role("button", name="Layer", exact=True)).to_be_enabled()
