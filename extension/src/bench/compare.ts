@@ -13,12 +13,9 @@ export function differenceView(model: BenchModel): HTMLElement {
   const { first, second, results, settings, layers, note, colours, samples } = model.get("difference");
   const place = make("div", { class: "pbb-compare" });
   if (!first || !second) return place;
-  place.append(make("h4", {}, `${first} against ${second}`));
+  place.append(make("h4", {}, `${second} against ${first}`)); // as colours and samples have it
   if (note) place.append(make("p", { class: "pbb-remedy" }, note));
-  if (colours.title) {
-    const said = `The diagram is coloured by ${colours.title}${colours.unit && ` (${colours.unit})`}.`;
-    place.append(make("p", DIM, said));
-  }
+  if (colours.title) place.append(make("p", DIM, `The diagram is coloured by ${colours.title}.`));
   if (!results.length && !settings.length && !layers.length) place.append(make("p", {}, "They do not differ."));
   const parts: [string, readonly DifferenceRow[]][] = [
     ["Results", results],

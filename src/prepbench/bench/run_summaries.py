@@ -263,7 +263,7 @@ def difference_of(
         found: how many times faster each is, by its id.
     """
     texts = result_texts(first, found.get(first.id)), result_texts(second, found.get(second.id))
-    known = [key for key in _TITLES if any(text[key] for text in texts) or key == "spread"]
+    known = [key for key in _TITLES if any(text[key] for text in texts)]
     results = [DifferenceRow(_TITLES[key], texts[0][key], texts[1][key]) for key in known]
     results.insert(0, DifferenceRow("Target", first.target_name, second.target_name))
     layers = _layers(first.report, second.report)
@@ -279,7 +279,10 @@ def layer_colours(first: Run, second: Run) -> LayerColours:
     one, other = ({row.fqn: row for row in run.report} for run in (first, second))
     both = [fqn for fqn in one if fqn and fqn in other]
     which = f"{second.name} minus {first.name}"
-    for what, unit, value in (("SQNR", "dB", "sqnr"), ("weights", "bits", "weights_bits")):
+    for what, unit, value, end in (
+        ("SQNR", "dB", "sqnr", "; above 0 is better"),
+        ("weights", "bits", "weights_bits", ""),
+    ):
         pairs = {fqn: (getattr(one[fqn], value), getattr(other[fqn], value)) for fqn in both}
         found = {
             fqn: round(float(b - a), 3)
@@ -287,7 +290,7 @@ def layer_colours(first: Run, second: Run) -> LayerColours:
             if a is not None and b is not None and math.isfinite(a) and math.isfinite(b)
         }
         if any(found.values()):
-            return LayerColours(f"{what}, {which}", unit, tuple(found), tuple(found.values()))
+            return LayerColours(f"{what}, {which}{end}", unit, tuple(found), tuple(found.values()))
     return LayerColours()
 
 

@@ -367,8 +367,8 @@ def test_runs_are_renamed_restored_compared(page: Page) -> None:
     difference |= {"colours": colours, "samples": fake_samples.both()}
     give(page, {"difference": difference})
     compared = page.locator(".pbb-compare")
-    expect(compared).to_contain_text("a against b")
-    expect(compared).to_contain_text("coloured by SQNR, b minus a (dB)")
+    expect(compared).to_contain_text("b against a")
+    expect(compared).to_contain_text("coloured by SQNR, b minus a.")
     samples = page.get_by_role("region", name="Samples on which they differ most")
     assert samples.locator("img").first.evaluate("image => image.decode().then(() => image.naturalWidth)") == 16
     assert samples.locator("rect title").all_text_contents() == ["class 3 91%", "class 5 52%"]

@@ -136,3 +136,9 @@ def test_a_training_that_won_nothing_on_the_data_of_the_comparison_says_so() -> 
     assert why(INT8, replace(trained, score=29.0)).startswith(worse)
     assert why(INT8, trained).startswith(worse)
     assert "not better" not in why(replace(INT8, workload="others"), replace(trained, score=29.0))
+
+
+def test_a_comparison_of_runs_has_no_row_that_both_lack():
+    rows = {row.what for row in difference_of(FLOAT, INT8, (), {}).results}
+    assert "Median ms" in rows
+    assert "95 % interval" not in rows
