@@ -8,7 +8,7 @@ import type { Row, Rows } from "./rows";
 
 const [LEAST, LETTER, SIDES] = [100, 6.6, 32]; // pixels of a column of numbers, of a letter, beside the head
 const [LEAST_NAME, MOST_NAME, CODE_LETTER, NAME_SIDES] = [170, 420, 7.3, 60]; // the same of names, which are code
-const DECIDED = 132; // pixels: what was planned and what was done
+const [DECIDED, MIXED] = [132, 190]; // pixels: what was planned and what was done, and that of layers that differ
 
 export interface Column {
   key: string;
@@ -43,7 +43,7 @@ export function columnsOf(rows: Rows, list: readonly Row[], stale: string): Colu
   const names = Math.min(MOST_NAME, Math.max(LEAST_NAME, Math.ceil(longest * CODE_LETTER) + NAME_SIDES));
   return [
     text("name", "Layer", "Name in the model", names, true),
-    text("planned", stale ? "Decided as (old)" : "Decided as", about, DECIDED, true),
+    text("planned", stale ? "Decided as (old)" : "Decided as", about, isMixed(rows, list) ? MIXED : DECIDED, true),
     sizeColumn(rows, list),
     ...orderedNumbers(rows).map((column) => numberColumn(column, list)),
     ...(hasPruning(rows) ? [text("pruning", "Pruning", "What is pruned; after a run, what it did", 150, true)] : []),
@@ -96,6 +96,11 @@ export function scaleOf({ bar }: Column): string {
   if (!bar || bar.from === bar.to) return old.trim();
   const worst = bar.from > bar.to ? ", worst" : "";
   return `${old}full bar ${shortNumber(bar.to)}${bar.unit ? ` ${bar.unit}` : ""}${worst}`;
+}
+
+/** Whether a row has layers of several precisions. */
+function isMixed(rows: Rows, list: readonly Row[]): boolean {
+  return list.some(({ members }) => new Set(members.map((layer) => rows.decision(layer)?.label)).size > 1);
 }
 
 function hasRun(rows: Rows): boolean {
@@ -152,12 +157,12 @@ function tally(labels: readonly string[]): string {
   return counts.length === 1 ? counts[0]![0] : counts.map(([label, count]) => `${count} × ${label}`).join(", ");
 }
 
-/** What most layers of a row are, and how many kinds there are beside it. */
+/** What the layers of a row are: two kinds with how many there are of each, or the most and how many others. */
 function badgesOf(labels: readonly string[], kind: "planned" | "applied"): HTMLElement[] {
-  const [most, ...rest] = countsOf(labels);
-  if (!most) return [];
-  const others = rest.length ? [make("span", DIM, `+${rest.length}`)] : [];
-  return [badge(most[0], kind, rest.length ? `${most[1]} × ${most[0]}` : most[0]), ...others];
+  const counts = countsOf(labels);
+  const shown = counts.length > 2 ? counts.slice(0, 1) : counts;
+  const badges = shown.map(([label, count]) => badge(label, kind, counts.length > 1 ? `${count} × ${label}` : label));
+  return counts.length > 2 ? [...badges, make("span", DIM, `${labels.length - counts[0]![1]} others`)] : badges;
 }
 
 /** Planned and done in one cell: both where they differ; a dot where a rule decides. */

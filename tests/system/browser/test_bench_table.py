@@ -98,6 +98,22 @@ def test_planned_and_done_are_one_column(page: Page) -> None:
     )
 
 
+def test_a_folded_row_says_how_many_layers_have_what(page: Page) -> None:
+    given = traits(8)
+    names = [layer["fqn"] for layer in given["layers"]]
+    four = [1 if name.endswith("up_proj") and int(name.split(".")[1]) < 4 else 0 for name in names]
+    three = [2 if name == "layers.7.up_proj" else kind for name, kind in zip(names, four, strict=True)]
+    given["decisions"][1]["label"] = "int4 weights"
+    open_bench(page, {**given, "planned": four})
+    turn_to(page, "precision")
+    cell = page.locator("tr[data-at]").filter(has_text="up_proj").locator("td").first
+    expect(cell).to_have_text("4 × int4 weights4 × int8")
+    for badge in cell.locator(".pbb-badge").all():
+        assert badge.evaluate("e => e.scrollWidth <= e.clientWidth + 1"), "a chip is whole"
+    give(page, {"planned": three})
+    expect(cell).to_have_text("4 × int4 weights4 others")
+
+
 @pytest.mark.parametrize("width", [1440, 1100, 800])
 def test_the_expected_size_is_beside_the_buttons(page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 900})
