@@ -6,7 +6,7 @@ import { DIM } from "./dim";
 import { counted, fillOf, shortNumber } from "./numbers";
 import type { Row, Rows } from "./rows";
 
-const [LEAST, LETTER, SIDES] = [100, 6.6, 32]; // pixels of a column of numbers, of a letter, beside the head
+const [LEAST, LETTER, SIDES] = [100, 7, 36]; // pixels of a column of numbers, of a letter, beside the head
 const [LEAST_NAME, MOST_NAME, CODE_LETTER, NAME_SIDES] = [170, 420, 7.3, 60]; // the same of names, which are code
 const [DECIDED, MIXED] = [132, 190]; // pixels: what was planned and what was done, and that of layers that differ
 

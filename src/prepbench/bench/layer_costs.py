@@ -156,7 +156,7 @@ def cost_columns(
         columns.append(
             _column(
                 SENSITIVITY,
-                "Sensitivity",
+                "Model SQNR" if found.unit == "dB" else "Sensitivity",
                 found.unit,
                 f"{what} on {found.target} with this layer alone quantized as planned, or as by default where it is "
                 f"left in float; {end}",

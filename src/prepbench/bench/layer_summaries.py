@@ -56,7 +56,7 @@ class ColumnOfNumbers:
 COLUMNS = (
     ColumnOfNumbers(
         "sqnr",
-        "SQNR",
+        "Own SQNR",
         "dB",
         "signal to quantization noise of the layer's output on calibration samples, with inputs in float up to it",
         lambda row: row.sqnr,

@@ -41,7 +41,7 @@ def _notes(column: LayerColumn) -> list[str]:
 def test_both_become_columns_for_what_is_planned(bench: pb.Bench) -> None:
     assert not bench.costs.columns()
     costs, times = bench.measure_layers()
-    assert (costs.title, costs.unit, costs.worst) == ("Sensitivity", "dB", "least")
+    assert (costs.title, costs.unit, costs.worst) == ("Model SQNR", "dB", "least")
     assert all(value is not None and 10 < value < 100 for value in costs.values)
     assert (times.title, times.unit) == ("Time", "%")
     assert sum(value or 0 for value in times.values) < 100
@@ -200,5 +200,5 @@ def test_the_widget_measures_once_and_colours_the_diagram(bench: pb.Bench, monke
 def test_what_was_measured_is_shown_where_there_is_no_kernel(bench: pb.Bench, tmp_path: Any) -> None:
     bench.measure_layers()
     text = bench.report(tmp_path / "bench.html").read_text()
-    assert "Sensitivity (dB)" in text
+    assert "Model SQNR (dB)" in text
     assert "Time (%)" in text

@@ -244,7 +244,7 @@ def after_run(given: dict[str, Any], runs: int = 6) -> dict[str, Any]:
                      {"label": "float", "why": "SQNR 8 dB is below the floor of 10 dB", "pruned": ""},
                      {"label": "int4 weights, 32", "why": "", "pruned": ""}],
         "applied": [1 if at % 11 == 5 else 2 if at % 7 == 4 else 0 for at in range(count)],
-        "columns": [column("sqnr", "SQNR", "dB", [
+        "columns": [column("sqnr", "Own SQNR", "dB", [
             None if at % 13 == 0 else 20 + (at * 37 % 300) / 10 for at in range(count)], help="of the layer's output")],
         "runs": [run(at) for at in range(runs)], "shown_run": "r1",
         "staleness": [{"texts": []}, {"texts": ["2 layers had another precision"]}],
@@ -279,7 +279,7 @@ def layer_costs(given: dict[str, Any], stale: str = "") -> dict[str, Any]:
     noted = [int(cost is None) for cost in costs]
     return {
         "columns": [
-            column("sensitivity", "Sensitivity", "dB", costs, worst="least", stale=stale, notes=notes, noted=noted),
+            column("sensitivity", "Model SQNR", "dB", costs, worst="least", stale=stale, notes=notes, noted=noted),
             column("time", "Time", "%", shares, worst="greatest"),
         ],
         "measured": "ONNX Runtime: SQNR of the model's output with one layer quantized; 24 of 169 measured, others "

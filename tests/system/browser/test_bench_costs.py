@@ -46,16 +46,16 @@ def test_layers_are_measured_at_a_press_and_cancelled_at_another(page: Page) -> 
 @pytest.mark.parametrize("width", [1100, 700])
 def test_both_columns_are_in_sight_and_sort(page: Page, width: int) -> None:
     _shown(page, width=width)
-    head = page.get_by_role("columnheader", name="Sensitivity (dB)")
+    head = page.get_by_role("columnheader", name="Model SQNR (dB)")
     expect(head).to_be_in_viewport()
     assert not page.evaluate("() => document.documentElement.scrollWidth > innerWidth")
     page.get_by_label("Rows").select_option("Single layers")
     head.get_by_role("button").click()
     first = page.locator(".pbb-layers tr[data-at='0']")
     expect(first).to_have_attribute("data-fqn", "layers.0.q_proj")
-    expect(first).to_have_attribute("aria-label", "layers.0.q_proj, planned int8, Sensitivity 24 dB, Time 0 %")
+    expect(first).to_have_attribute("aria-label", "layers.0.q_proj, planned int8, Model SQNR 24 dB, Time 0 %")
     page.locator(".pbb-layers .pbb-scroll").evaluate("e => e.scrollTop = 1e6")
-    unknown = page.locator(".pbb-layers tr[aria-label*='Sensitivity unknown'] td.pbb-number").last
+    unknown = page.locator(".pbb-layers tr[aria-label*='SQNR unknown'] td.pbb-number").last
     expect(unknown).to_have_text("–")
     expect(unknown).to_have_attribute("title", "not measured with these settings: measure layers again")
 
@@ -77,7 +77,7 @@ def test_bars_and_rows_have_one_selection(page: Page) -> None:
 
 def test_what_is_old_is_said_beside_the_numbers(page: Page) -> None:
     _shown(page, stale="the target was OpenVINO")
-    expect(page.get_by_role("columnheader", name=re.compile(r"Sensitivity \(dB\).*old"))).to_be_visible()
+    expect(page.get_by_role("columnheader", name=re.compile(r"Model SQNR \(dB\).*old"))).to_be_visible()
     expect(page.locator("[data-column='sensitivity']")).to_contain_text("Old: the target was OpenVINO")
     expect(page.locator("[data-column='time']")).not_to_contain_text("Old")
 

@@ -79,7 +79,7 @@ def test_a_cell_that_trains_makes_what_layers_cost_old(page: Page, lab: Lab) -> 
         run_cell(page, cell)
     bench = page.locator(".jp-Notebook .pbb-box")
     turn_to(bench, "precision")
-    head = bench.get_by_role("columnheader", name="Sensitivity (dB)")
+    head = bench.get_by_role("columnheader", name="Model SQNR (dB)")
     expect(head).to_be_visible(timeout=60_000)
     old = bench.locator(".pbb-old-number")
     expect(old).to_have_count(0)

@@ -40,15 +40,15 @@ def test_what_counts_leads_and_nothing_lies_off_the_edge(page: Page, width: int)
     open_bench(page, measured())
     turn_to(page, "precision")
     heads = page.evaluate(HEADS)
-    assert heads[:5] == ["Layer", "Decided as", "Parameters", "Time (%)", "Sensitivity (dB)"]
+    assert heads[:5] == ["Layer", "Decided as", "Parameters", "Time (%)", "Model SQNR (dB)"]
     assert page.evaluate(CUT)[0] <= 0
     assert not page.evaluate(CUT_HEADS), "heads are whole"
     menu = page.locator(".pbb-columns")
     expect(menu).to_contain_text(f"Columns {len(heads) - 1} of 8")
     menu.locator("summary").click()
-    for name in ("Why", "Set by", "Type", "Sensitivity (dB)"):
+    for name in ("Why", "Set by", "Type", "Model SQNR (dB)"):
         page.get_by_role("checkbox", name=name).check()
-    assert set(page.evaluate(HEADS)) >= {"Why", "Set by", "Type", "Sensitivity (dB)"}
+    assert set(page.evaluate(HEADS)) >= {"Why", "Set by", "Type", "Model SQNR (dB)"}
     over, is_said = page.evaluate(CUT)
     assert over > 0
     assert is_said, "it is seen that the table goes on"
@@ -67,7 +67,7 @@ def test_a_longer_bar_costs_more_and_the_head_names_its_scale(page: Page) -> Non
     open_bench(page, given)
     turn_to(page, "precision")
     page.get_by_label("Rows").select_option("Single layers")
-    for key, sign in (("Parameters", 1), ("Time (%)", 1), ("Sensitivity (dB)", -1)):
+    for key, sign in (("Parameters", 1), ("Time (%)", 1), ("Model SQNR (dB)", -1)):
         bars = [(value, length) for value, length in page.evaluate(BARS, key) if not math.isnan(value)]
         lengths = [length for _, length in sorted(bars, key=lambda bar: sign * bar[0])]
         assert lengths == sorted(lengths), key
