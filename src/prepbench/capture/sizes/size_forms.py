@@ -341,6 +341,15 @@ def _has_symbols(*tensors: torch.Tensor) -> bool:
     return any(isinstance(size, torch.SymInt) for tensor in tensors for size in tensor.shape)
 
 
+def _scatter(
+    view: Callable[..., torch.Tensor], input: torch.Tensor, src: torch.Tensor, *args: Any, **kwargs: Any
+) -> Any:
+    """Compare the sizes of a source with those of its place, as torch's kernels do and traced operators do not."""
+    if _has_symbols(input, src):
+        _ = tuple(view(input, *args, **kwargs).shape) == tuple(src.shape)  # a condition of the graph
+    return NotImplemented
+
+
 _FORMS: Mapping[Any, Callable[..., Any]] = {
     F.max_pool1d: _max_pool1d,
     torch.max_pool1d: _max_pool1d,
@@ -375,6 +384,12 @@ _FORMS: Mapping[Any, Callable[..., Any]] = {
     torch.Tensor.cov: _cov,
     torch.corrcoef: _corrcoef,
     torch.Tensor.corrcoef: _corrcoef,
+    torch.select_scatter: partial(_scatter, torch.select),
+    torch.Tensor.select_scatter: partial(_scatter, torch.select),
+    torch.slice_scatter: partial(_scatter, torch.ops.aten.slice.Tensor),
+    torch.Tensor.slice_scatter: partial(_scatter, torch.ops.aten.slice.Tensor),
+    torch.diagonal_scatter: partial(_scatter, torch.diagonal),
+    torch.Tensor.diagonal_scatter: partial(_scatter, torch.diagonal),
     torch.tensor_split: _tensor_split,
     torch.Tensor.tensor_split: _tensor_split,
 }

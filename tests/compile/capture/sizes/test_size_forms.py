@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 import prepbench as pb
 from prepbench.capture.aten.capture import FullGraphError, capture
+from prepbench.errors import ConditionError
 
 FORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "windows": lambda x: F.max_pool1d(x, 4, 3, 1, ceil_mode=True) + 1,
@@ -131,3 +132,31 @@ def test_a_class_beyond_the_size_is_refused(target: pb.DeploymentSettings) -> No
     for wrong in (9, -1):
         with pytest.raises(pb.PrepbenchError, match="Class values"):
             compiled(x, torch.tensor([1, wrong]))
+
+
+SCATTERS = {
+    "select": (lambda x, y: torch.select_scatter(x, y, 1, 0), lambda n: (n, 4), lambda n: (n,)),
+    "slice": (lambda x, y: x.slice_scatter(y, 1, 0, 3), lambda n: (n, 4), lambda n: (n, 3)),
+    "diagonal": (lambda x, y: torch.diagonal_scatter(x, y), lambda n: (n, n), lambda n: (n,)),
+}
+
+
+class Scatters(nn.Module):
+    def __init__(self, name):
+        super().__init__()
+        self.function = SCATTERS[name][0]
+
+    def forward(self, x, y):
+        return self.function(x, y)
+
+
+@pytest.mark.parametrize("name", SCATTERS)
+def test_a_source_of_another_size_than_its_place_is_refused(name):
+    _, into, source = SCATTERS[name]
+    samples = [(torch.randn(into(n)), torch.randn(source(n))) for n in (3, 5)]
+    compiled = pb.compile_model(Scatters(name).eval(), tracing_inputs=samples, discard_input_model=False)
+    given = torch.randn(into(7)), torch.randn(source(7))
+    torch.testing.assert_close(compiled(*given), SCATTERS[name][0](*given))
+    for wrong in (6, 1):
+        with pytest.raises(ConditionError):
+            compiled(torch.randn(into(7)), torch.randn(source(wrong)))
