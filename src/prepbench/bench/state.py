@@ -70,7 +70,7 @@ def unavailable(settings: DeploymentSettings) -> str:
     try:
         target_for(settings).check_available(by_import=False)
     except PrepbenchError as error:
-        return str(error)
+        return str(error).partition(" Or choose ")[0]  # the other targets stand beside it
     return ""
 
 
