@@ -127,8 +127,12 @@ def changed_arguments(model: torch.nn.Module, sample: Sample) -> tuple[str, ...]
         sample: a call of it.
 
     Example:
-        >>> changed_arguments(model, Sample((x, cache)))  # forward does cache.keys = torch.cat([cache.keys, keys], 1)
-        ('cache.keys',)
+        >>> class Keeps(torch.nn.Module):
+        ...     def forward(self, x, kept):
+        ...         kept.append(2 * x)
+        ...         return x
+        >>> changed_arguments(Keeps(), Sample((torch.ones(1), [])))
+        ('kept[0]',)
     """
     own = own_copy(sample)
     before = dict(named_leaves(model, own))
