@@ -13,6 +13,7 @@ from prepbench.inputs import Sample, arguments_by_name, named_leaves
 from prepbench.interrupts import interruptible
 from prepbench.objects.copy import Twin
 from prepbench.objects.flatten import is_registered, register_nodes
+from prepbench.objects.parts import LEAVES
 from prepbench.running.unchanged import own_copy, unchanged, without_output
 
 _ROUNDS = 3
@@ -135,9 +136,9 @@ def changed_arguments(model: torch.nn.Module, sample: Sample) -> tuple[str, ...]
         ('kept[0]',)
     """
     own = own_copy(sample)
-    before = dict(named_leaves(model, own))
-    if before.keys() <= arguments_by_name(model, own.args, own.kwargs).keys():
+    if all(isinstance(value, LEAVES) for value in arguments_by_name(model, own.args, own.kwargs).values()):
         return ()
+    before = dict(named_leaves(model, own))
     twin = Twin(model).model
     try:
         with unchanged(twin), without_output(), torch.no_grad():

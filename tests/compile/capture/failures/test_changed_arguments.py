@@ -32,7 +32,7 @@ class Appends(nn.Module):
         if self.what == "fresh":
             given.keys = y if given.keys is None else torch.cat([given.keys, y])
             return y.sum() + given.keys.sum(), given
-        if self.what == "list":
+        if self.what in ("list", "empty"):
             given.append(y + 1)
         elif self.what == "entry":
             given["y"] = y + 1
@@ -44,8 +44,8 @@ class Appends(nn.Module):
 def argument(what: str, n: int) -> Any:
     x = torch.randn(n, 4)
     return {
-        "attribute": Cache(x), "returned": Cache(x), "fresh": Cache(), "list": [x], "entry": {"x": x}, "pop": {"x": x},
-        "nothing": {"x": x},
+        "attribute": Cache(x), "returned": Cache(x), "fresh": Cache(), "list": [x], "empty": [], "entry": {"x": x},
+        "pop": {"x": x}, "nothing": {"x": x},
     }[what]  # fmt: skip
 
 
@@ -54,6 +54,7 @@ def argument(what: str, n: int) -> Any:
     [
         ("attribute", "given.keys"),
         ("list", "given[1]"),
+        ("empty", "given[0]"),
         ("entry", "given['y']"),
         ("pop", "given['x']"),
         ("returned", ""),
@@ -82,4 +83,4 @@ def test_what_the_caller_does_not_get_is_told(what: str, lost: str) -> None:
         elif what == "fresh":
             assert given.keys is None
         else:
-            assert len(given) == 1
+            assert len(given) == (what != "empty")
