@@ -16,7 +16,7 @@ from prepbench._torch_compat.scans import scans_in, steps_of
 from prepbench._torchao_compat import pt2e
 from prepbench.capture.aten.constant_nodes import ConstantNodes
 from prepbench.document.model import Failure
-from prepbench.errors import SettingsError
+from prepbench.errors import CalibrationError, SettingsError
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.quantize.algorithms import (
@@ -84,6 +84,7 @@ def insert_observers(
     behind = skipped_downstream(graph.graph, explained)
     settings = {row.fqn: row.settings for row in explained if row.settings is not None and row.fqn not in behind}
     layers = [row.fqn for row in explained]
+    _check_weights(graph, settings)
     notes = change_weights(graph, settings, layers, options, samples, progress, statistics)
     plan = make_plan(graph, settings, placement)
     told = {fqn: note for fqn, note in notes.items() if fqn in settings}
@@ -116,6 +117,23 @@ def _mark_loop_bodies_observed(graph: fx.GraphModule) -> None:
     for node in scans_in(graph.graph):
         name, steps = steps_of(graph, node)
         setattr(graph, name, pt2e().prepare(steps, pt2e().scopes(steps), is_qat=False))
+
+
+def _check_weights(graph: fx.GraphModule, settings: Mapping[str, QuantizationSettings]) -> None:
+    """Raise ``CalibrationError`` for weights with NaN or infinity, which integers lack: the result would be finite."""
+    layers = layer_nodes(graph.graph, settings, lookups=True, recurrent=True)
+    reads = (parameter_of(weight) for layer in layers for weight in layer.weights)
+    for read in dict.fromkeys(read for read in reads if read is not None):
+        tensor = operator.attrgetter(str(read.target))(graph)
+        if not tensor.is_floating_point() or not tensor.numel():
+            continue
+        low, high = (tensor.float() if tensor.itemsize == 1 else tensor).detach().aminmax()
+        if not bool(low.isfinite() & high.isfinite()):
+            raise CalibrationError(
+                f"{', '.join(sources_of(read))} holds NaN or infinite values ({int((~tensor.isfinite()).sum())} of "
+                f"{tensor.numel()}), and integers have neither. Repair the weights, or keep the layer in float "
+                "(LayerQuantizationSettings(skip_quantization=True))."
+            )
 
 
 def _check_not_empty(rows: Sequence[LayerReport]) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.errors import SettingsError
+from prepbench.errors import CalibrationError, SettingsError
 from prepbench.objects.compare import sqnr
 
 EAGER = pb.EagerDeployment()
@@ -422,3 +422,16 @@ def test_layers_that_read_one_value_quantize_it_each_in_its_own_way() -> None:
         changed = ranges(**change)
         assert changed[1] != plain[1]
         assert ranges({"other": pb.LayerQuantizationSettings(**change)}) == [plain[0], changed[1]]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("-inf")])
+@pytest.mark.parametrize("only", [True, False])
+def test_weights_without_a_number_are_named(bad: float, only: bool) -> None:
+    model = mlp()
+    with torch.no_grad():
+        model[2].weight[3, 4] = bad
+    with pytest.raises(CalibrationError, match=r"2\.weight holds NaN or infinite values \(1 of 4096\)"):
+        compile_(model, prefer_weights_only_quantization=only)
+    kept = {"2": pb.LayerQuantizationSettings(skip_quantization=True)}
+    with pytest.raises(CalibrationError, match="gives NaN or infinite values"):  # what is behind it
+        compile_(model, kept)
