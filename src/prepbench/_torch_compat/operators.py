@@ -33,6 +33,24 @@ def schema_of(operator: Any) -> Any:
     return getattr(operator, "_schema", None)
 
 
+def given_arguments(node: torch.fx.Node) -> dict[str, Any]:
+    """Return the arguments that a node gives to its operator, by name."""
+    schema = schema_of(node.target)
+    names = [argument.name for argument in schema.arguments] if schema else []
+    return {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+
+
+def draws(node: torch.fx.Node) -> bool:
+    """Return whether a node draws random numbers: dropout outside of training and attention without it do not."""
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    given = given_arguments(node)
+    if given.get("train") is False or given.get("training") is False:
+        return False
+    attention = "dropout_p" in str(schema_of(node.target))
+    return bool(given.get("dropout_p", given.get("p", 0.0 if attention else None)) != 0)
+
+
 def argument_names(operator: Any) -> list[str]:
     """Return the names of an operator's arguments, in order."""
     with needed_for("the arguments of operators"):

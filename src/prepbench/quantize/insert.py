@@ -159,7 +159,7 @@ def float_graph(
     for node in graph.graph.find_nodes(op="get_attr"):
         node.meta[SOURCES] = (str(node.target),)
     before = own_written_buffers(graph)
-    make_repeatable(graph, draws=plain_weights)
+    make_repeatable(graph, same_draws=plain_weights)
     if plain_weights:
         make_weights_plain(graph)
     if options.fold_batch_norm:

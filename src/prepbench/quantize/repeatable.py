@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from prepbench._torch_compat.operators import draws
 from prepbench.quantize.statistics import is_view, viewed, written_by
 
 _COPY, _DRAWS = "copy_beside_writes", "draws"  # in the meta of nodes
@@ -21,7 +22,7 @@ _DRAWING = threading.Lock()  # the generator belongs to all threads
 _SALT = contextvars.ContextVar("_SALT", default=0)
 
 
-def make_repeatable(graph: fx.GraphModule, *, draws: bool) -> None:
+def make_repeatable(graph: fx.GraphModule, *, same_draws: bool) -> None:
     """Let a graph compute the same from the same sample each time, in place.
 
     Arguments that it writes to are copied first. Other values are copied for each operator that reads them behind a
@@ -30,11 +31,11 @@ def make_repeatable(graph: fx.GraphModule, *, draws: bool) -> None:
 
     Args:
         graph: runs on the same samples many times.
-        draws: whether random numbers depend on the sample alone, so that noise can be told from them; training draws
+        same_draws: whether random numbers depend on the sample alone, so that noise can be told from them; training draws
             new ones.
     """
     is_changed = _copy_beside_writes(graph.graph)
-    if draws:
+    if same_draws:
         is_changed |= _draw_by_sample(graph.graph)
     if is_changed:
         graph.recompile()
@@ -88,7 +89,7 @@ def _only_reads(user: fx.Node, node: fx.Node) -> bool:
 def _draw_by_sample(graph: fx.Graph) -> bool:
     """Let operators that draw random numbers take their seed from the sample."""
     sample = next((node for node in graph.nodes if node.op == "placeholder" and _is_tensor(node)), None)
-    drawing = [node for node in graph.nodes if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())]
+    drawing = [node for node in graph.nodes if draws(node)]
     for number, node in enumerate(drawing):
         node.meta[_DRAWS] = number
         node.target, node.args = _drawn, ((sample, number), node.target, *node.args)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
+from prepbench.quantize.repeatable import make_repeatable
 
 
 class Scales(nn.Module):
@@ -176,3 +177,24 @@ def test_noise_is_measured_from_the_same_state() -> None:
     right, found = (torch.stack([each(sample).detach() for sample in samples]) for each in (model, quantized))
     noise = 20 * torch.log10(right.norm() / (right - found).norm())
     assert quantized.report.model_sqnr == pytest.approx(float(noise), abs=1.0)
+
+
+class DrawsNothing(nn.Module):
+    """Has operators that draw with other arguments only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.drop = nn.Linear(8, 8), nn.Dropout(0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.drop(self.layer(x))
+        return nn.functional.scaled_dot_product_attention(y, y, y)
+
+
+def test_operators_that_draw_nothing_stay() -> None:
+    program = torch.export.export(DrawsNothing().eval(), (torch.randn(2, 3, 8),))
+    graph = program.module()
+    before = str(graph.graph)
+    make_repeatable(graph, same_draws=True)
+    assert str(graph.graph) == before
+    assert "scaled_dot_product_attention" in before

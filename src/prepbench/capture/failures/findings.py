@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from prepbench._torch_compat.operators import schema_of
+from prepbench._torch_compat.operators import draws, given_arguments, schema_of
 from prepbench._torch_compat.scans import surely_equal
 from prepbench.document.model import Finding
 from prepbench.inputs import Sample, named_leaves
@@ -265,17 +265,11 @@ def _built_by_calls(model: torch.nn.Module, program: Program) -> Iterator[Findin
         yield _finding(owner, model.get_submodule(owner), STATE_CHANGED, text, None, remedy)
 
 
-def _given(node: torch.fx.Node) -> dict[str, Any]:
-    schema = schema_of(node.target)
-    names = [argument.name for argument in schema.arguments] if schema else []
-    return {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-
-
 def _written(node: torch.fx.Node) -> list[torch.fx.Node]:
     schema = schema_of(node.target)
     if schema is None:
         return []
-    given = _given(node)
+    given = given_arguments(node)
     names = [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
     if given.get("training") is True and "running_mean" in given:
         # the schema of batch norm does not say that it updates its statistics
@@ -287,7 +281,7 @@ def _viewed(node: torch.fx.Node) -> torch.fx.Node:
     """Return the node whose memory ``node`` is a view of."""
     while node.op == "call_function":
         schema = schema_of(node.target)
-        given = _given(node)
+        given = given_arguments(node)
         sources = [a.name for a in schema.arguments if a.alias_info is not None] if schema else []
         source = next((given[name] for name in sources if isinstance(given.get(name), torch.fx.Node)), None)
         if source is None:
@@ -298,8 +292,7 @@ def _viewed(node: torch.fx.Node) -> torch.fx.Node:
 
 def _random_operators(program: Program) -> Iterator[Finding]:
     for node in program.graph.nodes:
-        tags = getattr(node.target, "tags", ())
-        if torch.Tag.nondeterministic_seeded not in tags or _is_idle(node):
+        if not draws(node):
             continue
         stack = list((node.meta.get("nn_module_stack") or {}).values())
         fqn, kind = stack[-1] if stack else ("", "")
@@ -309,16 +302,6 @@ def _random_operators(program: Program) -> Iterator[Finding]:
         text = f"{name} draws random numbers at each call: results repeat only with the same seed."
         remedy = "Call model.eval() before capturing if it is dropout; otherwise take the numbers as an input."
         yield Finding(fqn, kind.rpartition(".")[2], RANDOM, text, *_source(place), remedy)
-
-
-def _is_idle(node: torch.fx.Node) -> bool:
-    """Return whether a random operator draws nothing: dropout outside of training, or attention without dropout."""
-    given = _given(node)
-    if given.get("train") is False or given.get("training") is False:
-        return True
-    attention = "dropout_p" in str(schema_of(node.target))
-    probability = given.get("dropout_p", given.get("p", 0.0 if attention else None))
-    return probability == 0
 
 
 _OF_MODULES = frozenset(vars(torch.nn.Module()))
