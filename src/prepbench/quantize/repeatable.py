@@ -31,8 +31,8 @@ def make_repeatable(graph: fx.GraphModule, *, same_draws: bool) -> None:
 
     Args:
         graph: runs on the same samples many times.
-        same_draws: whether random numbers depend on the sample alone, so that noise can be told from them; training draws
-            new ones.
+        same_draws: whether random numbers depend on the sample alone, so that noise can be told from them; training
+            draws new ones.
     """
     is_changed = _copy_beside_writes(graph.graph)
     if same_draws:
