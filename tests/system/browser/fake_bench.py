@@ -111,6 +111,7 @@ def traits(blocks: int = 24) -> dict[str, Any]:
     names = [f"layers.{block}.{part}" for block in range(blocks) for part in parts] + ["lm_head"]
     layers = [{"fqn": fqn, "type": "Linear", "parameters": (at * 7919) % 65536 + 64} for at, fqn in enumerate(names)]
     shared = {"weights_only": "false", "block": "0", "observer": "minmax", "algorithm": "auto", "activations": "8"}
+    shared |= {"formats": "", "equalised": "false"}
     shared |= {"pruning": "", "pruned_by": "", "mask": "none", "amount": "", "score": ""}
     return {
         "title": "LanguageModel",
@@ -240,9 +241,9 @@ def after_run(given: dict[str, Any], runs: int = 6) -> dict[str, Any]:
     """What a finished run changes."""
     count = len(given["layers"])
     return {
-        "outcomes": [{"label": "int8", "why": "", "pruned": ""},
-                     {"label": "float", "why": "SQNR 8 dB is below the floor of 10 dB", "pruned": ""},
-                     {"label": "int4 weights, 32", "why": "", "pruned": ""}],
+        "outcomes": [{"label": "int8", "why": "", "pruned": "", "note": ""},
+                     {"label": "float", "why": "SQNR 8 dB is below the floor of 10 dB", "pruned": "", "note": ""},
+                     {"label": "int4 weights, 32", "why": "", "pruned": "", "note": ""}],
         "applied": [1 if at % 11 == 5 else 2 if at % 7 == 4 else 0 for at in range(count)],
         "columns": [column("sqnr", "Own SQNR", "dB", [
             None if at % 13 == 0 else 20 + (at * 37 % 300) / 10 for at in range(count)], help="of the layer's output")],

@@ -99,7 +99,7 @@ def test_every_interaction_by_mouse(page: Page, lab: Any, document: DiagramDocum
     expect(view.box("head")).to_have_class(re.compile("pb-precision-int4"))
     view.root.get_by_label("colour by").select_option("latency")
     expect(view.legend).to_contain_text("ms")
-    expect(view.legend).to_contain_text("sum of what lies in them")
+    expect(view.legend).to_contain_text("the sum of its layers")
     view.root.get_by_label("colour by").select_option("")
 
     # zoom, pan, map
