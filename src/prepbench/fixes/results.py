@@ -175,10 +175,9 @@ class Fixed:
             fqn: the module.
         """
         chosen = [fix for fix in self.applied if fix.fqn == fqn]
-        of_files = ([fix.function for fix in chosen if fix.file == source.file] for source in self._sources)
-        return "".join(
-            source.only(paths).diff() for source, paths in zip(self._sources, of_files, strict=True) if paths
-        )
+        changed = [source for source in self._sources if any(fix.file == source.file for fix in chosen)]
+        own = (source.only([fix.function for fix in chosen if fix.file == source.file]) for source in changed)
+        return "".join(source.diff() for source in own)
 
     def whole(self, fix: Fix) -> Fix:
         """Return one of the applied fixes with all that is changed for its module in its diff."""

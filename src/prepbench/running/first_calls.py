@@ -106,11 +106,7 @@ def _changes(model: torch.nn.Module, sample: Sample, name: str) -> bool:
     own = own_copy(sample)
     value = arguments_by_name(model, own.args, own.kwargs)[name]
     before = [(leaf, version_of(leaf)) for leaf in pytree.tree_leaves(value)]
-    twin = Twin(model).model
-    try:
-        with unchanged(twin), without_output(), torch.no_grad():
-            own.call(twin)
-    except Exception:  # the next run of the model reports its error
+    if _result(model, own) is _FAILED:
         return False
     after = pytree.tree_leaves(value)
     return len(after) != len(before) or any(
@@ -139,17 +135,28 @@ def changed_arguments(model: torch.nn.Module, sample: Sample) -> tuple[str, ...]
     if all(isinstance(value, LEAVES) for value in arguments_by_name(model, own.args, own.kwargs).values()):
         return ()
     before = dict(named_leaves(model, own))
-    twin = Twin(model).model
-    try:
-        with unchanged(twin), without_output(), torch.no_grad():
-            result = own.call(twin)
-    except Exception:  # a model that does not run is reported by capture itself
+    result = _result(model, own)
+    if result is _FAILED:
         return ()
     register_nodes((own.args, own.kwargs))
     after = dict(named_leaves(model, own))
-    returned = {id(leaf) for leaf in pytree.tree_leaves(result)}
     put = [path for path, leaf in after.items() if path not in before or leaf is not before[path]]
+    if not put:
+        return tuple(path for path in before if path not in after)
+    returned = {id(leaf) for leaf in pytree.tree_leaves(result)}
     lost = [path for path in put if id(after[path]) not in returned]
-    if not any(isinstance(after[path], torch.Tensor) for path in lost) and len(lost) < len(put):
-        lost = []  # counters beside tensors that are returned
-    return (*lost, *(path for path in before if path not in after and path not in lost and not put))
+    has_tensors = any(isinstance(after[path], torch.Tensor) for path in lost)
+    return tuple(lost) if has_tensors or len(lost) == len(put) else ()  # else counters beside what is returned
+
+
+_FAILED = object()
+
+
+def _result(model: torch.nn.Module, own: Sample) -> Any:
+    """Call a twin with the arguments themselves; a model that fails says so when it is captured."""
+    twin = Twin(model).model
+    try:
+        with unchanged(twin), without_output(), torch.no_grad():
+            return own.call(twin)
+    except Exception:  # of the user's model
+        return _FAILED

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import prepbench as pb
+from prepbench.capture.aten.capture import FullGraphError
 from prepbench.capture.modules.collection import recursive_trace
-from prepbench.errors import CaptureError
 
 SAMPLES = [torch.randn(size, 4, generator=torch.Generator().manual_seed(size)) for size in (2, 3)]
 
@@ -72,7 +72,7 @@ class Named(nn.Module):
 
 
 def test_a_part_whose_name_torch_needs_is_to_be_renamed() -> None:
-    with pytest.raises(CaptureError) as raised:
+    with pytest.raises(FullGraphError) as raised:
         pb.capture(Named(), SAMPLES)
-    (failure,) = raised.value.failures  # type: ignore[attr-defined]
+    (failure,) = raised.value.failures
     assert "give the attribute of the model another name" in failure.remedy
