@@ -19,11 +19,11 @@ function listOf(model: BenchModel): HTMLElement[] {
   return [make("ul", { class: "pbb-notes", "aria-label": "Samples, data and metric" }, ...items)];
 }
 
-function itemOf(model: BenchModel, { kind, text, label, paths, dim }: InputNote): HTMLElement {
+function itemOf(model: BenchModel, { kind, text, label, paths, dim, dynamic }: InputNote): HTMLElement {
   const sign = SIGNS[kind]
     ? [make("span", { class: "pbb-kind", role: "img", "aria-label": SAID[kind] }, SIGNS[kind])]
     : [];
-  const click = (): void => act(model, "set_axis", { path: paths, dim, dynamic: true });
+  const click = (): void => act(model, "set_axis", { path: paths, dim, dynamic });
   const button = label ? [make("button", { click }, label)] : [];
   return make("li", { "data-kind": kind }, ...sign, make("span", {}, ...withCode(text)), ...button);
 }

@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import TypeVar
 
 from torch import nn
@@ -17,11 +18,13 @@ from prepbench.capture.aten.capture import capture
 from prepbench.capture.aten.captured import Captured
 from prepbench.capture.aten.variants import DEFAULT_VARIANTS, sizes_may_decide
 from prepbench.capture.aten.verification import AxesReport
+from prepbench.capture.failures.describe import describe_failure
 from prepbench.capture.modules.collection import GraphCollection, recursive_trace
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.capture.sizes.resizing import base_sample, linked_axes, resized_to_fit, sizes_in
 from prepbench.checks import check_progress, check_switch, described
 from prepbench.document.model import GraphCollectionDocument, Module, Node
-from prepbench.errors import CaptureError, PrepbenchError, SettingsError
+from prepbench.errors import CaptureError, PrepbenchError, SettingsError, sentence
 from prepbench.fixes import CannotFix, Draft, Fix, Fixed, fix, fix_of
 from prepbench.fixes.cell import cell_of
 from prepbench.fixes.syntax import SourceText
@@ -29,6 +32,7 @@ from prepbench.inputs import Sample
 from prepbench.jobs import Cancelled, Progress, ProgressCallback, report_nothing
 from prepbench.objects.code import ModelCode, with_newest_code
 from prepbench.running.source_lines import file_of
+from prepbench.running.unchanged import run
 
 _HEADER = re.compile(r"@@ -(\d+)")
 
@@ -56,11 +60,17 @@ class Captures:
     Args:
         model: the model; never changed.
         samples: the tracing inputs.
+
+    Attributes:
+        refused: why the model itself cannot run with another size of a dim, by argument and dim.
     """
 
     def __init__(self, model: nn.Module, samples: Sequence[Sample]) -> None:
         self._model = model
         self._samples = list(samples)
+        self.refused: dict[tuple[str, int], str] = {}
+        self._resized: list[Sample] = []
+        self._followed = _unseen(None)
         self._collections: dict[tuple[str, ...], GraphCollection] = {}
         self._models: dict[tuple[str, ...], nn.Module] = {(): model}
         self._several: dict[tuple[str, ...], Several] = {}
@@ -79,8 +89,35 @@ class Captures:
     def collection(self, fixes: tuple[str, ...] = ()) -> GraphCollection:
         """Return the graphs of the model with these fixes."""
         if fixes not in self._collections:
-            self._collections[fixes] = recursive_trace(self.model(fixes), inputs=self._samples)
+            self._collections[fixes] = recursive_trace(self.model(fixes), inputs=[*self._samples, *self._resized])
         return self._collections[fixes]
+
+    def follows(self, axes: DynamicAxes) -> bool:
+        """Return whether the graphs have the sizes that these axes make dynamic."""
+        return self._followed == _unseen(axes)
+
+    def follow(self, state: BenchState) -> None:
+        """Make the graphs for the axes of a state: where no two samples differ along one, it is tried with a sample of
+        another size.
+        """
+        if self.follows(state.axes):
+            return
+        made, refused = _resized(self._model, self._samples, state.axes)
+        before = self._collections.get((), None)
+        traced = {
+            fixes: recursive_trace(self.model(fixes), inputs=[*self._samples, *made]) for fixes in {(), state.fixes}
+        }
+        self.refused.update(refused)
+        self._resized, self._followed, self._collections = made, _unseen(state.axes), traced
+        self._several.clear()
+        self._first.clear()
+        if before is None or _failing(before) != _failing(traced[()]):
+            self._search_anew(state)
+
+    def _search_anew(self, state: BenchState) -> None:
+        """Forget the fixes that were found, but for those that are applied."""
+        self._fixed = self._fixed if state.fixes else None
+        self._hopeless = False
 
     def shown(self, fixes: tuple[str, ...]) -> GraphCollection:
         """Return the graphs of the model with these fixes; for the first samples where a compile makes several."""
@@ -142,7 +179,8 @@ class Captures:
         with self._searching:
             if self._fixed is None:
                 try:
-                    self._fixed = fix(self._model, self._samples, progress=progress)
+                    samples = [*self._samples, *self._resized]
+                    self._fixed = fix(self._model, samples, progress=progress)
                 except Exception as error:
                     # any error, of the model's code or ours: it would come again, and callers must not wait for fixes
                     self._hopeless = not isinstance(error, Cancelled)
@@ -205,10 +243,11 @@ class Captures:
         self._several.clear()
         self._first.clear()
         self._models = {(): self._model}
-        self._fixed = self._fixed if state.fixes else None
-        self._hopeless = False
+        self._search_anew(state)
         self._code = ModelCode.of(self._model)
+        self.refused, self._resized, self._followed = {}, [], _unseen(None)
         progress(Progress("capture", 0, 3))
+        self.follow(state)
         self.collection(state.fixes)
         progress(Progress("capture", 1, 3))
         captured = self._captured(state)
@@ -242,6 +281,58 @@ class Captures:
             why = f": it is not proven, {chosen.reason}" if isinstance(chosen, Draft) else ""
             raise SettingsError(f"fqn: there is no fix to apply for {described(fqn)}{why}. Give one of: {known}.")
         return fix
+
+
+def _unseen(axes: DynamicAxes | None) -> frozenset[tuple[str, int]]:
+    """Return the dims that are dynamic although all samples have one size there."""
+    dynamic = axes.dynamic if axes is not None else ()
+    return frozenset((axis.path, axis.dim) for axis in dynamic if len(set(axis.sizes)) == 1)
+
+
+def _failing(collection: GraphCollection) -> list[tuple[str, str]]:
+    return [(failure.fqn, failure.message) for failure in collection.failures]
+
+
+def _resized(
+    model: nn.Module, samples: Sequence[Sample], axes: DynamicAxes
+) -> tuple[list[Sample], dict[tuple[str, int], str]]:
+    """Return a sample of another size for each size that is dynamic and the same in all samples.
+
+    It is one entry longer, or twice as long where the model takes only multiples.
+
+    Returns:
+        The samples that the model runs on, and why it runs on none, by the dims of that size.
+    """
+    groups, unseen = linked_axes(axes), _unseen(axes)
+    made: list[Sample] = []
+    refused: dict[tuple[str, int], str] = {}
+    for symbol, group in groups.items():
+        places = [(axis.path, axis.dim) for axis in group]
+        if not unseen.issuperset(places):
+            continue
+        base = base_sample(model, samples, axes)
+        before = sizes_in(model, base)[places[0]]
+        for step in dict.fromkeys((1, before)) if before else ():
+            try:
+                sample = resized_to_fit(model, base, {symbol: step}, groups, samples)
+                run(model, sample, model)
+            except Cancelled:
+                raise
+            except Exception as error:  # whatever a model raises
+                path, dim = places[0]
+                reason = f"with {path}.shape[{dim}] = {before + step} it raises {_raised(error, model)}"
+                refused |= dict.fromkeys(places, reason)
+            else:
+                made.append(replace(sample, index=len(samples) + len(made)))
+                refused = {place: reason for place, reason in refused.items() if place not in places}
+                break
+    return made, refused
+
+
+def _raised(error: Exception, model: nn.Module) -> str:
+    source = describe_failure(error, fqn="", module_type=type(model).__name__, module=model).source
+    place = f" At {PurePath(source.file).name}:{source.line}: `{source.code}`" if source is not None else ""
+    return f"{type(error).__name__}: {sentence(error)}{place}"
 
 
 _Part = TypeVar("_Part", Module, Node)
@@ -286,7 +377,8 @@ class Fixing:
     @property
     def is_searched(self) -> bool:
         """Whether :meth:`find_fixes` would find nothing new."""
-        return self.captures.searched and not self.captures.may_be_several(self.choices.state)
+        captures, state = self.captures, self.choices.state
+        return captures.follows(state.axes) and captures.searched and not captures.may_be_several(state)
 
     def capture(self, progress: ProgressCallback = report_nothing) -> None:
         """Trace the model again, capture it with the current choices, and verify it at sizes that no sample had.
@@ -327,6 +419,7 @@ class Fixing:
         :func:`prepbench.fix` does.
 
         Where the sizes of the samples lead different ways, it also tries whether a compile can make a graph for each.
+        Where an axis was made dynamic and all samples have one size there, it tries another one first.
         The cards of :meth:`summary` show both afterwards. The widget does this by itself, in the background.
 
         Args:
@@ -336,6 +429,7 @@ class Fixing:
         if self.is_searched:
             return
         try:
+            self.captures.follow(self.choices.state)
             self.captures.try_several(self.choices.state)
             if not self.captures.searched:
                 self.captures.search(progress)

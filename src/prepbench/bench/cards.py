@@ -197,16 +197,17 @@ def error_card(
 def _of_axes(error: BaseException, failures: Sequence[Failure], axes: DynamicAxes | None) -> Iterator[CardButton]:
     """Yield the other choice for an axis that is the reason of an error."""
     if isinstance(error, StaticAxisError):
-        what = _axis_words(error.path, error.dim)
+        what = axis_words(error.path, error.dim)
         yield CardButton(f"Make {what} dynamic and compile", "make_dynamic", f"{error.path}:{error.dim}")
     for axis, _ in specialised(failures, axes) if axes is not None else ():
         if len(set(axis.sizes)) == 1:  # samples of other sizes would not fit a static axis
-            what = _axis_words(axis.path, axis.dim)
+            what = axis_words(axis.path, axis.dim)
             yield CardButton(f"Fix {what} at {axis.sizes[0]} and compile", "make_static", f"{axis.path}:{axis.dim}")
             return
 
 
-def _axis_words(path: str, dim: int) -> str:
+def axis_words(path: str, dim: int) -> str:
+    """Return what a dim of an argument is called beside buttons."""
     return "the batch" if dim == 0 else f"dim {dim} of {path}"
 
 

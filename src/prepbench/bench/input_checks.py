@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
-from prepbench.bench.cards import StaticAxisError
+from prepbench.bench.cards import StaticAxisError, axis_words
 from prepbench.bench.compiling import check_sizes
 from prepbench.bench.inputs import Inputs
 from prepbench.bench.summary import InputNote
@@ -41,12 +42,28 @@ def opening_notes(inputs: Inputs) -> tuple[InputNote, ...]:
     return tuple(notes)
 
 
-def axis_notes(inputs: Inputs, axes: DynamicAxes) -> Iterator[InputNote]:
-    """Yield what a run would refuse for its size, or else a hint where only one size was seen."""
+def axis_notes(
+    inputs: Inputs, axes: DynamicAxes, refused: Mapping[tuple[str, int], str] = MappingProxyType({})
+) -> Iterator[InputNote]:
+    """Yield what a run would refuse for its size, or else a hint where only one size was seen.
+
+    Args:
+        inputs: of the bench.
+        axes: as chosen.
+        refused: why the model cannot run with another size of a dim, by argument and dim.
+    """
+    wrong = [axis for axis in axes.dynamic if (axis.path, axis.dim) in refused]
+    if wrong:
+        axis = wrong[0]
+        paths = tuple(other.path for other in wrong if other.dim == axis.dim and other.symbol == axis.symbol)
+        what = axis_words(axis.path, axis.dim)
+        text = f"The model itself takes no other size of {what}: {refused[axis.path, axis.dim]}"
+        yield InputNote("bad", text, f"Fix {what} at {axis.sizes[0]}", paths, axis.dim, dynamic=False)
+        return
     try:
         check_sizes(axes, inputs)
     except StaticAxisError as error:
-        what = "the batch" if error.dim == 0 else f"dim {error.dim} of {error.path}"
+        what = axis_words(error.path, error.dim)
         reason = str(error).partition(". Make it dynamic")[0]
         text = f"{reason}: the compiled model would refuse this."
         yield InputNote("bad", text, f"Make {what} dynamic", (error.path,), error.dim)
@@ -55,7 +72,8 @@ def axis_notes(inputs: Inputs, axes: DynamicAxes) -> Iterator[InputNote]:
         yield InputNote("bad", str(error))
         return
     batches = [axis for axis in axes.axes if axis.dim == 0]
-    if axes.axes and batches and not any(axis.dynamic for axis in axes.axes) and len(set(batches[0].sizes)) == 1:
+    is_static = axes.axes and batches and not any(axis.dynamic for axis in axes.axes)
+    if is_static and len(set(batches[0].sizes)) == 1 and (batches[0].path, 0) not in refused:
         sizes = "One sample" if len(inputs.tracing_inputs) == 1 else "All samples have one size"
         text = f"{sizes}, so the compiled model takes batches of {batches[0].sizes[0]} alone."
         yield InputNote("hint", text, "Make the batch dynamic", (batches[0].path,), 0)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import PurePath
+from types import MappingProxyType
 
 from prepbench.bench.captures import Captures, Several
 from prepbench.bench.cards import LEAF_LABEL, remedy_words
@@ -79,9 +80,9 @@ def summarize(bench: Parts, code: str) -> BenchSummary:
     # the card of what is fixed stays, so that it can be taken back
     several = captures.several(state.fixes)
     failures = failure_summaries(captures.collection().failures, captures.fixes, state.fixes, state.leaves, several)
-    axes = axis_summaries(state.axes, captures.verified(state.axes))
+    axes = axis_summaries(state.axes, captures.verified(state.axes), captures.refused)
     targets = target_summaries(state.targets, explained)
-    notes = (*bench.opening_notes, *axis_notes(bench.inputs, state.axes))
+    notes = (*bench.opening_notes, *axis_notes(bench.inputs, state.axes, captures.refused))
     steps = _steps(bench, failures, axes, targets, any(note.kind == "bad" and note.label for note in notes))
     return BenchSummary(
         title=type(choices.model).__name__,
@@ -310,8 +311,18 @@ def _headline(failure: Failure) -> str:
     return f"{failure.fqn or 'the model'} ({failure.module_type}): {failure.kind}"
 
 
-def axis_summaries(axes: DynamicAxes, verified: AxesReport | None = None) -> tuple[AxisSummary, ...]:
-    """Return a summary of each axis, in their order; inputs of one argument that agree in all dims share one."""
+def axis_summaries(
+    axes: DynamicAxes,
+    verified: AxesReport | None = None,
+    refused: Mapping[tuple[str, int], str] = MappingProxyType({}),
+) -> tuple[AxisSummary, ...]:
+    """Return a summary of each axis, in their order; inputs of one argument that agree in all dims share one.
+
+    Args:
+        axes: as chosen.
+        verified: the check of their sizes.
+        refused: why the model itself cannot run with another size of a dim, by argument and dim.
+    """
     tensors: dict[str, list[Axis]] = {}
     for axis in axes.axes:
         tensors.setdefault(axis.path, []).append(axis)
@@ -325,7 +336,7 @@ def axis_summaries(axes: DynamicAxes, verified: AxesReport | None = None) -> tup
     for group in groups:
         for axis in tensors[group.members[0]]:
             others = [name for name in linked.get(_key(axis), ()) if name != f"{group.text} dim {axis.dim}"]
-            summary = _summary(axis, group)
+            summary = _summary(axis, group, refused.get((axis.path, axis.dim), ""))
             said, reason = verified_words(results.get((group.text, axis.dim), ()))
             linked_dims = tuple(dict.fromkeys(others))
             summaries.append(replace(summary, linked=linked_dims, verified=said, reason=reason))
@@ -351,7 +362,7 @@ def _linked(axes: DynamicAxes, texts: Mapping[str, str]) -> dict[object, list[st
     return found
 
 
-def _summary(axis: Axis, group: InputGroup) -> AxisSummary:
+def _summary(axis: Axis, group: InputGroup, refused: str) -> AxisSummary:
     return AxisSummary(
         group.text,
         axis.dim,
@@ -361,14 +372,16 @@ def _summary(axis: Axis, group: InputGroup) -> AxisSummary:
         axis.symbol,
         -1 if axis.minimum is None else axis.minimum,
         -1 if axis.maximum is None else axis.maximum,
-        problem=_problem(axis, group.text),
+        problem=_problem(axis, group.text, refused),
         places=len(group.members),
         paths=group.paths,
     )
 
 
-def _problem(axis: Axis, path: str) -> str:
-    """Return the contradiction with the choice: a static dim accepts one size only."""
+def _problem(axis: Axis, path: str, refused: str) -> str:
+    """Return the contradiction with the choice: a static dim accepts one size only, or the model takes no other."""
+    if axis.dynamic and refused:
+        return f"{path} dim {axis.dim} is dynamic, and the model takes no other size: {refused}"
     others = [i for i, size in enumerate(axis.sizes) if size != axis.sizes[0]]
     if axis.dynamic or not others:
         return ""

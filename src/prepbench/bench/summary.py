@@ -35,8 +35,9 @@ class InputNote:
         kind: ``"bad"`` for what a run would fail on, ``"hint"`` for what may be meant otherwise, else ``""``.
         text: the line.
         label: of the button that mends it; "" for none.
-        paths: of the inputs whose dim the button makes dynamic.
+        paths: of the inputs whose dim the button makes dynamic or static.
         dim: the dim.
+        dynamic: which of the two.
     """
 
     kind: Literal["", "hint", "bad"]
@@ -44,6 +45,7 @@ class InputNote:
     label: str = ""
     paths: tuple[str, ...] = ()
     dim: int = 0
+    dynamic: bool = True
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,7 @@ class BenchControls(anywidget.AnyWidget):
         self.bench = bench
         self._lock = threading.RLock()  # the page hears of changes from several threads
         self._search: Job[None] | None = None
+        self._looks = False
         self._views = 0  # visible ones
         self.is_followed = True  # until its last view goes
         self._watch: JournalWatch | None = None
@@ -75,6 +76,8 @@ class BenchControls(anywidget.AnyWidget):
             return
         self._show(self.bench.summary())
         self._look_at_journal()
+        if self._looks and not self._shown["fixes_known"]:  # an axis was made dynamic, say
+            self.look_for_fixes()
 
     def mark_outdated_results(self) -> None:
         """Mark outdated results after a cell has written to the model or changed its code."""
@@ -122,6 +125,7 @@ class BenchControls(anywidget.AnyWidget):
 
     def look_for_fixes(self) -> None:
         """Search for fixes in the background, unless something else runs there."""
+        self._looks = True
         is_looking = self._search is not None and not self._search.done
         if not (is_looking or self.bench.status.running or self.bench.summary().fixes_known):
             self._search = Job(self.bench.find_fixes)
