@@ -134,7 +134,8 @@ def report_of(
 ) -> PrunedLayer:
     """Return the report of one layer of a pruned program."""
     own, left = (_own(program, row.fqn) for program in (before, after))
-    zeros = sum(_zeros(weights[name], row) for name in left if name in weights)
+    masked_weights = [weights[name] for name in left if name in weights]
+    zeros = sum(_zeros(weight, row) for weight in masked_weights)
     whole, stay = (_outputs(program, row.fqn) for program in (before, after))
     kinds = [row.settings.mask_type] if row.settings is not None else []
     is_pruned = zeros > 0 or whole != stay
@@ -149,6 +150,7 @@ def report_of(
         whole,
         whole - stay,
         _reason(row, whole != stay, sets, masked),
+        sum(weight.numel() for weight in masked_weights),
     )
 
 
@@ -205,6 +207,7 @@ class PrunedLayer:
         channels: how many channels its output had.
         removed_channels: how many of them are gone, by its own settings or with a layer that makes the same channels.
         reason: why nothing, or less than the settings ask for, was removed.
+        masked: how many of the stored ones a mask decides about: the weights without the bias.
     """
 
     fqn: str
@@ -217,6 +220,7 @@ class PrunedLayer:
     channels: int = 0
     removed_channels: int = 0
     reason: str = ""
+    masked: int = 0
 
     @property
     def sparsity(self) -> float:
@@ -229,7 +233,11 @@ class PrunedLayer:
         if self.left == self.parameters and not self.zeros:
             return f"dense: {self.reason}" if self.reason else "dense"
         parts = [f"{self.removed_channels} of {self.channels} channels removed"] if self.removed_channels else []
-        parts += [f"{self.zeros / self.left:.0%} of the weights are zero ({self.mask_type})"] if self.zeros else []
+        parts += (
+            [f"{self.zeros / (self.masked or self.left):.0%} of the weights are zero ({self.mask_type})"]
+            if self.zeros
+            else []
+        )
         if not parts:
             stay = f" (its own stay: {self.reason})" if self.reason else ""
             parts = [f"{self.sparsity:.0%} smaller with the channels that it reads{stay}"]

@@ -87,7 +87,7 @@ def test_zeros_stay_in_integers(algorithm: str, symmetric: bool) -> None:
 def test_report_says_what_masks_gain(tmp_path: Path) -> None:
     made = compiled(pb.PruningSettings(), quantization_settings=pb.QuantizationSettings())
     assert "masks gain size only" in repr(made.report)
-    assert "47% of the weights are zero (1:1)" in repr(made.report)
+    assert "50% of the weights are zero (1:1)" in repr(made.report)
     assert make_overlay(made.report.sparsity, [made.document()], name="sparsity").combine == "mean"
     made.save(tmp_path / "model")
     loaded = pb.load_compiled(tmp_path / "model")
@@ -139,3 +139,9 @@ def test_weights_that_are_nan_stay_and_say_so() -> None:
 def test_samples_are_called_as_the_argument_is() -> None:
     with pytest.raises(pb.PrepbenchError, match=r"^inputs is empty"):
         pb.prune(nn.Linear(2, 2), [], pb.PruningSettings())
+
+
+def test_share_is_that_of_the_weights() -> None:
+    model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 8)).eval()
+    pruned = pb.prune(model, [torch.randn(4, 8)], pruning_settings=pb.PruningSettings(mask_type="2:4"))
+    assert repr(pruned).count("50% of the weights are zero (2:4)") == 2, "biases are never pruned"
