@@ -204,3 +204,11 @@ def signature_of(module_or_function: Callable[..., Any]) -> inspect.Signature | 
         return inspect.signature(forward_of(module_or_function))
     except (TypeError, ValueError):  # builtins without a signature
         return None
+
+
+def batch_size(sample: Sample) -> int:
+    """Return the size of the first dimension of the first tensor that has one; 1 if none has."""
+    for leaf in pytree.tree_leaves((sample.args, sample.kwargs)):
+        if isinstance(leaf, torch.Tensor) and leaf.dim() > 0:
+            return int(leaf.shape[0])
+    return 1

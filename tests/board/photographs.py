@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from prepbench import metrics
-from prepbench.measure.metric_facts import Records, records_of
+from prepbench.running.metric_facts import Records, records_of
 from tests import detector
 from tests.board.entry import Call, Outputs, Task
 from tests.board.layers import UNet

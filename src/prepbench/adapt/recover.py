@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +17,15 @@ from prepbench._torch_compat import pytree
 from prepbench.adapt.trainable_model import ActivationQuantizer, TrainableModel, WeightQuantizer
 from prepbench.checks import check_count, check_function, check_progress, check_switch, check_type, described
 from prepbench.errors import InputError, MetricError, SettingsError, TrainingError
-from prepbench.inputs import Sample
+from prepbench.inputs import Sample, batch_size
 from prepbench.jobs import Progress, ProgressCallback, check_cancelled, report_nothing
 from prepbench.objects.copy import Twin
 from prepbench.objects.digest import state_digest
 from prepbench.objects.flatten import register_nodes
 from prepbench.progress_bar import shows_progress
 from prepbench.running.given_samples import Reader
+from prepbench.running.metric_facts import is_higher_better
+from prepbench.running.metric_scores import explained, metric_name, score_of
 from prepbench.running.transforms import with_transform
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ def recover(
     steps: int = 300,
     teacher: nn.Module | None = None,
     metric: Callable[[Any, Any], Any] | None = None,
-    higher_is_better: bool = True,
+    higher_is_better: bool | None = None,
     validation: Iterable[Any] | None = None,
     optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None = None,
     learning_rate: float = 1e-3,
@@ -74,9 +76,10 @@ def recover(
         steps: how many batches, at most.
         teacher: a float model whose outputs are to be learned. The model that ``prepared`` was made of when left out
             and there is no ``loss``.
-        metric: ``metric(output, target)``, e.g. ``pb.metrics.accuracy``, averaged over the validation batches; decides
-            which weights are best, and the loss where it is equal. Without one, the loss in evaluation mode does.
-        higher_is_better: False for a metric that is to be small.
+        metric: ``metric(output, target)``, e.g. ``pb.metrics.accuracy``, taken over the validation batches as
+            :func:`prepbench.compare` does; decides which weights are best, and the loss where it is equal. Without one,
+            the loss in evaluation mode does.
+        higher_is_better: False for a metric that is to be small; by default as known for the metric, else True.
         validation: batches like those of ``data`` that the score is taken on; the first 16 of ``data`` when left out.
         optimizer: makes an optimizer of the parameters; AdamW when left out.
         learning_rate: of AdamW at its highest; it rises over the first steps and falls to 0 along a cosine.
@@ -139,7 +142,7 @@ class _Goal:
     higher_is_better: bool
 
     @classmethod
-    def of(cls, prepared: TrainableModel, loss: Any, teacher: Any, metric: Any, higher_is_better: bool) -> _Goal:
+    def of(cls, prepared: TrainableModel, loss: Any, teacher: Any, metric: Any, higher_is_better: bool | None) -> _Goal:
         if loss is None and teacher is None:
             teacher = prepared.parts.original
             if teacher is None or not prepared.parts.is_pretrained:
@@ -149,7 +152,7 @@ class _Goal:
                 )
         # a twin, because the mode of the user's model is left as it is
         teacher = None if teacher is None else Twin(teacher).model.eval()
-        return cls(loss, teacher, metric, higher_is_better if metric is not None else False)
+        return cls(loss, teacher, metric, metric is not None and is_higher_better(metric, higher_is_better))
 
     @property
     def takes_targets(self) -> bool:
@@ -157,11 +160,7 @@ class _Goal:
 
     @property
     def name(self) -> str:
-        return (
-            "loss in evaluation"
-            if self.metric is None
-            else getattr(self.metric, "__name__", type(self.metric).__name__)
-        )
+        return "loss in evaluation" if self.metric is None else metric_name(self.metric)
 
     def value(self, batch: Batch, output: Any) -> torch.Tensor:
         """Return the loss of a batch."""
@@ -172,15 +171,24 @@ class _Goal:
             parts.append(distance(output, wanted))
         return torch.stack([part.reshape(()) for part in parts]).sum()
 
-    def score(self, batch: Batch, output: Any) -> float:
-        found = self.value(batch, output) if self.metric is None else self.metric(output, batch.target)
-        try:
-            number = float(found)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise MetricError(f"{self.name} gave {described(found)} for a batch, and not a number.") from error
-        if self.metric is not None and not math.isfinite(number):
-            raise MetricError(f"{self.name} gave {number} for validation batch {batch.sample.index}.")
-        return number
+    @torch.no_grad()
+    def judged(self, model: nn.Module, batches: Sequence[Batch]) -> tuple[float, float]:
+        """Return the score of a model over all batches, and its mean loss, which is the score without a metric."""
+        score, losses = None if self.metric is None else score_of(self.metric), []
+        for batch in batches:
+            output = batch.call(model)
+            losses.append(float(self.value(batch, output)))
+            if score is None:
+                continue
+            try:
+                score.add(output, batch.target, batch_size(batch.sample))
+            except Exception as error:  # a metric may raise anything
+                raise MetricError(
+                    f"metric {self.name!r} gave no number for validation batch {batch.sample.index}: "
+                    f"{explained(error)}. A metric takes (output, target) of one batch and returns one finite number."
+                ) from error
+        loss = math.fsum(losses) / len(losses)
+        return loss if score is None else score.value(), loss
 
     def is_better(self, one: float, other: float) -> bool:
         return is_better(one, other, self.higher_is_better)
@@ -321,8 +329,7 @@ class _Training:
     def _check(self, checked: list[Batch]) -> None:
         """Score the current model, and keep it if it is the best so far."""
         self.model.eval()
-        judged = [self._judged(batch) for batch in checked]
-        score, loss = (math.fsum(numbers) / len(judged) for numbers in zip(*judged, strict=True))
+        score, loss = self.goal.judged(self.model, checked)
         step = len(self.losses)
         self.scores[step] = score
         if self._best is None or self._is_better(score, loss):
@@ -330,12 +337,6 @@ class _Training:
             self._least = loss if math.isfinite(loss) else math.inf
         else:
             self._worse += 1
-
-    def _judged(self, batch: Batch) -> tuple[float, float]:
-        """Return the score and the loss of a batch."""
-        output = batch.call(self.model)
-        score = self.goal.score(batch, output)
-        return score, score if self.goal.metric is None else float(self.goal.value(batch, output))
 
     def _is_better(self, score: float, loss: float) -> bool:
         """Return whether it is better than the best so far; scores on few samples are often equal, so the loss
@@ -384,7 +385,8 @@ def _check(
     check_count("steps", steps, 1)
     check_type("teacher", teacher, nn.Module, "Give the model in float.", optional=True)
     check_function("metric", metric, "metric(output, target)", optional=True)
-    check_switch("higher_is_better", higher)
+    if higher is not None:
+        check_switch("higher_is_better", higher)
     check_function("optimizer", optimizer, "optimizer(parameters)", optional=True)
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < math.inf:
         raise SettingsError(f"learning_rate must be a number above 0, got {described(rate)}.")

@@ -15,11 +15,11 @@ from prepbench.bench.inputs import Inputs
 from prepbench.bench.summary import InputNote
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.errors import CalibrationError, InputError, PrepbenchError, sentence
-from prepbench.measure.scores import finite_number, takes_targets
 from prepbench.objects.copy import Twin
 from prepbench.quantize.calibration import check_calibration
 from prepbench.running.check_inputs import tensor_shapes
 from prepbench.running.given_samples import result_on_copy
+from prepbench.running.metric_scores import finite_number, takes_targets
 
 
 def opening_notes(inputs: Inputs) -> tuple[InputNote, ...]:

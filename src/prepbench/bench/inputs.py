@@ -17,11 +17,11 @@ from prepbench.inputs import Sample, named_leaves
 from prepbench.measure.generation import Generation
 from prepbench.measure.metrics import token_agreement
 from prepbench.measure.modality import Modality, check_modality
-from prepbench.measure.scores import takes_targets
 from prepbench.objects.copy import Twin
 from prepbench.objects.flatten import is_nothing
 from prepbench.running.check_inputs import alike_samples
 from prepbench.running.given_samples import Form, Reader, check_iterable, result_on_copy, with_tokenizer
+from prepbench.running.metric_scores import takes_targets
 from prepbench.running.transforms import Transformed, with_transform
 
 Shapes = Mapping[str, tuple[int, ...]]

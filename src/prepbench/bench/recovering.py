@@ -22,9 +22,8 @@ from prepbench.compile.prepare_training import trainable
 from prepbench.errors import SettingsError
 from prepbench.jobs import ProgressCallback
 from prepbench.measure.generation import Generation
-from prepbench.measure.scores import metric_name
 from prepbench.package import CompiledModel
-from prepbench.search.scoring import is_higher_better
+from prepbench.running.metric_scores import metric_name
 
 
 @dataclass(frozen=True)
@@ -54,8 +53,6 @@ class TrainingData:
         found: dict[str, Any] = {"steps": settings.steps, "learning_rate": settings.learning_rate}
         if self.loss is not None and self.metric is not None and settings.by_metric:
             found["metric"] = self.metric
-            if not is_higher_better(self.metric, None):
-                found["higher_is_better"] = False
         return found
 
 

@@ -27,7 +27,7 @@ from prepbench.jobs import Job, ProgressCallback, check_cancelled, report_nothin
 from prepbench.measure.comparison import megabytes, milliseconds, number
 from prepbench.measure.generation import Generation
 from prepbench.measure.metrics import Metric
-from prepbench.measure.scores import metric_name
+from prepbench.running.metric_scores import metric_name
 from prepbench.search.candidates import name_of_settings
 from prepbench.search.mixtures import FLOAT as IN_FLOAT
 from prepbench.search.noise import EqualizableCandidates

@@ -121,7 +121,7 @@ def _size(text: str) -> int:
 
 def _measured(candidates: dict[str, Any], options: argparse.Namespace, bounds: dict[Budget, float]) -> Report:
     from prepbench.measure.run import compare
-    from prepbench.measure.scores import takes_targets
+    from prepbench.running.metric_scores import takes_targets
 
     metric = _metric(options.metric)
     data = load_values(options.data, "--data", options.candidates[0] if is_reference(options.candidates[0]) else "")

@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 
-from prepbench._torch_compat import pytree
 from prepbench.errors import InputError
-from prepbench.inputs import Sample, forward_of
+from prepbench.inputs import Sample, batch_size, forward_of
 from prepbench.running.given_samples import Reader
 from prepbench.running.transforms import check_batched, with_transform
 
@@ -62,14 +61,6 @@ def read_batches(
         raise InputError(
             "data is empty: give at least one batch. A generator can be read only once; make a new one or a list."
         )
-
-
-def batch_size(sample: Sample) -> int:
-    """Return the size of the first dimension of the first tensor that has one; 1 if none has."""
-    for leaf in pytree.tree_leaves((sample.args, sample.kwargs)):
-        if isinstance(leaf, torch.Tensor) and leaf.dim() > 0:
-            return int(leaf.shape[0])
-    return 1
 
 
 def _read(reader: Reader, element: Any, index: int) -> tuple[Sample, Any]:

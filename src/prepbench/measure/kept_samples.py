@@ -21,8 +21,8 @@ from prepbench.measure import metrics
 from prepbench.measure.batches import Batch
 from prepbench.measure.generation import Generation
 from prepbench.measure.language_metrics import IGNORED_CLASS, logits_of, scores_and_classes
-from prepbench.measure.metric_facts import totals_of
 from prepbench.measure.modality import SAMPLING_RATE, Modality, modality_of
+from prepbench.running.metric_facts import totals_of
 
 if TYPE_CHECKING:
     import pandas

@@ -14,8 +14,8 @@ import torch
 
 from prepbench.checks import described
 from prepbench.errors import InputError, SettingsError
-from prepbench.measure.metric_facts import TOTALS, Totals
 from prepbench.quantize.predictions import divergence
+from prepbench.running.metric_facts import TOTALS, Totals
 
 # Find the logits in a model's output, and the targets that fit them.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,16 +20,17 @@ from prepbench.measure.comparison import with_references
 from prepbench.measure.generation import Generation
 from prepbench.measure.kept_samples import Keeper, WorstSamples
 from prepbench.measure.latency import NOT_TIMED, Latency, interval, measure_latency, not_timed, percentile
-from prepbench.measure.metric_facts import facts_of, is_higher_better
 from prepbench.measure.metrics import Metric
 from prepbench.measure.modality import SAMPLING_RATE, Modality
 from prepbench.measure.process import busy_share
-from prepbench.measure.scores import Candidate, Scores, draws, eval_mode, run, takes_targets
+from prepbench.measure.scores import Candidate, Scores, draws, eval_mode, run
 from prepbench.package.compiled import what_runs
 from prepbench.progress_bar import shows_progress
 from prepbench.running.check_inputs import twin_with_own_writes
 from prepbench.running.given_samples import with_tokenizer
-from prepbench.running.transforms import chosen_transform
+from prepbench.running.metric_facts import facts_of, is_higher_better
+from prepbench.running.metric_scores import takes_targets
+from prepbench.running.transforms import chosen_transform, length_of
 from prepbench.storage import temporary_folder
 
 
@@ -108,7 +109,7 @@ def compare(
 
         return compare_generation(candidates, data, metric=metric, rounds=rounds, timeout=timeout, progress=progress)
     batches = read_batches(candidates.values(), data, with_targets=takes_targets(metric), transform=prepared)
-    total = len(data) if isinstance(data, Sized) else 0
+    total = length_of(data) or 0
     first = next(batches)
     # for other threads the models stay in their modes
     called = {
@@ -271,7 +272,7 @@ def farthest_samples(
     """
     (first, one), (second, other) = candidates.items()
     keeper, samples, seeded = Keeper(metric, caller or one), 0, None
-    total = len(data) if isinstance(data, Sized) else 0
+    total = length_of(data) or 0
     with eval_mode(candidates.values()):
         for batch in read_batches([one, other], data, with_targets=takes_targets(metric)):
             progress(Progress("samples", batch.sample.index, max(total, batch.sample.index + 1)))

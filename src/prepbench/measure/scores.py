@@ -6,8 +6,8 @@ import contextlib
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 
@@ -20,42 +20,13 @@ from prepbench.measure import metrics
 from prepbench.measure.artifacts import is_compiled
 from prepbench.measure.batches import Batch
 from prepbench.measure.kept_samples import Keeper, KeptSamples
-from prepbench.measure.metric_facts import Records, Totals, facts_of, records_of, totals_of
 from prepbench.objects.compare import Powers
 from prepbench.objects.restore import kept, tensors_kept, tensors_of
 from prepbench.patching import undoing
+from prepbench.running.metric_scores import Score, explained, metric_name, score_of, spread_of, takes_targets
 from prepbench.running.unchanged import numbers_kept, own_copy
 
 Candidate = Callable[..., Any]
-_BATCHES_FOR_SPREAD = 8  # fewer say too little about how batches differ
-_DRAWS = 1000
-_DRAWS_OF_RECORDS = 200  # each is a whole metric, not a sum
-_NUMBERS = 2**23  # that draws hold at once
-
-
-class Score(Protocol):
-    """Accumulates batches into one number."""
-
-    def add(self, output: Any, target: Any, size: int) -> None: ...
-    def value(self) -> float: ...
-    def spread(self) -> tuple[float, float] | None: ...
-
-
-class MeanScore:
-    """The mean of a metric over samples: each batch is weighted by its size."""
-
-    def __init__(self, metric: metrics.Metric) -> None:
-        self._metric = metric
-        self._sums: list[tuple[float, float]] = []
-
-    def add(self, output: Any, target: Any, size: int) -> None:
-        self._sums.append((finite_number(self._metric(output, target)) * size, float(size)))
-
-    def value(self) -> float:
-        return sum(total for total, _ in self._sums) / sum(count for _, count in self._sums)
-
-    def spread(self) -> tuple[float, float] | None:
-        return spread_of(self._sums, lambda sums: sums[:, 0] / sums[:, 1])
 
 
 class SqnrScore:
@@ -81,89 +52,6 @@ class SqnrScore:
         return spread_of(self._batches, lambda powers: 10 * torch.log10(powers[:, 0] / powers[:, 1]))
 
 
-class TotalScore:
-    """A metric of the sums of all batches."""
-
-    def __init__(self, totals: Totals) -> None:
-        self._totals = totals
-        self._sums: list[torch.Tensor] = []
-
-    def add(self, output: Any, target: Any, size: int) -> None:
-        found = self._totals.sums(output, target)
-        sums = (
-            found
-            if isinstance(found, torch.Tensor)
-            else torch.tensor([*map(finite_number, found)], dtype=torch.float64)
-        )
-        self._sums.append(sums.double())
-
-    def value(self) -> float:
-        return float(self._totals.score(_stacked(self._sums).sum(0)))
-
-    def spread(self) -> tuple[float, float] | None:
-        return spread_of(_stacked(self._sums), self._totals.score)
-
-
-class RecordsScore:
-    """A metric of what is kept of all batches."""
-
-    def __init__(self, records: Records) -> None:
-        self._records = records
-        self._kept: list[Any] = []
-
-    def add(self, output: Any, target: Any, size: int) -> None:
-        self._kept.append(self._records.of_batch(output, target))
-
-    def value(self) -> float:
-        found = self._records.score(self._kept)
-        if math.isnan(found):
-            raise MetricError(f"the metric has no value on this data: {self._records.nothing}. Give more data.")
-        return found
-
-    def spread(self) -> tuple[float, float] | None:
-        if len(self._kept) < _BATCHES_FOR_SPREAD:
-            return None
-        picks = _picks(len(self._kept), _DRAWS_OF_RECORDS).tolist()
-        scores = [self._records.score([self._kept[index] for index in drawn]) for drawn in picks]
-        return _interval(torch.tensor(scores, dtype=torch.float64))
-
-
-def _stacked(sums: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the sums of all batches; those of classes that a batch does not have are 0."""
-    return torch.nn.utils.rnn.pad_sequence(list(sums), batch_first=True)
-
-
-def spread_of(
-    batches: Sequence[tuple[float, float]] | torch.Tensor, score: Callable[[torch.Tensor], torch.Tensor]
-) -> tuple[float, float] | None:
-    """Return the interval that holds the scores of 95 % of other draws of as many batches; None for too few batches.
-
-    The batches are drawn again with replacement (the bootstrap percentile interval of B. Efron, 1979), always the
-    same draws, so that two candidates on the same data are compared fairly.
-
-    Args:
-        batches: two sums of each batch, or a tensor of shape (batches, ...).
-        score: the scores of a tensor of shape (draws, 2) or (draws, ...), which holds the sums for each draw.
-    """
-    if len(batches) < _BATCHES_FOR_SPREAD:
-        return None
-    sums = torch.as_tensor(batches, dtype=torch.float64)
-    picks = _picks(len(sums), _DRAWS)
-    at_once = max(1, _NUMBERS // sums.numel())
-    return _interval(torch.cat([score(sums[some].sum(1)) for some in picks.split(at_once)]))
-
-
-def _picks(batches: int, draws: int) -> torch.Tensor:
-    return torch.randint(batches, (draws, batches), generator=torch.Generator().manual_seed(0))
-
-
-def _interval(scores: torch.Tensor) -> tuple[float, float] | None:
-    if not bool(torch.isfinite(scores).all()):
-        return None
-    low, high = torch.quantile(scores, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
-    return low, high
-
-
 class Scores:
     """One running score for each candidate.
 
@@ -183,10 +71,7 @@ class Scores:
     def _new_score(self) -> Score:
         if self._metric is None or self.is_sqnr:
             return SqnrScore()
-        totals, records = totals_of(self._metric), records_of(self._metric)
-        if records is not None:
-            return RecordsScore(records)
-        return MeanScore(self._metric) if totals is None else TotalScore(totals)
+        return score_of(self._metric)
 
     @property
     def is_sqnr(self) -> bool:
@@ -230,17 +115,11 @@ class Scores:
             except Exception as error:
                 raise MetricError(
                     f"metric {self.name!r} gave no number for candidate {name!r} on data[{batch.sample.index}]: "
-                    f"{_explained(error)}. A metric takes (output, target) of one batch and returns one finite number "
+                    f"{explained(error)}. A metric takes (output, target) of one batch and returns one finite number "
                     "(a float or a tensor of one element)."
                 ) from error
             self._keeper.add(name, output, reference, batch)
         self.samples += batch.size
-
-
-def takes_targets(metric: metrics.Metric | None) -> bool:
-    """Return whether data holds a target for each batch; else the first candidate's output is the target."""
-    totals = totals_of(metric)
-    return metric is not None and not (totals is not None and totals.against_reference)
 
 
 def draws(name: str, candidate: Candidate, batch: Batch) -> bool:
@@ -262,39 +141,9 @@ def run(name: str, candidate: Candidate, batch: Batch, *, is_seeded: bool = Fals
         raise_if_internal(error)
         shapes = ", ".join(_shape(leaf) for leaf in pytree.tree_leaves((sample.args, sample.kwargs)))
         raise InputError(
-            f"candidate {name!r} failed on data[{batch.sample.index}] ({shapes}): {_explained(error)}. Check that the "
+            f"candidate {name!r} failed on data[{batch.sample.index}] ({shapes}): {explained(error)}. Check that the "
             "data has the form, type and device that this candidate takes, and that its dynamic axes allow this size."
         ) from error
-
-
-def finite_number(value: Any) -> float:
-    """Return ``value`` as a finite float.
-
-    Raises:
-        TypeError: it is not one number.
-        ValueError: it is NaN or infinite.
-    """
-    one = value.item() if hasattr(value, "item") and _elements(value) == 1 else value
-    if isinstance(one, bool | int | float):
-        number = float(one)
-        if math.isfinite(number):
-            return number
-        raise ValueError(f"it returned {number}")
-    if _elements(value) is not None:
-        raise TypeError(
-            f"it returned a {type(value).__name__} of {_elements(value)} elements, shape {tuple(value.shape)}"
-        )
-    raise TypeError(f"it returned {shown(value)} ({type(value).__name__})" if value is not None else "it returned None")
-
-
-def metric_name(metric: Any) -> str:
-    """Return a readable name of a metric: its own, the function's, through ``functools.partial``, or the class's."""
-    facts = facts_of(metric)
-    if facts is not None:
-        return facts.label
-    inner = getattr(metric, "func", metric)
-    name = getattr(inner, "__name__", None) or type(inner).__name__
-    return "metric" if name == "<lambda>" else str(name)
 
 
 @contextlib.contextmanager
@@ -319,23 +168,9 @@ def eval_mode(candidates: Iterable[Candidate]) -> Iterator[None]:
         yield
 
 
-def _elements(value: Any) -> int | None:
-    shape = getattr(value, "shape", None)
-    return math.prod(shape) if isinstance(shape, tuple) else None
-
-
 def _shape(leaf: Any) -> str:
     return (
         f"{leaf.dtype} {tuple(leaf.shape)}".removeprefix("torch.")
         if isinstance(leaf, torch.Tensor)
         else shown(leaf, 40)
-    )
-
-
-def _explained(error: Exception) -> str:
-    text = str(error).strip().rstrip(".")
-    return (
-        text
-        if isinstance(error, TypeError | ValueError) and text.startswith("it returned")
-        else f"{type(error).__name__}: {text}"
     )

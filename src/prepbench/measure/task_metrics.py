@@ -18,8 +18,8 @@ from prepbench._torch_compat import pytree
 from prepbench.checks import check_count, described
 from prepbench.errors import InputError, SettingsError
 from prepbench.measure.language_metrics import IGNORED_CLASS, scores_and_classes, taken
-from prepbench.measure.metric_facts import FACTS, TOTALS, ByKeywords, Facts, Records, Totals
 from prepbench.packages import imported
+from prepbench.running.metric_facts import FACTS, TOTALS, ByKeywords, Facts, Records, Totals
 
 _AVERAGES = ("macro", "micro", "weighted", "binary")
 

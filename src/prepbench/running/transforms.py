@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -39,7 +39,7 @@ def with_transform(data: Any, transform: Transform | None, name: str) -> Any:
         return data
     if isinstance(data, Iterator):
         return _applied(transform, data, name)
-    return (_SizedTransformed if isinstance(data, Sized) else Transformed)(data, transform, name)
+    return (_SizedTransformed if length_of(data) is not None else Transformed)(data, transform, name)
 
 
 def chosen_transform(transform: Transform | None, data_transform_fn: Transform | None = None) -> Transform | None:
@@ -52,6 +52,14 @@ def chosen_transform(transform: Transform | None, data_transform_fn: Transform |
     if transform is not None and data_transform_fn is not None:
         raise SettingsError("transform and data_transform_fn are two names of one argument. Give transform alone.")
     return data_transform_fn if transform is None else transform
+
+
+def length_of(data: Any) -> int | None:
+    """Return the number of elements of data; None where it has none, as a loader of a streamed data set."""
+    try:
+        return len(data)
+    except TypeError:
+        return None
 
 
 class Transformed:

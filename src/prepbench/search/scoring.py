@@ -12,10 +12,11 @@ from prepbench.errors import InputError, MetricError, SettingsError
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback
 from prepbench.measure.batches import Batch, read_batches
-from prepbench.measure.metric_facts import is_higher_better as is_higher_better
 from prepbench.measure.metrics import Metric
-from prepbench.measure.scores import Candidate, Scores, eval_mode, takes_targets
+from prepbench.measure.scores import Candidate, Scores, eval_mode
 from prepbench.objects.digest import data_digest
+from prepbench.running.metric_facts import is_higher_better as is_higher_better
+from prepbench.running.metric_scores import takes_targets
 from prepbench.search.objective import Budget
 from prepbench.settings.numbers import FLOAT32
 

@@ -22,11 +22,12 @@ from prepbench.jobs import Progress, ProgressCallback, check_cancelled, report_n
 from prepbench.measure.batches import read_batches
 from prepbench.measure.language_metrics import kl_divergence
 from prepbench.measure.metrics import Metric
-from prepbench.measure.scores import Scores, metric_name, takes_targets
+from prepbench.measure.scores import Scores
 from prepbench.objects.compare import Powers
 from prepbench.progress_bar import shows_progress
 from prepbench.quantize import Score
 from prepbench.quantize.layer_noise import bounded_decibels
+from prepbench.running.metric_scores import metric_name, takes_targets
 from prepbench.running.transforms import chosen_transform, with_transform
 from prepbench.search.candidates import Candidate, LayerChoice, PrunedTrials, bits_of, named_candidates, without_pruning
 from prepbench.search.executors import check_executor

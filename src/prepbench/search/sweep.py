@@ -34,7 +34,6 @@ from prepbench.jobs import Cancelled, Progress, ProgressCallback, report_nothing
 from prepbench.measure import metrics
 from prepbench.measure.batches import read_batches
 from prepbench.measure.run import compare
-from prepbench.measure.scores import takes_targets
 from prepbench.measure.transfer import load_sample, save_sample
 from prepbench.objects.digest import data_digest, function_digest, model_digest, program_form
 from prepbench.package.compiled import CompiledModel, program_of
@@ -45,7 +44,8 @@ from prepbench.results.results import Results
 from prepbench.results.speed_up import Reference
 from prepbench.running.callable_module import as_module
 from prepbench.running.given_samples import Reader
-from prepbench.running.transforms import with_transform
+from prepbench.running.metric_scores import takes_targets
+from prepbench.running.transforms import length_of, with_transform
 from prepbench.search.executors import check_executor, run_tasks
 from prepbench.search.scoring import REFERENCE
 from prepbench.search.tasks import computing_lock, name_of, task, timing_lock
@@ -487,7 +487,7 @@ def per_model(
         if value is not None and (isinstance(value, torch.Tensor | str) or not isinstance(value, Iterable)):
             raise InputError(f"{argument} of {name!r} must be a list or a loader, got {described(value)}. Give a list.")
         found[name] = list(value) if value is not None and iter(value) is value else value
-        if found[name] is not None and hasattr(found[name], "__len__") and not len(found[name]):
+        if length_of(found[name]) == 0:
             raise InputError(f"{argument} of {name!r} is empty. Give at least one element.")
     return found
 

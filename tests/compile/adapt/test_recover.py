@@ -188,3 +188,26 @@ def test_models_with_other_weights_than_before_are_told() -> None:
     assert "learned the outputs of the new ones" in note
     # the remedy that it names
     assert pb.recover(prepared_of(copy.deepcopy(model)), x, steps=2, validation=x).notes == ()
+
+
+def test_metric_knows_its_direction_and_how_it_is_taken() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(12, 16), nn.Linear(16, 12)).eval()
+    words = torch.randint(12, (24, 8))
+    data = [(words[:20], (words[:20] + 1) % 12), (words[20:], (words[20:] + 1) % 12)]
+    prepared = pb.trainable(
+        model,
+        calibration_inputs=[words[:20], words[20:]],
+        deployment_settings=pb.EagerDeployment(),
+        quantization_settings=FEW_BITS,
+    )
+
+    def entropy(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(output.flatten(0, 1), target.flatten())
+
+    found = pb.recover(prepared, data, entropy, steps=40, learning_rate=1e-2, metric=pb.metrics.perplexity)
+    assert not found.higher_is_better
+    assert found.is_better
+    assert found.after == min(found.scores.values())
+    compared = pb.compare({"trained": prepared}, data, metric=pb.metrics.perplexity, rounds=0)
+    assert compared.rows[0].metric == pytest.approx(found.after), "over all words, not a mean of two batches"

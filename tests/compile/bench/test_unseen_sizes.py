@@ -1,8 +1,9 @@
 """Axes that are made dynamic although all samples have one size: the bench tries another size before it says yes."""
 
 import torch
-from prepbench.bench.bench import Bench
 from torch import nn
+
+from prepbench.bench.bench import Bench
 
 
 class Flat(nn.Module):

@@ -10,8 +10,8 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import InputError, MetricError, StorageError
-from prepbench.inputs import Sample
-from prepbench.measure.batches import batch_size, read_batches
+from prepbench.inputs import Sample, batch_size
+from prepbench.measure.batches import read_batches
 from prepbench.measure.latency import interval, paired_ratio, percentile
 from prepbench.measure.run import Comparison, compare
 
@@ -324,3 +324,21 @@ def test_calls_beyond_conditions_are_scored_and_timed_where_they_are_allowed() -
     (row,) = pb.compare({"compiled": compiled}, [torch.ones(1, 4)], rounds=1).rows
     assert row.timed_in == "own process", row.note
     assert row.p50_ms > 0
+
+
+class Streamed(torch.utils.data.IterableDataset):
+    """A data set without a length; its loader has ``__len__``, which raises."""
+
+    def __iter__(self):
+        yield from ((torch.full((4,), float(index)), index % 3) for index in range(10))
+
+
+@pytest.mark.parametrize("transform", [None, lambda pair: (pair[0] * 2, pair[1])])
+def test_a_streamed_data_set_is_read_as_others(transform):
+    loader = torch.utils.data.DataLoader(Streamed(), batch_size=4)
+    found = pb.compare(
+        {"net": torch.nn.Linear(4, 3)}, loader, metric=pb.metrics.accuracy, rounds=0, transform=transform
+    )
+    assert found.samples == 10
+    swept = pb.sweep({"model": {"net": torch.nn.Linear(4, 3)}, "target": [pb.EagerDeployment()]}, loader, rounds=0)
+    assert len(swept.rows) == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 import prepbench as pb
-from prepbench.measure.scores import spread_of
+from prepbench.running.metric_scores import spread_of
 
 
 def _mean(sums: torch.Tensor) -> torch.Tensor:

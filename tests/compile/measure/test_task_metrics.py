@@ -17,8 +17,8 @@ import prepbench as pb
 from prepbench.errors import InputError, MissingPackageError, SettingsError
 from prepbench.jobs import report_nothing
 from prepbench.measure import metrics
-from prepbench.measure.metric_facts import facts_of, is_higher_better, records_of, totals_of
-from prepbench.measure.scores import metric_name
+from prepbench.running.metric_facts import facts_of, is_higher_better, records_of, totals_of
+from prepbench.running.metric_scores import metric_name
 from prepbench.search.scoring import Scoring
 
 pytest.importorskip("torchmetrics")

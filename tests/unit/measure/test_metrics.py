@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from prepbench.measure import metrics
-from prepbench.measure.scores import MeanScore, SqnrScore, finite_number, metric_name
+from prepbench.measure.scores import SqnrScore
+from prepbench.running.metric_scores import MeanScore, finite_number, metric_name
 
 LOGITS = torch.tensor([[0.1, 0.9, 0.0], [0.8, 0.1, 0.1], [0.2, 0.3, 0.5], [0.6, 0.3, 0.1]])
 CLASSES = torch.tensor([1, 0, 0, 1])
