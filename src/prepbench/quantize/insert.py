@@ -32,6 +32,7 @@ from prepbench.quantize.layer_nodes import (
     LOOKUPS,
     SELECTS_MATRICES,
     SOURCES,
+    TIED,
     WEIGHTED,
     layer_nodes,
     parameter_of,
@@ -156,8 +157,13 @@ def float_graph(
     step, because their parts learn.
     """
     graph = program.module(check_guards=False)
+    names: dict[int, list[str]] = {}
+    for name, tensor in program.state_dict.items():
+        names.setdefault(id(tensor), []).append(name)
+    tied = {name: tuple(other for other in same if other != name) for same in names.values() for name in same}
     for node in graph.graph.find_nodes(op="get_attr"):
         node.meta[SOURCES] = (str(node.target),)
+        node.meta[TIED] = tied.get(str(node.target), ())
     before = own_written_buffers(graph)
     make_repeatable(graph, same_draws=plain_weights)
     if plain_weights:

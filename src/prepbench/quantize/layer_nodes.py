@@ -39,6 +39,8 @@ _OPERANDS = {**WEIGHTED, **LOOKUPS}
 
 SOURCES = "prepbench_sources"
 """In the meta of a ``get_attr`` node: the names that :func:`sources_of` gives."""
+TIED = "prepbench_tied"
+"""In the meta of a ``get_attr`` node: the other names of its tensor in the model."""
 
 SELECTS_MATRICES = "prepbench_selects_matrices"
 """In the meta of a lookup: its rows are those of matrices that something multiplies by."""
@@ -227,13 +229,16 @@ def _owner(node: fx.Node, weight: fx.Node, layers: Mapping[str, object]) -> str 
     """Return the layer that makes this call: the innermost module around it, else the owner of the (maybe tied)
     weight.
 
-    A module that uses the weights of an inner layer without calling it (attention does) counts as that layer.
+    A module that uses the weights of an inner layer without calling it (attention does) counts as that layer; one that
+    has a tied weight by a name of its own does not, so that skipping it has an effect.
     """
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     path = str(stack[-1][0]) if stack else ""
     parameter = parameter_of(weight)
     assert parameter is not None
     names = sources_of(parameter)
+    if path not in layers and any(name.rpartition(".")[0] == path for name in parameter.meta.get(TIED, ())):
+        return None
     owners = [name.rpartition(".")[0] for name in names]
     owner = next((name for name in owners if name in layers), owners[0])
     is_inner = owner in layers and owner.startswith(f"{path}." if path else "")

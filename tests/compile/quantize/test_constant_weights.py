@@ -348,3 +348,41 @@ def test_tables_that_are_looked_up_in_say_how_they_are_quantized() -> None:
     assert rows["words.weight"].reason == (
         "tables that are looked up in are quantized only where weights alone are, by the settings or by a rule"
     )
+
+
+class TiedTwice(nn.Module):
+    """Two layers with one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(32, 32), nn.Linear(32, 32)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = self.first(x)
+        return hidden, self.second(hidden.relu())
+
+
+@pytest.mark.parametrize("weights_only", [True, False])
+@pytest.mark.parametrize("skipped", ["first", "second"])
+def test_a_skipped_layer_is_in_float_though_its_weight_is_tied(skipped: str, weights_only: bool) -> None:
+    torch.manual_seed(0)
+    model, sample = TiedTwice().eval(), torch.randn(16, 32)
+    compiled = pb.compile_model(
+        model,
+        calibration_inputs=[sample],
+        deployment_settings=pb.EagerDeployment(),
+        quantization_settings=pb.QuantizationSettings(prefer_weights_only_quantization=weights_only),
+        layer_quantization_settings={skipped: pb.LayerQuantizationSettings(skip_quantization=True)},
+    )
+    bits = {layer.fqn: layer.weights_bits for layer in compiled.report.layers}
+    assert bits == {"first": 8, "second": 8, skipped: 32}
+    hidden, result = compiled(sample)
+    wanted_hidden, wanted = model(sample)
+    if skipped == "first":
+        assert torch.equal(hidden, wanted_hidden)
+        assert not torch.equal(result, wanted)
+    else:
+        assert not torch.equal(hidden, wanted_hidden)
+        in_float = model.second(hidden.relu())
+        torch.testing.assert_close(result, in_float)
