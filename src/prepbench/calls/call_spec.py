@@ -29,6 +29,7 @@ from prepbench.calls.output_tree import (
 )
 from prepbench.calls.tensor_specs import TensorChecks, TensorSpecs, dummy_tensor, tensor_specs, with_empty_tensors
 from prepbench.calls.variant_calls import VariantCall, VariantChoice, nearest_sizes, sizes_of
+from prepbench.capture.failures.tensor_conditions import TensorCondition
 from prepbench.capture.sizes.conditions import SizeCondition
 from prepbench.capture.sizes.size_formulas import UNDEFINED, check_function
 from prepbench.checks import described, shown
@@ -165,6 +166,8 @@ class CallSpec:
         variants: what each of several graphs takes, of which a call runs the first that takes it; empty for one graph.
         assertions: on values, for which the lowered program has further outputs.
         written: input leaves that forward writes into while the target gives each argument its own memory, by index.
+        of_tensors: conditions on the tensors themselves, such as how they lie in memory.
+        ordered: keywords that forward takes by ``**kwargs``, where their order decides the result.
     """
 
     parameters: tuple[str, ...]
@@ -185,6 +188,8 @@ class CallSpec:
     variants: tuple[VariantCall, ...] = ()
     assertions: tuple[ValueCondition, ...] = ()
     written: tuple[int, ...] = ()
+    of_tensors: tuple[TensorCondition, ...] = ()
+    ordered: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -378,9 +383,11 @@ class CallSpec:
 
         Raises:
             InputError: the compiled graph cannot take a leaf; names it and says what it should be.
-            ConditionError: a condition on sizes is broken.
+            ConditionError: a condition on sizes, or on the tensors themselves, is broken.
         """
         found = self._checks.checked(leaves)
+        if self.of_tensors and not allow_unproven:
+            self._check_tensors(leaves)
         if self.written and not allow_unproven:
             self._check_memory(found)
         if self.conditions and not allow_unproven:
@@ -388,6 +395,17 @@ class CallSpec:
         if self.variants and not allow_unproven:
             self._choice.check(found)
         return found
+
+    def _check_tensors(self, leaves: Sequence[Any]) -> None:
+        """Refuse a call for which forward goes another way because of the tensors themselves."""
+        for condition in self.of_tensors:
+            place = condition.broken_by(leaves)
+            if place is not None:
+                path = self.paths[place]
+                raise ConditionError(
+                    f"{path} breaks a condition of the compiled graph: {condition}. {condition.remedy(path)}, or set "
+                    "compiled.allow_unproven = True, which may give wrong results."
+                )
 
     def _check_memory(self, leaves: Sequence[Any]) -> None:
         """Refuse a call whose arguments share memory that forward writes into: the target gives each its own."""
@@ -485,6 +503,11 @@ class CallSpec:
                 f"Compiled for a call with {expected}: {problem}. Give these arguments, or compile again with "
                 "tracing inputs of this form."
             )
+        if self.ordered and (given := [name for name in named if name in self.ordered]) != [*self.ordered]:
+            raise InputError(
+                f"Compiled for {', '.join(f'{name}=' for name in self.ordered)} in this order, which decides the "
+                f"result; got {', '.join(f'{name}=' for name in given)}. Give them in that order."
+            )
         return (*(named[name] for name in positional), *extra), {name: named[name] for name in self.keywords}
 
     def _is_default(self, name: str, value: Any) -> bool:
@@ -511,6 +534,8 @@ class CallSpec:
             "variants": [variant.to_dict() for variant in self.variants],
             "assertions": [assertion.to_dict() for assertion in self.assertions],
             "written": list(self.written),
+            "ordered": list(self.ordered),
+            "of_tensors": [condition.to_dict() for condition in self.of_tensors],
         }
 
     @classmethod
@@ -535,6 +560,8 @@ class CallSpec:
             tuple(map(VariantCall.from_dict, data.get("variants", []))),  # none before 2.3
             tuple(map(ValueCondition.from_dict, data.get("assertions", []))),
             tuple(data.get("written", [])),
+            tuple(map(TensorCondition.from_dict, data.get("of_tensors", []))),
+            tuple(data.get("ordered", [])),
         )
 
 

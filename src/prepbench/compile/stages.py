@@ -237,7 +237,10 @@ def _compiled_graph(task: CompileTask, timer: StageTimer, kept: KeptCapture | No
         tensors=tensors,
         bits_per_weight=bits_per_weight(tensors, bits, size),
         reused=tuple(timer.reused),
-        conditions=(*condition_lines(call_spec.conditions), *map(str, call_spec.assertions)),
+        conditions=(
+            *condition_lines(call_spec.conditions),
+            *map(str, (*call_spec.assertions, *call_spec.of_tensors)),
+        ),
     )
     document = document_of_program(
         program,

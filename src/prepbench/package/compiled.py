@@ -17,6 +17,7 @@ from prepbench._torch_compat import pytree
 from prepbench.calls.call_spec import CallSpec, outputs_of
 from prepbench.calls.checked_conditions import ValueCondition
 from prepbench.calls.tensor_specs import failed_call
+from prepbench.capture.failures.tensor_conditions import TensorCondition
 from prepbench.capture.sizes.conditions import SizeCondition
 from prepbench.capture.sizes.learned_outputs import UnknownOutputsError
 from prepbench.checks import check_count, check_path, check_progress, check_switch
@@ -154,10 +155,11 @@ class CompiledModel(Untraceable, nn.Module):
         return self.report.target
 
     @property
-    def conditions(self) -> tuple[SizeCondition | ValueCondition, ...]:
+    def conditions(self) -> tuple[SizeCondition | ValueCondition | TensorCondition, ...]:
         """The conditions under which the graph equals the model. A call that breaks one is refused.
 
-        Those on sizes come first. Those on values are the graph's assertions, such as the assumptions of a fix.
+        Those on sizes come first. Those on values are the graph's assertions, such as the assumptions of a fix. Then
+        those on the tensors themselves, where forward asks, for instance, whether one is contiguous.
 
         For a model with variants, they are the common conditions; each variant has further ones.
 
@@ -165,7 +167,8 @@ class CompiledModel(Untraceable, nn.Module):
             >>> [condition.text for condition in compiled.conditions]
             []
         """
-        return (*self._call_spec.conditions, *self._call_spec.assertions)
+        spec = self._call_spec
+        return (*spec.conditions, *spec.assertions, *spec.of_tensors)
 
     @property
     def size_bytes(self) -> int | None:

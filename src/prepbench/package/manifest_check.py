@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from prepbench.adapt.prune import PrunedLayer
+from prepbench.capture.failures.tensor_conditions import TensorCondition
 from prepbench.capture.sizes.size_formulas import size_function
 from prepbench.package.report import CompileReport
 from prepbench.quantize.report import LayerReport, TensorReport
@@ -50,6 +51,15 @@ def check_calls(data: Any) -> None:
         raise ValueError("calls.assertions must be a list")
     for place, row in enumerate(data.get("assertions", [])):
         _check_words(row, f"assertions[{place}]")
+    if not isinstance(data.get("of_tensors", []), list):
+        raise ValueError("calls.of_tensors must be a list")
+    for place, row in enumerate(data.get("of_tensors", [])):
+        _check_table(row, f"calls.of_tensors[{place}]", "kind", "source", "strided")
+        _check_list(row, "strided", int, f"calls.of_tensors[{place}]")
+        _check_words({"text": row["kind"], "source": row["source"]}, f"of_tensors[{place}]")
+        TensorCondition.from_dict(row)
+    if not set(data.get("ordered", [])) <= set(data["keywords"]):
+        raise ValueError("calls.ordered must be names of keywords")
     written = data.get("written", [])
     if not isinstance(written, list) or not all(type(one) is int and 0 <= one < inputs for one in written):
         raise ValueError("calls.written must be a list of places of inputs")

@@ -253,6 +253,7 @@ def joined_spec(specs: Sequence[CallSpec]) -> CallSpec:
         conditions=_in_all(specs),
         assertions=tuple(one for spec in specs for one in spec.assertions),
         written=tuple(sorted({place for spec in specs for place in spec.written})),
+        of_tensors=tuple(dict.fromkeys(one for spec in specs for one in spec.of_tensors)),
         variants=tuple(_variant_call(spec, constants) for spec in specs),
     )
 

@@ -88,7 +88,7 @@ def _check_materialised(model: torch.nn.Module, tensors: list[torch.Tensor]) -> 
 
 def own_copy(sample: Sample) -> Sample:
     """Return the sample with cloned tensors, so that operations in place do not reach the caller's; strides stay the
-    same.
+    same, and a tensor that is given twice stays one.
 
     Objects that hold tensors are copied as well, because the model may put others into them.
 
@@ -96,7 +96,16 @@ def own_copy(sample: Sample) -> Sample:
         InputError: a class of tensors cannot be copied.
     """
     register_nodes((sample.args, sample.kwargs))
-    return sample.map(lambda leaf: _own(leaf, sample.index) if isinstance(leaf, torch.Tensor) else _own_object(leaf))
+    copies: dict[int, torch.Tensor] = {}
+
+    def own(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return _own_object(leaf)
+        if id(leaf) not in copies:
+            copies[id(leaf)] = _own(leaf, sample.index)
+        return copies[id(leaf)]
+
+    return sample.map(own)
 
 
 def _own_object(leaf: Any) -> Any:

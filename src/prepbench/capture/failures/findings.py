@@ -23,7 +23,7 @@ from prepbench._torch_compat.scans import surely_equal
 from prepbench.document.model import Finding
 from prepbench.inputs import Sample, named_leaves
 from prepbench.interrupts import interruptible
-from prepbench.objects.compare import EXACT, ROUNDED, Closeness, difference
+from prepbench.objects.compare import EXACT, Closeness, difference
 from prepbench.objects.copy import Twin
 from prepbench.objects.flatten import collect, register_nodes
 from prepbench.objects.parts import is_user_code, is_user_file
@@ -174,6 +174,20 @@ def _methods(module: torch.nn.Module) -> Iterator[CodeType]:
             code = functions[name].__code__ if isinstance(functions[name], FunctionType) else None
             if code is not None and name not in ("__init__", "train", "eval") and is_user_code(code):
                 yield code
+
+
+def own_codes(model: torch.nn.Module) -> list[CodeType]:
+    """Return the code of the user's own classes of a model, and of the user's functions that they name."""
+    found: dict[CodeType, None] = {}
+    for _, module in replaceable_modules(model):
+        for code in _methods(module):
+            found[code] = None
+            names = vars(sys.modules.get(type(module).__module__, object()))
+            for name in code.co_names:
+                function = names.get(name)
+                if isinstance(function, FunctionType) and is_user_code(function.__code__):
+                    found[function.__code__] = None
+    return list(found)
 
 
 def _line_reading(code: CodeType, attribute: str) -> int | None:
@@ -356,7 +370,7 @@ def remarks_on_second_calls(model: torch.nn.Module, samples: Sequence[Sample]) -
     if not any(_may_change(code) for _, module in replaceable_modules(model) for code in _methods(module)):
         return ()
     changed = [found for found in _changed_by_a_run(model, samples) if found.kind == ATTRIBUTE]
-    if not changed or _gives_the_same(model, [samples[0]] * 2):
+    if not changed or gives_the_same(model, [samples[0]] * 2):
         return ()
     places = (f" ({found.source.file}:{found.source.line})" if found.source else "" for found in changed)
     pairs = zip(changed, places, strict=True)
@@ -370,7 +384,7 @@ def _may_change(code: CodeType) -> bool:
     )
 
 
-def _gives_the_same(model: torch.nn.Module, calls: Iterable[Sample], closeness: Closeness = EXACT) -> bool:
+def gives_the_same(model: torch.nn.Module, calls: Iterable[Sample], closeness: Closeness = EXACT) -> bool:
     """Return whether calls behind one another give the same; where one of them raises they do not."""
     twin, results = Twin(model).model, []
     try:
@@ -382,44 +396,6 @@ def _gives_the_same(model: torch.nn.Module, calls: Iterable[Sample], closeness: 
     except Exception:  # a second call may be more than the model can do
         return False
     return all(difference(results[0], result, closeness).equal for result in results[1:])
-
-
-_OF_LAYOUTS = frozenset({"is_contiguous", "stride", "storage_offset"})
-
-
-def remarks_on_layouts(model: torch.nn.Module, samples: Sequence[Sample]) -> tuple[str, ...]:
-    """Return where ``forward`` asks how a tensor lies in memory, if its result hangs on that: no graph asks. Runs the
-    model twice, but only where its own code asks.
-    """
-    codes = [code for _, module in replaceable_modules(model) for code in _methods(module)]
-    places = [(code.co_filename, line) for code in codes for line in _lines_calling(code, _OF_LAYOUTS)]
-    if not places:
-        return ()
-    # other strides may mean other kernels, which round in another way
-    if _gives_the_same(model, (samples[0].map(laid) for laid in (_contiguous, _strided)), ROUNDED):
-        return ()
-    source = source_line(*places[0])
-    return (
-        f"forward asks how a tensor lies in memory ({source.file}:{source.line}), and does something else for one that "
-        "is not contiguous: the compiled model does the same for all, as for the tracing inputs",
-    )
-
-
-def _contiguous(leaf: Any) -> Any:
-    return leaf.contiguous() if isinstance(leaf, torch.Tensor) else leaf
-
-
-def _strided(leaf: Any) -> Any:
-    """Return a tensor of which no two elements are neighbours in memory."""
-    return leaf.new_empty((*leaf.shape, 2))[..., 0].copy_(leaf) if isinstance(leaf, torch.Tensor) else leaf
-
-
-def _lines_calling(code: CodeType, methods: frozenset[str]) -> Iterator[int]:
-    for instruction in dis.get_instructions(code):
-        # since Python 3.12 a method that is called is an attribute with a mark
-        is_method = instruction.opname == "LOAD_METHOD" or "NULL|self" in instruction.argrepr
-        if is_method and instruction.argval in methods:
-            yield (instruction.positions.lineno if instruction.positions else None) or code.co_firstlineno
 
 
 def _line_writing(code: CodeType, attribute: str) -> int | None:

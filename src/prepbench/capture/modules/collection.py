@@ -16,6 +16,7 @@ from prepbench._display import HasDiagram, view
 from prepbench.capture.failures.describe import normalize_message
 from prepbench.capture.failures.findings import findings_of_trace
 from prepbench.capture.failures.reproduce import with_reproduction
+from prepbench.capture.failures.tensor_conditions import tensor_conditions
 from prepbench.capture.modules.assumptions import SizeCheck, contradiction, number_findings, readable
 from prepbench.capture.modules.graph_builder import (
     code_frames,
@@ -230,7 +231,10 @@ class GraphCollection(HasDiagram):
     def findings(self) -> tuple[Finding, ...]:
         """The assumptions of the graphs: fixed flags and values, numbers read from tensors, attributes that change."""
         if self._findings is None:
-            self._findings = (*findings_of_trace(self.model, self._samples), *self._number_findings())
+            found = [*findings_of_trace(self.model, self._samples), *self._number_findings()]
+            if isinstance(self.model, torch.nn.Module) and self._samples:
+                found += [one.finding() for one in tensor_conditions(self.model, self._samples)]
+            self._findings = tuple(found)
         return self._findings
 
     def _contradictions(self) -> dict[str, Failure]:

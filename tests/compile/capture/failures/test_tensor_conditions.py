@@ -1,0 +1,153 @@
+"""What forward asks of tensors themselves: a call for which the answer differs is refused, and nothing else is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import prepbench as pb
+from prepbench.capture.aten.capture import FullGraphError
+from prepbench.capture.failures.tensor_conditions import TensorCondition
+from prepbench.errors import ConditionError, InputError
+
+EAGER = pb.EagerDeployment()
+
+
+def _larger(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if x.stride()[0] > 1 else x * 3
+
+
+class Contiguous(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.is_contiguous() else x * 3
+
+
+class ByHelper(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _larger(x)
+
+
+class WithGradients(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.requires_grad else x * 3
+
+
+class Harmless(nn.Module):
+    """Asks, and computes the same either way."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x if x.is_contiguous() else x.contiguous()) * 2
+
+
+class Attend(nn.Module):
+    """Takes another way for self attention, as torch's own attention does, with other weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.packed = (nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        return self.packed(query) if query is key else self.query(query) * self.key(key)
+
+
+SAMPLES = [torch.ones(2, 3), torch.ones(4, 3)]
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "other", "remedy"),
+    [
+        (Contiguous(), "contiguous", torch.ones(3, 3).T, "Give x.contiguous()"),
+        (ByHelper(), "contiguous", torch.ones(3, 3).T, "Give x.contiguous()"),
+        (WithGradients(), "without gradients", torch.ones(3, 3).requires_grad_(), "Give x.detach()"),
+    ],
+)
+def test_a_call_with_another_answer_is_refused(
+    model: nn.Module, kind: str, other: torch.Tensor, remedy: str, tmp_path: Path
+) -> None:
+    compiled = pb.compile_model(model, tracing_inputs=SAMPLES, deployment_settings=EAGER)
+    (condition,) = [one for one in compiled.conditions if isinstance(one, TensorCondition)]
+    assert condition.kind == kind
+    assert str(condition) in compiled.report.conditions
+    assert [found.message for found in pb.capture(model, SAMPLES).findings if condition.text in found.message]
+    compiled.save(tmp_path / "model")
+    for one in (compiled, pb.load_compiled(tmp_path / "model")):
+        torch.testing.assert_close(one(torch.ones(5, 3)), model(torch.ones(5, 3)))
+        with pytest.raises(ConditionError) as error:
+            one(other)
+        assert remedy in str(error.value)
+        assert Path(__file__).name in str(error.value)
+
+
+def test_a_question_without_effect_is_no_condition() -> None:
+    compiled = pb.compile_model(Harmless(), tracing_inputs=SAMPLES, deployment_settings=EAGER)
+    assert not compiled.conditions
+    torch.testing.assert_close(compiled(torch.ones(3, 3).T), torch.full((3, 3), 2.0))
+
+
+def test_samples_that_are_not_contiguous() -> None:
+    samples = [torch.ones(3, 2).T, torch.ones(3, 4).T]
+    compiled = pb.compile_model(Contiguous(), tracing_inputs=samples, deployment_settings=EAGER)
+    torch.testing.assert_close(compiled(torch.ones(3, 5).T), torch.full((5, 3), 3.0))
+    with pytest.raises(ConditionError, match="as the samples have it"):
+        compiled(torch.ones(5, 3))
+
+
+def test_one_tensor_for_two_arguments() -> None:
+    torch.manual_seed(0)
+    model = Attend().eval()
+    apart = [(torch.randn(n, 4), torch.randn(n, 4)) for n in (2, 3)]
+    compiled = pb.compile_model(model, tracing_inputs=apart, deployment_settings=EAGER)
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(compiled(x, x.clone()), model(x, x.clone()))
+    with pytest.raises(ConditionError, match="no two arguments are one tensor"):
+        compiled(x, x)
+
+
+def test_samples_of_one_tensor_are_run_as_such() -> None:
+    torch.manual_seed(0)
+    model, together = Attend().eval(), [(x, x) for x in (torch.randn(2, 4), torch.randn(3, 4))]
+    with pytest.raises(FullGraphError, match="differ on sample 0"):
+        pb.capture(model, together)
+    in_python = pb.compile_model(model, tracing_inputs=together, deployment_settings=EAGER, fullgraph=False)
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(in_python(x, x), model(x, x))
+
+
+def test_one_tensor_for_arguments_of_which_nothing_asks() -> None:
+    """Samples of self attention give a graph for any attention."""
+
+    class Plain(nn.Module):
+        def forward(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+            return query @ key.T
+
+    x, other = torch.randn(3, 4), torch.randn(3, 4)
+    compiled = pb.compile_model(Plain(), tracing_inputs=[(x, x)], deployment_settings=EAGER)
+    torch.testing.assert_close(compiled(x, other), x @ other.T)
+    torch.testing.assert_close(compiled(x, x), x @ x.T)
+
+
+class Joined(nn.Module):
+    """Joins whatever it is given, in the order in which it is given."""
+
+    def forward(self, **parts: torch.Tensor) -> torch.Tensor:
+        return torch.cat([*parts.values()], 1)
+
+
+class Summed(nn.Module):
+    def forward(self, **parts: torch.Tensor) -> torch.Tensor:
+        return torch.stack([*parts.values()]).sum(0)
+
+
+def test_order_of_keywords(tmp_path: Path) -> None:
+    a, b = torch.ones(2, 2), torch.zeros(2, 2)
+    compiled = pb.compile_model(Joined(), tracing_inputs=[{"a": a, "b": b}], deployment_settings=EAGER)
+    compiled.save(tmp_path / "model")
+    for one in (compiled, pb.load_compiled(tmp_path / "model")):
+        torch.testing.assert_close(one(a=a, b=b), Joined()(a=a, b=b))
+        with pytest.raises(InputError, match="a=, b= in this order"):
+            one(b=b, a=a)
+    summed = pb.compile_model(Summed(), tracing_inputs=[{"a": a, "b": b}], deployment_settings=EAGER)
+    torch.testing.assert_close(summed(b=b, a=a), a + b)
