@@ -39,6 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="accuracy or another one of prepbench.metrics, or script.py:name (default: SQNR)",
     )
     parser.add_argument(
+        "--lower-is-better", action="store_true", help="--metric is an error; those of prepbench.metrics are known"
+    )
+    parser.add_argument(
         "--rounds", type=int, default=20, metavar="N", help="rounds of timing; 0 leaves latency out (default: 20)"
     )
     parser.add_argument("--model", metavar="script.py:model", help="for folders of which parts run in Python")
@@ -64,6 +67,8 @@ def _check(options: argparse.Namespace, bounds: dict[Budget, float]) -> None:
         raise InputError(f"{', '.join(wanted)}: give --data script.py:name, too.")
     if options.data is None and options.metric:
         raise InputError("--metric: give --data script.py:name with pairs (input, target), too.")
+    if options.lower_is_better and not options.metric:
+        raise InputError("--lower-is-better is about --metric: give that, too.")
     if len(options.candidates) < 2 and (wanted := sorted(names & {SQNR.option, DROP.option, SPEED.option})):
         raise InputError(f"{', '.join(wanted)}: give a second candidate, which is compared with the first one.")
     if DROP in bounds and not options.metric:
@@ -107,7 +112,9 @@ def _sizes(candidates: dict[str, str], bounds: dict[Budget, float]) -> Report:
 
 
 def _size(text: str) -> int:
-    """Return the bytes of all files of a saved model, or of the parameters and buffers of an original."""
+    """Return the bytes of a saved model, as its own report says them, or of the parameters and buffers of an
+    original.
+    """
     if is_reference(text):
         from prepbench.objects.restore import state_bytes
 
@@ -115,8 +122,8 @@ def _size(text: str) -> int:
     from prepbench.package.artifact import read_manifest
     from prepbench.storage import folder_bytes
 
-    read_manifest(Path(text))
-    return folder_bytes(Path(text))
+    said = read_manifest(Path(text)).get("report", {}).get("size_bytes")
+    return said if isinstance(said, int) else folder_bytes(Path(text))
 
 
 def _measured(candidates: dict[str, Any], options: argparse.Namespace, bounds: dict[Budget, float]) -> Report:
@@ -129,7 +136,8 @@ def _measured(candidates: dict[str, Any], options: argparse.Namespace, bounds: d
     if metric is not None and SQNR in bounds:
         data = list(data)  # iterated twice
         noise = compare(candidates, _inputs_alone(data) if takes_targets(metric) else data, rounds=0)
-    comparison = compare(candidates, data, metric=metric, rounds=options.rounds)
+    higher = False if options.lower_is_better else None  # as known for the metric
+    comparison = compare(candidates, data, metric=metric, higher_is_better=higher, rounds=options.rounds)
     return Report("compare", repr(comparison), tuple(outcomes(comparison, noise, bounds)), _as_data(comparison))
 
 

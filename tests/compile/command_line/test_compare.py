@@ -35,13 +35,34 @@ def folders(script: Path) -> list[str]:
 
 
 def test_sizes_need_no_data(folders: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    size = folder_bytes(Path("int4")) / 1e6
+    size = (pb.load_compiled("int4").size_bytes or 0) / 1e6
+    assert 0 < size < folder_bytes(Path("int4")) / 1e6, "the manifest is no part of the model"
     assert main(["compare", *folders, "--max-size-mb", f"{size * 1.01}"]) == 0
     assert "passed  size of int4" in capsys.readouterr().out
     assert main(["compare", *folders, "--max-size-mb", f"{size * 0.99}", "--json", "out.json"]) == 1
     assert "FAILED  size of int4" in capsys.readouterr().out
-    assert json.loads(Path("out.json").read_text())["size_bytes"]["int4"] == folder_bytes(Path("int4"))
+    assert json.loads(Path("out.json").read_text())["size_bytes"]["int4"] == round(size * 1e6)
     assert main(["compare", "users_model.py:model", "--max-size-mb", "0.00001"]) == 1  # 10 numbers of 4 bytes
+
+
+def test_size_is_the_same_with_data(folders: list[str]) -> None:
+    size = (pb.load_compiled("int4").size_bytes or 0) / 1e6
+    data = ["--data", "users_model.py:batches", "--rounds", "0"]
+    for factor, status in ((1.01, 0), (0.99, 1)):
+        for given in ([], data):
+            assert main(["compare", *folders, *given, "--max-size-mb", f"{size * factor}"]) == status
+
+
+def test_metric_that_is_to_be_small(folders: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("errors.py").write_text(
+        "from users_model import batches as inputs, model\n"
+        "def mse(output, target):\n    return ((output - target) ** 2).mean()\n"
+        "def pairs():\n    return [(x, model(x).detach()) for x in inputs()]\n"
+    )
+    given = ["--data", "errors.py:pairs", "--metric", "errors.py:mse", "--max-drop", "1e-9", "--rounds", "0"]
+    assert main(["compare", *folders, *given, "--lower-is-better"]) == 1
+    assert "FAILED" in capsys.readouterr().out
+    assert main(["compare", *folders, "--lower-is-better"]) == 2
 
 
 @pytest.fixture
