@@ -143,3 +143,33 @@ def test_a_leaf_in_half_precision_gets_its_own_type() -> None:
     samples = [noise(k, (16,), torch.bfloat16) for k in (2, 3)]
     compiled = pb.compile_model(model, tracing_inputs=samples, fullgraph=False)
     assert sqnr(model(samples[0]).float(), compiled(samples[0]).float()) > 30
+
+
+class Rounding(nn.Module):
+    """Splits numbers into a rounded part and the rest, which is nothing where the rounding is lost."""
+
+    def __init__(self, *dtypes: torch.dtype) -> None:
+        super().__init__()
+        self.dtypes = dtypes
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        high = x
+        for dtype in self.dtypes:
+            high = high.to(dtype)
+        high = high.reshape(-1).float()
+        return high, (x - high) * 256
+
+
+@pytest.mark.parametrize("dtypes", [(torch.bfloat16,), (torch.float16,), (torch.float16, torch.bfloat16)])
+@pytest.mark.parametrize(
+    "target",
+    [pb.EagerDeployment(), pb.OnnxRuntimeDeployment(), pb.InductorDeployment()],
+    ids=["eager", "ort", "inductor"],
+)
+def test_rounding_on_purpose_stays(target: pb.DeploymentSettings, dtypes: tuple[torch.dtype, ...]) -> None:
+    model = Rounding(*dtypes)
+    compiled = pb.compile_model(model, tracing_inputs=[torch.randn(3), torch.randn(5)], deployment_settings=target)
+    x = torch.tensor([255.9, 1.001, 60000.0, -3.3])
+    for found, wanted in zip(compiled(x), model(x), strict=True):
+        assert wanted.any()
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0)

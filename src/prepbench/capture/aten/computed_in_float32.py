@@ -28,7 +28,7 @@ def computed_in_float32(program: Program, dtypes: Dtypes, weights: Collection[st
     """Return the same program with every value of one of these types computed in float32.
 
     Inputs and results keep their types: they are cast at the border. Operators of other libraries keep theirs too,
-    because they need not support float32.
+    because they need not support float32, and so does what is there to round (:func:`is_rounding`).
 
     Args:
         program: not changed. Its parameters and constants of these types are copied.
@@ -80,6 +80,9 @@ def _rewritten(
         if node.op == "placeholder" and node.name in weights:
             _cast_uses(node, dtypes)
             continue
+        if _type_of(node.meta.get("val"), dtypes) and is_rounding(node):
+            _cast_result(node, dtypes, types)
+            continue
         if node in keepers or _keeps_type(node, keepers):
             keepers.add(node)
             _cast_operands(node, types)
@@ -90,6 +93,44 @@ def _rewritten(
         _ask_for_float32(node, dtypes)
     copy.recompile()
     return copy
+
+
+_CASTS = frozenset({_aten.to.dtype, _aten._to_copy.default, _aten.type_as.default})
+_SAME_VALUES = frozenset({
+    _aten.view.default, _aten.reshape.default, _aten.permute.default, _aten.transpose.int, _aten.t.default,
+    _aten.unsqueeze.default, _aten.squeeze.dim, _aten.expand.default, _aten.clone.default, _aten.contiguous.default,
+    _aten.slice.Tensor, _aten.select.int, _aten.flatten.using_ints, _aten.detach.default,
+})  # fmt: skip
+
+
+def is_rounding(node: fx.Node) -> bool:
+    """Return whether a cast to a half-precision type is there to round: something casts its result to another type.
+
+    A cast to compute in that type, as of mixed precision, is none.
+    """
+    if not _casts(node) or node.meta["val"].dtype not in HALF_TYPES:
+        return False
+    rest, seen = list(node.users), set[fx.Node]()
+    while rest:
+        user = rest.pop()
+        if user in seen:
+            continue
+        seen.add(user)
+        if _casts(user) and user.meta["val"].dtype != node.meta["val"].dtype:
+            return True
+        if user.target in _SAME_VALUES:
+            rest += user.users
+    return False
+
+
+def _casts(node: fx.Node) -> bool:
+    """Return whether a node casts one floating type to another."""
+    if node.op != "call_function" or node.target not in _CASTS or not isinstance(node.args[0], fx.Node):
+        return False
+    before, after = node.args[0].meta.get("val"), node.meta.get("val")
+    if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
+        return False
+    return before.is_floating_point() and after.is_floating_point() and before.dtype != after.dtype
 
 
 def _keeps_type(node: fx.Node, keepers: Collection[fx.Node]) -> bool:

@@ -93,6 +93,16 @@ def _tensor_split(input: torch.Tensor, sections: Any, dim: int = 0) -> Any:
     return tuple(input.narrow(dim, start, length) for start, length in zip(starts, lengths, strict=True))
 
 
+def _arange(*bounds: Any, out: Any = None, dtype: Any = None, **kwargs: Any) -> Any:
+    """Count the steps in double precision, as torch does; runtimes count those of real numbers in float32."""
+    start, end, step = {1: (0, *bounds, 1), 2: (*bounds, 1), 3: bounds}.get(len(bounds), (0, 0, 0))
+    if out is not None or not any(isinstance(value, torch.SymFloat) for value in (start, end, step)):
+        return NotImplemented
+    dtype = dtype or torch.get_default_dtype()
+    places = torch.arange(math.ceil((end - start) / step), **kwargs)
+    return (places.double() * step + start).to(dtype)
+
+
 def _logspace(start: Any, end: Any, steps: Any = None, base: float = 10.0, **kwargs: Any) -> Any:
     powers = _linspace(start, end, steps, **kwargs)
     return powers if powers is NotImplemented else torch.pow(base, powers)
@@ -356,6 +366,7 @@ _FORMS: Mapping[Any, Callable[..., Any]] = {
     F.adaptive_avg_pool1d: _adaptive_avg_pool1d,
     F.interpolate: _interpolate,
     torch.linspace: _linspace,
+    torch.arange: _arange,
     torch.logspace: _logspace,
     torch.hann_window: partial(_window, (0.5, -0.5)),
     torch.hamming_window: partial(_window, (0.54, -0.46)),

@@ -25,6 +25,7 @@ from prepbench._torch_compat.inductor import (
     load_library,
 )
 from prepbench._torch_compat.scans import scans_in
+from prepbench.capture.aten.computed_in_float32 import is_rounding
 from prepbench.capture.aten.export_program import traced_alike
 from prepbench.errors import ArtifactError, MissingPackageError, TargetError, sentence
 from prepbench.internal_errors import raise_if_internal
@@ -63,7 +64,7 @@ class AheadOfTime(Runtime):
         program = fit_to_inductor(self._lowering.program)
         with temporary_folder("profile") as folder:
             file = folder / FILE
-            _compile(program, self._lowering, file, {**_options(), **OPTIONS})
+            _compile(program, self._lowering, file, {**_options(program), **OPTIONS})
             return kernel_times(AheadOfTime(file).run, calls, rounds, file, program.graph)
 
     def save(self, folder: Path) -> None:
@@ -87,7 +88,7 @@ class JustInTime(Runtime):
     def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
         # Inductor makes weights constants only while this option is set, also when a new size needs another kernel
         quiet = contextlib.nullcontext() if self._has_run else _quiet()
-        with self._lock, quiet, torch.no_grad(), inductor_options(**_options()):
+        with self._lock, quiet, torch.no_grad(), inductor_options(**_options(self._program)):
             outputs: Sequence[Any] = self._compiled(*leaves)
         self._has_run = True
         return outputs
@@ -147,7 +148,7 @@ class InductorTarget(Target):
         keep = KeptFolder("inductor")
         file = keep.path / FILE
         try:
-            _compile(fit_to_inductor(lowering.program), lowering, file, _options())
+            _compile(fit_to_inductor(lowering.program), lowering, file, _options(lowering.program))
         except Exception as error:  # Inductor's passes raise untyped errors
             raise_if_internal(error)
             raise TargetError(
@@ -190,12 +191,14 @@ def _examples(lowering: Lowering) -> Sequence[Any]:
     return leaves
 
 
-def _options() -> dict[str, Any]:
+def _options(program: torch.export.ExportedProgram) -> dict[str, Any]:
     from prepbench._torch_compat.inductor_pass import ExpectedSizes  # loads Inductor
 
     return {
         "freezing": True,
         "joint_custom_post_pass": ExpectedSizes(),
+        # else a kernel computes in float32 what the model rounds on purpose
+        "emulate_precision_casts": any(map(is_rounding, program.graph.nodes)),
     }
 
 

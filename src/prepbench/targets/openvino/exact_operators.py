@@ -12,6 +12,7 @@ import torch
 
 from prepbench._torch_compat.operators import OpOverload
 from prepbench._torch_compat.sizes import SQRT
+from prepbench.capture.aten.computed_in_float32 import is_rounding
 from prepbench.capture.sizes.recurrent import has_lengths
 from prepbench.errors import TargetError
 from prepbench.running.source_lines import place_in_stack_trace
@@ -295,6 +296,8 @@ def _what_is_wrong(node: torch.fx.Node) -> str:
         return ""
     if node.target.name().startswith(_FOURIER) and node.target not in computed_from_sizes():
         return "along the wrong axis"  # since version 20 of ONNX it is an input, which is ignored
+    if is_rounding(node):
+        return "without rounding, and ends the process for some of them"
     if has_lengths(node):
         return "as if all sequences were of one length"
     return ""

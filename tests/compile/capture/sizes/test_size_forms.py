@@ -22,6 +22,8 @@ FORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "area": lambda x: F.interpolate(x, scale_factor=0.5, mode="area"),
     "area of a computed size": lambda x: F.interpolate(x, size=x.shape[2] - 2, mode="area"),
     "a ramp": lambda x: x * torch.linspace(-1, 3, x.shape[2]),
+    "times of real numbers": lambda x: torch.arange(0, x.shape[2] / 10, 0.1) * x.sum(),
+    "a grid of real numbers": lambda x: torch.arange(1.5, 2.5, 1 / x.shape[2]) * x.sum(),
     "parts": lambda x: torch.cat(x.tensor_split(3, 2)[::-1], 2),
     "the second part": lambda x: torch.tensor_split(x, 4, -1)[1] * 2,
     "a root": lambda x: x[..., : int(math.sqrt(x.shape[2]))] + int(math.sqrt(x.shape[2])),
@@ -160,3 +162,13 @@ def test_a_source_of_another_size_than_its_place_is_refused(name):
     for wrong in (6, 1):
         with pytest.raises(ConditionError):
             compiled(torch.randn(into(7)), torch.randn(source(wrong)))
+
+
+@pytest.mark.parametrize("name", ["times of real numbers", "a grid of real numbers"])
+def test_steps_of_real_numbers_are_counted_as_torch_counts_them(name: str) -> None:
+    model = Formed(name)
+    samples = [torch.ones(1, 1, length) for length in (8, 13, 21)]
+    compiled = pb.compile_model(model, tracing_inputs=samples, deployment_settings=pb.OnnxRuntimeDeployment())
+    for length in range(1, 100):  # in float32, a third of them have one step more
+        x = torch.ones(1, 1, length)
+        torch.testing.assert_close(compiled(x), model(x))
