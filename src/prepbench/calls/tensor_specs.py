@@ -268,12 +268,12 @@ _TABLES: dict[Any, Callable[..., Iterable[_Lookup]]] = {
 }  # fmt: skip
 """The lookups of each operator: the table or its size, its dim, and the indices, from its arguments."""
 
-_FROM_THE_END = frozenset({_aten.index.Tensor, _aten.index_put.default, _aten.index_fill.int_Scalar})
+FROM_THE_END = frozenset({_aten.index.Tensor, _aten.index_put.default, _aten.index_fill.int_Scalar})
 """Operators that also take negative indices, which count from the end of the table."""
 
 _NO_INDICES = frozenset({"include_self", "alpha"})
 
-_SAME_NUMBERS = frozenset({
+SAME_NUMBERS = frozenset({
     _aten.view.default, _aten.reshape.default, _aten.flatten.using_ints, _aten.unsqueeze.default,
     _aten.squeeze.default, _aten.squeeze.dim, _aten.squeeze.dims, _aten.permute.default, _aten.transpose.int,
     _aten.t.default, _aten.expand.default, _aten.clone.default, _aten.contiguous.default, _aten.alias.default,
@@ -312,12 +312,15 @@ def _size(table: fx.Node, dim: int) -> Any:
     return value.shape[dim] if value.ndim else 1
 
 
-def _lookups(node: fx.Node) -> Iterator[tuple[str, int, int]]:
+def lookups_of(node: fx.Node) -> Iterable[_Lookup]:
+    """Return what a node looks up: the table or its size, the dim of it, and the indices."""
     lookups = _TABLES.get(node.target) if node.op == "call_function" else None
-    if lookups is None or node.kwargs.keys() - _NO_INDICES:
-        return
-    for table, dim, ids in lookups(*node.args):
-        while isinstance(ids, fx.Node) and ids.op == "call_function" and ids.target in _SAME_NUMBERS:
+    return () if lookups is None or node.kwargs.keys() - _NO_INDICES else lookups(*node.args)
+
+
+def _lookups(node: fx.Node) -> Iterator[tuple[str, int, int]]:
+    for table, dim, ids in lookups_of(node):
+        while isinstance(ids, fx.Node) and ids.op == "call_function" and ids.target in SAME_NUMBERS:
             ids = ids.args[0]
         if not isinstance(ids, fx.Node) or ids.op != "placeholder":
             continue
@@ -328,4 +331,4 @@ def _lookups(node: fx.Node) -> Iterator[tuple[str, int, int]]:
             and isinstance(value, torch.Tensor)
             and value.dtype in (torch.int32, torch.int64)
         ):
-            yield ids.name, -size if node.target in _FROM_THE_END else 0, size
+            yield ids.name, -size if node.target in FROM_THE_END else 0, size

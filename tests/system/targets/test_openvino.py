@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import prepbench as pb
-from prepbench.errors import MissingPackageError, SettingsError, TargetError
+from prepbench.errors import ConditionError, InputError, MissingPackageError, SettingsError, TargetError
 from prepbench.targets.openvino.quantizers import use_signed_integers
 from tests.compile.targets.test_onnxruntime import CONV1D, CONV_STACK, DEPTHWISE, MLP, POOLED, RESIDUAL, TOKENS, noise
 
@@ -220,6 +220,27 @@ def test_integers_beyond_32_bits_are_refused_by_name() -> None:
     model = in_float(lambda ids: ids + 1, torch.arange(4), torch.arange(5))
     with pytest.raises(TargetError, match=r"ids reaches from 0 to 8589934592.*32 bits"):
         model(torch.tensor([0, 2**33]))
+
+
+LOOKUPS: dict[str, Callable[..., torch.Tensor]] = {
+    "rows": lambda x, at: x[at],
+    "computed rows": lambda x, at: x[at + 1 - 1],
+    "gathered": lambda x, at: x.gather(0, at),
+    "scattered": lambda x, at: x.scatter(0, at, 1.0),
+    "added": lambda x, at: x.index_add(0, at, torch.ones(at.shape[0])),
+    "a table of its own": lambda x, at: torch.arange(4.0)[at.clamp(max=90) // 1] + x.sum(),
+}
+
+
+@pytest.mark.parametrize("name", LOOKUPS)
+def test_an_index_beyond_its_table_is_refused(name: str) -> None:
+    """OpenVINO itself answers with what lies there."""
+    samples = [(noise(size), torch.tensor(places)) for size, places in ((5, [0, 1, 2]), (6, [3, 1, 0, 2]))]
+    model = in_float(LOOKUPS[name], *samples)
+    x, at = noise(7), torch.tensor([3, 2])
+    torch.testing.assert_close(model(x, at), LOOKUPS[name](x, at))
+    with pytest.raises((ConditionError, InputError), match="index out of range"):
+        model(x, torch.tensor([1, 9]))
 
 
 def test_what_is_rounded_on_purpose_is_left_to_pytorch() -> None:

@@ -147,6 +147,7 @@ class OpenVinoTarget(OnnxTarget):
     extra = "openvino"
     renamed_file = "openvino_model.xml"
     largest_integer = 2**24  # its kernels convert to float32 (OpenVINO 2026.4, CPU)
+    checks_indices = False
     placement = Placement(
         conv_additions=True,
         fuses_convolution_sums=True,
