@@ -343,6 +343,16 @@ def _number(value: Any) -> Any:
     return value[0] if isinstance(value, Sequence) else value
 
 
+def _squeeze(input: torch.Tensor, dim: Any = None) -> Any:
+    """Leave dims of another size than 1 alone, as torch does; operators of runtimes raise for them."""
+    if dim is None or not any(map(_is_symbolic, input.shape)):
+        return NotImplemented
+    dims = [dim] if isinstance(dim, int) else list(dim)
+    # asking makes a condition of it
+    ones = [each for each in dims if isinstance(input.shape[each], int) or input.shape[each] == 1]
+    return input if not ones else NotImplemented if len(ones) == len(dims) else input.squeeze(tuple(ones))
+
+
 def _is_symbolic(size: Any) -> bool:
     return isinstance(_number(size), torch.SymInt)
 
@@ -365,6 +375,8 @@ _FORMS: Mapping[Any, Callable[..., Any]] = {
     torch.max_pool1d: _max_pool1d,
     F.adaptive_avg_pool1d: _adaptive_avg_pool1d,
     F.interpolate: _interpolate,
+    torch.squeeze: _squeeze,
+    torch.Tensor.squeeze: _squeeze,
     torch.linspace: _linspace,
     torch.arange: _arange,
     torch.logspace: _logspace,

@@ -22,6 +22,7 @@ FORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "area": lambda x: F.interpolate(x, scale_factor=0.5, mode="area"),
     "area of a computed size": lambda x: F.interpolate(x, size=x.shape[2] - 2, mode="area"),
     "a ramp": lambda x: x * torch.linspace(-1, 3, x.shape[2]),
+    "no dim of one entry": lambda x: x.squeeze(2) + torch.squeeze(x[:, :1], (1, 2)).sum(),
     "times of real numbers": lambda x: torch.arange(0, x.shape[2] / 10, 0.1) * x.sum(),
     "a grid of real numbers": lambda x: torch.arange(1.5, 2.5, 1 / x.shape[2]) * x.sum(),
     "parts": lambda x: torch.cat(x.tensor_split(3, 2)[::-1], 2),
