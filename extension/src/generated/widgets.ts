@@ -211,6 +211,7 @@ export interface InputNote {
   label: string;
   paths: string[];
   dim: number;
+  dynamic: boolean;
 }
 
 export interface InspectedError {
