@@ -202,6 +202,8 @@ class _Instrument(ast.NodeTransformer):
         self._lines = lines
 
     def visit(self, node: ast.AST) -> Any:
+        if isinstance(node, ast.pattern):  # takes literals and names alone
+            return node
         if isinstance(node, ast.JoinedStr | ast.FormattedValue | ast.Slice | ast.arguments | ast.NamedExpr):
             return node
         if isinstance(node, ast.FunctionDef | ast.ClassDef):

@@ -18,6 +18,9 @@ from torch.overrides import TorchFunctionMode
 
 from prepbench._torch_compat import pytree
 from prepbench._torch_compat.tensors import version_of
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.capture.sizes.resizing import linked_axes, resized
+from prepbench.errors import InputError
 from prepbench.fixes.facts import Facts, Place
 from prepbench.inputs import Sample
 from prepbench.internal_errors import raise_if_internal
@@ -245,7 +248,8 @@ def program_problem(
         observed: the original's answers.
         changed: the changed model, if it refuses some calls; its graph refuses them in other words.
     """
-    for one in (each for each in observed if each.trial.state is None):
+    # a graph has conditions on sizes, which a capture finds and tells
+    for one in (each for each in observed if each.trial.state is None and not each.trial.is_resized):
         try:
             with without_output():
                 got = run(program, one.trial.sample, program)
@@ -403,15 +407,17 @@ class Trial:
         sample: its arguments.
         is_given: whether they are the user's; others are derived from them.
         state: changes of parameters and buffers, because a condition may depend on them.
+        is_resized: whether it has sizes that no sample has.
     """
 
     sample: Sample
     is_given: bool
     state: Change | None = None
+    is_resized: bool = False
 
 
 def trials(samples: Sequence[Sample], *, has_state: bool = True) -> list[Trial]:
-    """Return the samples, and the same with other values, without duplicates.
+    """Return the samples, and the same with other values and sizes, without duplicates.
 
     Args:
         samples: the given samples.
@@ -428,7 +434,28 @@ def trials(samples: Sequence[Sample], *, has_state: bool = True) -> list[Trial]:
         for change in changes_apart(given)
     ]
     states = [_of_state(given[0], scaled(factor)) for factor in (0.0, 0.1, -1.0, 10.0)] if given and has_state else []
-    return [*_distinct([*(Trial(sample, True) for sample in given), *derived, *apart]), *states]
+    sizes = [Trial(sample, False, is_resized=True) for sample in _of_other_sizes(given)]
+    return [*_distinct([*(Trial(sample, True) for sample in given), *derived, *apart, *sizes]), *states]
+
+
+def _of_other_sizes(samples: Sequence[Sample]) -> Iterator[Sample]:
+    """Yield the first sample with size 1, and with one more than the largest, along each dim that differs between
+    samples: a change must not be right for their sizes alone.
+    """
+    try:
+        axes = DynamicAxes.infer(samples)
+    except InputError:  # samples of different forms
+        return
+    groups = linked_axes(axes)
+    for symbol, group in list(groups.items())[:_MOST_APART]:
+        for size in (1, max(group[0].sizes) + 1):
+            change = size - group[0].sizes[0]
+            with contextlib.suppress(InputError, RuntimeError, IndexError):  # sizes that cannot be made
+                yield resized(_any_call, samples[0], {symbol: change}, groups, samples)
+
+
+def _any_call(*args: Any, **kwargs: Any) -> None:
+    """Take any arguments, whose names do not matter."""
 
 
 def _distinct(found: Sequence[Trial]) -> list[Trial]:

@@ -299,3 +299,37 @@ def test_no_call_is_tried_twice() -> None:
     floats = [trial.sample.args[0] for trial in trials(samples) if trial.state is None]
     assert not any(torch.equal(a, b) for i, a in enumerate(floats) for b in floats[:i] if a.shape == b.shape)
     assert all(trial.state is None for trial in trials(samples, has_state=False))
+
+
+class Guarded(nn.Module):
+    """The second question is for more than one row."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x[0, 0] > 0 or x[1, 0] > 0:
+            return x + 1
+        return x
+
+
+def test_a_change_is_tried_at_sizes_that_no_sample_has() -> None:
+    samples = [torch.ones(2, 3), -torch.ones(3, 3), torch.tensor([[-1.0, 0, 0], [1, 0, 0]])]
+    fixed = pb.fix(Guarded(), samples)
+    torch.testing.assert_close(fixed.model(torch.ones(1, 3)), torch.full((1, 3), 2.0))
+    assert not fixed.applied
+    assert "IndexError" in fixed.remaining[0].reason
+
+
+class Matching(nn.Module):
+    def forward(self, x: torch.Tensor, kind: torch.Tensor) -> torch.Tensor:
+        match kind.item():
+            case 1:
+                return x + 1
+            case 2 | 3:
+                return x * 2
+            case _:
+                return x - 1
+
+
+def test_a_match_statement_has_a_reason() -> None:
+    fixed = pb.fix(Matching(), [(torch.ones(2, 3), torch.tensor(1)), (torch.ones(3, 3), torch.tensor(2))])
+    assert fixed.remaining[0].reason
+    torch.testing.assert_close(fixed.model(torch.ones(2, 3), torch.tensor(3)), torch.full((2, 3), 2.0))
