@@ -73,6 +73,67 @@ def with_guards(program: torch.export.ExportedProgram, guards: Sequence[str]) ->
     return _changed(program, _guards_code=[*known, *guards])
 
 
+def with_first_names(program: torch.export.ExportedProgram, names: Mapping[str, str]) -> torch.export.ExportedProgram:
+    """Return a program in which a module that goes by several names has only one: its calls are calls of that name, and
+    its tensors are read from one input each. Weights are shared.
+
+    Args:
+        program: it is not changed.
+        names: the name of each module, by its other names. Without any, ``program`` itself is the result.
+    """
+    if not names:
+        return program
+
+    def first(tensor: str | None) -> str | None:
+        owner, _, last = (tensor or "").rpartition(".")
+        return f"{names[owner]}.{last}" if owner in names else tensor
+
+    module = torch.fx.GraphModule(program.graph_module, copied_graph(program.graph_module.graph))
+    _name_calls(module.graph, names)
+    kept: dict[str | None, torch.fx.Node] = {}
+    inputs = []
+    placeholders = module.graph.find_nodes(op="placeholder")
+    for node, spec in zip(placeholders, program.graph_signature.input_specs, strict=True):
+        target = first(spec.target)
+        known = kept.setdefault(target, node) if target is not None else node
+        if known is node:
+            inputs.append(dataclasses.replace(spec, target=target))
+        else:
+            node.replace_all_uses_with(known)
+            module.graph.erase_node(node)
+    module.recompile()
+    outputs = [dataclasses.replace(spec, target=first(spec.target)) for spec in program.graph_signature.output_specs]
+    tables = [
+        {str(first(name)): value for name, value in reversed(table.items())}
+        for table in (program.state_dict, program.constants)
+    ]
+    state, constants = (dict(reversed(table.items())) for table in tables)
+    changed = _changed(
+        program,
+        _graph_signature=ExportGraphSignature(inputs, outputs),
+        _state_dict=state,
+        _constants=constants,
+    )
+    return with_graph(changed, module)  # where an output is one of the inputs
+
+
+def _name_calls(graph: torch.fx.Graph, names: Mapping[str, str]) -> None:
+    """Name the modules around each node by ``names``, and number all calls of one module as torch does (``@1``)."""
+    shared = {*names, *names.values()}
+    calls: dict[str, dict[str, int]] = {}
+    for node in graph.nodes:
+        stack = {}
+        for key, (path, kind) in (node.meta.get("nn_module_stack") or {}).items():
+            if path in shared:
+                path = names.get(path, path)
+                numbers = calls.setdefault(path, {})
+                number = numbers.setdefault(key, len(numbers))
+                key = f"{path}@{number}" if number else path
+            stack[key] = path, kind
+        if stack:
+            node.meta["nn_module_stack"] = stack
+
+
 def with_graph(program: torch.export.ExportedProgram, graph: torch.fx.GraphModule) -> torch.export.ExportedProgram:
     """Return a program with another graph over the same inputs, parameters and constants."""
     (output,) = graph.graph.find_nodes(op="output")

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from prepbench._torch_compat.programs import flat_program, with_outputs, with_own_weights
+from prepbench._torch_compat.programs import flat_program, with_first_names, with_outputs, with_own_weights
 from prepbench.adapt.prune import PrunedLayer
 from prepbench.adapt.trainable_model import TrainableModel
 from prepbench.calls.call_spec import CallSpec
@@ -151,7 +151,24 @@ class CompileTask:
 
 
 def flatten(captured: Captured, call_spec: CallSpec) -> torch.export.ExportedProgram:
-    """Return the captured program from leaves to leaves, without constant outputs."""
-    program = flat_program(captured.program, call_spec.input_names)
+    """Return the captured program from leaves to leaves, without constant outputs.
+
+    A module under several names has the first one in it, as in ``named_modules()``: it is one layer.
+    """
+    program = with_first_names(captured.program, other_names(captured.model))
+    program = flat_program(program, call_spec.input_names)
     places = [i for i in range(len(program.graph_signature.user_outputs)) if i not in call_spec.output_constants]
     return with_outputs(program, places) if call_spec.output_constants else program
+
+
+def other_names(model: torch.nn.Module) -> dict[str, str]:
+    """Return the first name of each module that has several, by its other names.
+
+    Example:
+        >>> layer = torch.nn.Linear(2, 2)
+        >>> other_names(torch.nn.Sequential(layer, torch.nn.ReLU(), layer))
+        {'2': '0'}
+    """
+    first = {id(module): name for name, module in model.named_modules()}
+    named = ((name, first[id(module)]) for name, module in model.named_modules(remove_duplicate=False))
+    return {name: own for name, own in named if own != name}

@@ -386,3 +386,73 @@ def test_a_skipped_layer_is_in_float_though_its_weight_is_tied(skipped: str, wei
         assert not torch.equal(hidden, wanted_hidden)
         in_float = model.second(hidden.relu())
         torch.testing.assert_close(result, in_float)
+
+
+class NamedTwice(nn.Module):
+    """A block with a layer, both of which have further names; a second layer has the same weight.
+
+    Args:
+        by_other_names: whether calls go by the further names; the model computes the same.
+    """
+
+    def __init__(self, by_other_names: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.block = nn.Sequential(nn.Linear(32, 32), nn.ReLU())
+        self.tied = nn.Linear(32, 32)
+        self.tied.weight = self.block[0].weight
+        self.again, self.layers = self.block, nn.ModuleList([self.block[0]] * 2)
+        self.by_other_names = by_other_names
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        block, layer = (self.again, self.layers[1]) if self.by_other_names else (self.block, self.block[0])
+        result: torch.Tensor = layer(block(self.tied(self.block(x))))
+        return result
+
+
+def compiled_by_names(by_other_names: bool, weights_only: bool, skipped: str = "") -> Any:
+    return pb.compile_model(
+        NamedTwice(by_other_names).eval(),
+        calibration_inputs=[torch.linspace(-1, 1, 512).reshape(16, 32)],
+        deployment_settings=pb.EagerDeployment(),
+        quantization_settings=pb.QuantizationSettings(prefer_weights_only_quantization=weights_only),
+        layer_quantization_settings=(
+            {skipped: pb.LayerQuantizationSettings(skip_quantization=True)} if skipped else None
+        ),
+    )
+
+
+@pytest.mark.parametrize("weights_only", [True, False])
+@pytest.mark.parametrize("skipped", ["", "again", "layers.1", "tied"])
+def test_a_module_is_one_layer_by_whatever_name_it_is_called(skipped: str, weights_only: bool) -> None:
+    compiled = compiled_by_names(True, weights_only, skipped)
+    same = compiled_by_names(False, weights_only, skipped)
+    sample = torch.linspace(-1, 1, 512).reshape(16, 32)
+    assert torch.equal(compiled(sample), same(sample))
+    assert compiled.size_bytes == same.size_bytes
+    bits = {layer.fqn: layer.weights_bits for layer in compiled.report.layers}
+    in_float = "tied" if skipped == "tied" else "block.0" if skipped else ""
+    assert bits == {fqn: 32 if fqn == in_float else 8 for fqn in ("block.0", "tied")}
+
+
+def test_a_layer_with_several_names_is_measured_and_trained_as_one() -> None:
+    sample = torch.linspace(-1, 1, 512).reshape(16, 32)
+    outputs, noises, times = [], [], []
+    for by_other_names in (False, True):
+        model = NamedTwice(by_other_names).eval()
+        settings: Any = {
+            "deployment_settings": pb.EagerDeployment(),
+            "quantization_settings": pb.QuantizationSettings(),
+        }
+        trained = pb.trainable(model, calibration_inputs=[sample], **settings)
+        assert list(trained.state_dict()) == list(model.state_dict())
+        compiled = pb.compile_model(trained, deployment_settings=pb.EagerDeployment())
+        torch.testing.assert_close(compiled(sample), trained(sample), rtol=1e-4, atol=1e-4)
+        outputs.append(compiled(sample))
+        sensitivity = pb.sensitivity(model, [sample], deployment_settings=pb.EagerDeployment())
+        noises.append([(row.fqn, row.candidate, row.exact) for row in sensitivity.rows])
+        profile = pb.profile(compiled, sample, rounds=2)
+        times.append({row.name for row in profile.rows})
+    assert torch.equal(*outputs)
+    assert noises[0] == noises[1]
+    assert times[0] == times[1]
