@@ -6,6 +6,7 @@ import functools
 import itertools
 import operator
 import re
+import unicodedata
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,7 +73,8 @@ def name_weights(graph: fx.GraphModule, plan: Plan) -> dict[str, Stored]:
                 if same is not None and torch.equal(_bytes(operator.attrgetter(same)(graph)), _bytes(value)):
                     integers.target = same  # layers that share a tensor are rounded alike, and share its integers
                 elif integers.target not in found:
-                    wanted = re.sub(r"\W", "_", f"{fqn}_integers")
+                    # as Python reads the name where torch writes it into code
+                    wanted = re.sub(r"\W", "_", unicodedata.normalize("NFKC", f"{fqn}_integers"))
                     first[source] = name = _renamed(graph, str(integers.target), wanted)
                     found[name] = Stored(value.numel(), frozenset())
                 name = str(integers.target)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Callable, Collection, Mapping
+import unicodedata
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ def save_program(program: torch.export.ExportedProgram, folder: Path) -> None:
     import safetensors.torch
 
     tables = {"state": program.state_dict, "constants": program.constants}
+    _check_paths([*program.state_dict, *program.constants])
     data: dict[str, torch.Tensor] = {}
     places: dict[Any, str] = {}
     index = {name: _described(table, data, places) for name, table in tables.items()}
@@ -48,6 +50,16 @@ def save_program(program: torch.export.ExportedProgram, folder: Path) -> None:
     check_program(graph, allow_code=True, leaves=leaf_operators_in(program.graph_module))
     write_file(folder / WEIGHTS, safetensors.torch.save(data))
     write_file(folder / GRAPH, json.dumps({"program": graph, **index}))
+
+
+def _check_paths(names: Iterable[str]) -> None:
+    for name in names:
+        if not _is_path(name):
+            raise ArtifactError(
+                f"The tensor {name[:200]!r} cannot be saved under this name: special names of Python, control "
+                "characters and more than 2,000 characters are refused in files. Rename the module that has it in the "
+                "model and compile again, or choose another target."
+            )
 
 
 def load_program(
@@ -305,8 +317,9 @@ _PYTHON = re.compile(
 _HIGHER_ORDER = frozenset(
     {"cond", "while_loop", "scan", "wrap_with_set_grad_enabled", "wrap_with_autocast", "map_impl"}
 )
-_NAME = re.compile(r"([A-Za-z_]\w{0,1000})?", re.ASCII)  # arguments of higher-order operators have no names
-_PATH = re.compile(r"(?!.*\.?__\w+__)[^\"'\\\x00-\x1f\x7f\u2028\u2029]{0,2000}", re.DOTALL)
+_NAME = re.compile(r"([A-Za-z_]\w{0,3000})?", re.ASCII)  # arguments of higher-order operators have no names
+_PATH = re.compile(r"[^\"\\\x00-\x1f\x7f]{0,2000}")
+_SPECIAL = re.compile(r"__\w+__")
 _STRUCTURES = ("builtins.tuple", "builtins.list", "builtins.dict", None)
 
 
@@ -388,7 +401,7 @@ class _Check:
             "torch_version": _matching(re.compile(r"[\w.+-]{1,60}")),
             **dict.fromkeys(("name", "as_name", "forward_arg_names", "user_input_name"), _matching(_NAME)),
             **dict.fromkeys(
-                ("fqn", "parameter_name", "buffer_name", "tensor_constant_name", "buffer_to_mutate"), _matching(_PATH)
+                ("fqn", "parameter_name", "buffer_name", "tensor_constant_name", "buffer_to_mutate"), _check_path
             ),
         }
 
@@ -459,6 +472,21 @@ def _matching(pattern: re.Pattern[str]) -> Callable[[str, str], None]:
             raise _refused(where, f"{text[:60]!r} is no name")
 
     return check
+
+
+def _check_path(text: str, where: str) -> None:
+    if not _is_path(text):
+        raise _refused(where, f"{text[:60]!r} is no name")
+
+
+def _is_path(text: str) -> bool:
+    """Return whether a text is the name of a tensor.
+
+    torch writes each part between double quotes, or after a dot where it is an identifier, which Python reads in its
+    normal form.
+    """
+    parts = (unicodedata.normalize("NFKC", part) for part in text.split("."))
+    return _PATH.fullmatch(text) is not None and not any(map(_SPECIAL.fullmatch, parts))
 
 
 def _check_any(text: str, where: str) -> None:

@@ -113,6 +113,8 @@ ATTACKS: dict[str, Change] = {
     "graph name with code": _set("as_name", f"a\n{MARKER}"),
     "weight path with code": _set("parameter_name", f'a"); {MARKER}; ("'),
     "dunder path": _set("parameter_name", "one.__class__"),
+    "dunder path in the middle": _set("parameter_name", "one.__dict__.weight"),
+    "dunder path in other letters": _set("parameter_name", "one.\uff3f\uff3fclass\uff3f\uff3f"),
     "imported structure": _set("in_spec", _tree("os.PathLike")),
     "imported enum": _set("out_spec", _tree("builtins.dict", json.dumps([{"__enum__": True, "fqn": "antigravity:x"}]))),
     "guards": _set("guards_code", [MARKER]),
@@ -171,3 +173,10 @@ def test_damaged_files_are_named(saved: Path, tmp_path: Path) -> None:
 )
 def test_sizes_of_torch_pass(text: str) -> None:
     parsed_size(text, "a size")
+
+
+def test_a_name_that_no_file_takes_is_named_as_what_to_change(tmp_path: Path) -> None:
+    model = nn.Sequential()
+    model.add_module("__x__", nn.Linear(4, 4))
+    with pytest.raises(ArtifactError, match=r"The tensor '__x__\.weight' cannot be saved.*Rename the module"):
+        save_program(torch.export.export(model, (torch.randn(2, 4),)), tmp_path)
