@@ -9,6 +9,7 @@ import itertools
 import keyword
 import math
 import re
+import unicodedata
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -148,21 +149,23 @@ def check_traced(name: str, model: Any) -> None:
 def check_names(model: torch.nn.Module) -> None:
     """Raise ``InputError`` for names of modules and tensors that torch cannot write into the code of a graph.
 
-    It writes each name after a dot or between quotes, whatever Python would read there.
+    It writes each name after a dot or between quotes, whatever Python would read there, and joins names with dots.
     """
     for path, module in model.named_modules():
         for table in ("_modules", "_parameters", "_buffers"):
             for name in getattr(module, table).keys():  # noqa: SIM118 (a scripted module's table is no dict)
-                if keyword.iskeyword(name) or set(name) & _NOT_QUOTED:
-                    safe = re.sub(r"\W", "_", name) + ("_" if keyword.iskeyword(name) else "")
+                plain = unicodedata.normalize("NFKC", name)  # as Python reads an identifier
+                if keyword.iskeyword(name) or _NOT_WRITTEN.search(name) or (name.isidentifier() and plain != name):
+                    safe = re.sub(r"\W", "_", plain) + ("_" if keyword.iskeyword(plain) else "")
                     raise InputError(
-                        f"{type(module).__name__} has a part that is called {f'{path}.{name}'.lstrip('.')!r}, which "
-                        "torch cannot write into the code of a graph: Python has another meaning for it. Give it "
+                        f"{type(module).__name__} has a part that is called {f'{path}.{name}'.removeprefix('.')!r}, "
+                        "which torch cannot write into the code of a graph: Python has another meaning for it. Give it "
                         f"another name, such as {safe!r}."
                     )
 
 
-_NOT_QUOTED = frozenset('"\\\n\r\0')
+# also what UTF-8 has no form for
+_NOT_WRITTEN = re.compile('["\\\\\n\r\0.\ud800-\udfff]')
 
 
 def known_names(function: Callable[..., Any], names: Any) -> dict[str, Any] | None:

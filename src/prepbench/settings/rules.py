@@ -113,6 +113,8 @@ class LayerNames:
             types: dict[str, int] = {}
             for alias in self.aliases(fqn):
                 for distance, name in enumerate((alias, *_ancestors(alias))):
+                    if name not in self.modules:
+                        continue  # a name with a dot of its own, which capture refuses
                     above[name] = min(distance, above.get(name, distance))
                     kind = type(self.modules[name]).__name__
                     types[kind] = min(distance, types.get(kind, distance))

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
+from typing import Any
+
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 import prepbench as pb
 from prepbench.errors import InputError
 
-REFUSED = ["class", "None", "lambda", '"q"', "back\\slash", "two\nlines"]
+REFUSED = ["class", "None", "lambda", '"q"', "back\\slash", "two\nlines", "\uff43\uff4c\uff41\uff53\uff53"]
 TAKEN = [
     "<b>x</b>",
     "ünï",
@@ -63,3 +69,52 @@ def test_other_names_are_taken(name: str) -> None:
     for found in (pb.capture(model, X).program.module(), pb.prepare_model(model, inputs=X)):
         torch.testing.assert_close(found(X[1]), model(X[1]))
     assert pb.recursive_trace(model, inputs=X).failures == ()
+
+
+@pytest.mark.parametrize("name", ["a..b", ".", "a.b", "\ud800"])
+def test_a_name_in_the_table_of_modules_that_torch_itself_would_not_take_is_refused(name: str) -> None:
+    model = nn.Sequential(nn.Linear(4, 4))
+    model._modules[name] = nn.Linear(4, 4)
+    with pytest.raises(InputError, match=r"has a part that is called .* another name, such as"):
+        pb.compile_model(
+            model,
+            calibration_inputs=X,
+            deployment_settings=pb.EagerDeployment(),
+            quantization_settings=pb.QuantizationSettings(),
+        )
+
+
+# what torch takes for a name, and what can be between quotes
+CHARACTERS = st.characters(exclude_categories=["Cc", "Cs"], exclude_characters='."\\')
+NAMES = st.text(CHARACTERS, min_size=1, max_size=8).filter(lambda name: not hasattr(nn.Module(), name))
+
+
+def saved_and_loaded(name: str, target: Any) -> None:
+    """Compile a model with a layer of this name, save it and load it: it computes the same, with the same layers."""
+    model = Named(name).eval()
+    compiled = pb.compile_model(
+        model,
+        calibration_inputs=X,
+        deployment_settings=target,
+        quantization_settings=pb.QuantizationSettings(),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        compiled.save(f"{folder}/model")
+        loaded = pb.load_compiled(f"{folder}/model", allow_code=True)
+        assert torch.equal(loaded(X[1]), compiled(X[1]))
+        assert [row.fqn for row in loaded.report.layers] == [f"inner.{name}", name]
+
+
+@pytest.mark.parametrize("target", [pb.EagerDeployment(), pb.OnnxRuntimeDeployment(), pb.OpenVinoDeployment()])
+@settings(max_examples=2, deadline=None)
+@given(name=NAMES)
+@example(name="conv (1)")
+@example(name="conv [0]")
+@example(name="\u00aa \u218a")
+@example(name="it's")
+@example(name="\u202eevil \u2028 {}")
+def test_compiled_models_are_saved_with_whatever_names(name: str, target: Any) -> None:
+    if target.__class__.__name__ == "OpenVinoDeployment":
+        pytest.importorskip("openvino")
+    with contextlib.suppress(InputError):  # names that the tests above are about
+        saved_and_loaded(name, target)
