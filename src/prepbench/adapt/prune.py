@@ -72,7 +72,7 @@ def prune(
     result = with_weights(smaller, weights) if weights else smaller
     rows = tuple(report_of(row, program, result, weights, sets, masked) for row in layers)
     if result is program:
-        told = [f"{row.fqn}: {row.reason or 'skipped'}" for row in rows]
+        told = [f"{row.fqn or 'the model'}: {row.reason or 'skipped'}" for row in rows]
         raise SettingsError(
             f"pruning_settings would prune nothing. {'; '.join(told[:6]) or 'No layer has a weight matrix'}. Give "
             'another mask_type ("1:1" fits every layer), a larger threshold, or leave pruning_settings out.'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -195,6 +196,18 @@ class Budget:
         """The name of the bound in the parsed options."""
         return self.option.removeprefix("--").replace("-", "_")
 
+    def read(self, text: str) -> float:
+        """Return a bound as it is written on the command line; sizes and times are positive."""
+        lowest = 0.0 if self in (SIZE, LATENCY, SPEED) else -math.inf
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value) or value < lowest:
+            expected = "a number" if lowest else "a number of at least 0"
+            raise argparse.ArgumentTypeError(f"{expected} is expected, got {text!r}")
+        return value
+
     def outcome(self, candidate: str, value: float | None, bound: float) -> Outcome:
         """Return whether a value keeps the bound; a missing or NaN value does not."""
         words = f"at {'most' if self.is_upper else 'least'} {bound:g} {self.unit}".rstrip()
@@ -202,7 +215,7 @@ class Budget:
         if value is None:
             return Outcome(title, False, f"not measured, {words} expected")
         kept = value <= bound if self.is_upper else value >= bound
-        found = f"{value:.4g} {self.unit}".rstrip()
+        found = f"{value + 0.0:.4g} {self.unit}".rstrip()  # 0 for -0
         return Outcome(title, kept, f"{found}, {words}" + ("" if kept else " expected"))
 
 
@@ -220,7 +233,7 @@ def add_budgets(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     group = parser.add_argument_group("budgets", "for each candidate but the first, or for the only one")
     for budget in BUDGETS:
-        group.add_argument(budget.option, type=float, metavar=budget.unit or "X", help=budget.help)
+        group.add_argument(budget.option, type=budget.read, metavar=budget.unit or "X", help=budget.help)
 
 
 def given(options: argparse.Namespace) -> dict[Budget, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 from pathlib import Path
@@ -10,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 import prepbench as pb
-from prepbench.command_line.compare import BUDGETS, LATENCY, SQNR
+from prepbench.command_line.compare import BUDGETS, DROP, LATENCY, SIZE, SQNR
 from prepbench.command_line.main import main
 from prepbench.command_line.user_code import load_object
 from prepbench.measure import process
@@ -136,3 +137,14 @@ def test_what_was_not_measured_keeps_no_bound() -> None:
     assert not LATENCY.outcome("a", None, 1e9).passed
     assert not any(budget.outcome("a", math.nan, 0.0).passed for budget in BUDGETS)
     assert SQNR.outcome("a", math.inf, 1e9).passed
+
+
+@pytest.mark.parametrize("text", ["nan", "-1", "inf", "much"])
+def test_a_bound_that_no_size_has_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="a number of at least 0 is expected"):
+        SIZE.read(text)
+
+
+def test_a_bound_of_the_drop_may_be_negative_and_no_drop_is_zero() -> None:
+    assert DROP.read("-0.5") == -0.5
+    assert DROP.outcome("int8", -0.0, 0.0).message == "0, at most 0"

@@ -89,5 +89,5 @@ def test_what_compile_refuses() -> None:
         pb.compile_model(model, tracing_inputs=samples, layer_pruning_settings={"": pb.LayerPruningSettings()})
     with pytest.raises(SettingsError, match="need calibration_inputs"):
         pb.compile_model(model, tracing_inputs=samples, pruning_settings=pb.PruningSettings(score="activations"))
-    with pytest.raises(SettingsError, match=r"would prune nothing. : the model's output has them"):
+    with pytest.raises(SettingsError, match=r"would prune nothing. the model: the model's output has them"):
         pb.compile_model(model, tracing_inputs=samples, pruning_settings=pb.PruningSettings(mask_type="channels"))
