@@ -16,6 +16,8 @@ from torch import nn
 
 from prepbench.bench.cards import slower_because
 from prepbench.bench.state import DISPLAY_NAMES, BenchState, display_name
+from prepbench.document.checks import cleaned_value
+from prepbench.errors import printable
 from prepbench.measure.comparison import CandidateResult, Comparison
 from prepbench.measure.generation import GenerationResult
 from prepbench.objects.digest import model_digest, modules_of, structure_of
@@ -58,7 +60,7 @@ def new_run(state: BenchState, name: str, began: float, together: BenchState | N
         known: further fields.
     """
     settings = state.targets[0]
-    return Run(
+    run = Run(
         id=uuid.uuid4().hex[:12],
         name=name,
         settings_name=name,
@@ -73,6 +75,8 @@ def new_run(state: BenchState, name: str, began: float, together: BenchState | N
         notebook=this_notebook(),
         **known,
     )
+    result: Run = cleaned_value(run)  # journals and files hold printable texts alone
+    return replace(result, pruned={printable(fqn): told for fqn, told in run.pruned.items()})
 
 
 def measured(

@@ -290,3 +290,14 @@ def test_code_of_a_bench_opened_without_its_samples_says_what_to_put_there(model
     path = new_bench(model).save(tmp_path / "saved.bench.json")
     opened = pb.Bench.load(path, model=model, tracing_inputs=SAMPLES)
     assert "calibration_inputs = [...]  # put here representative samples" in opened.code({})
+
+
+def test_runs_of_layers_with_invisible_characters_in_their_names_are_saved(tmp_path: Path) -> None:
+    model = nn.Sequential()
+    model.add_module("\u202ename", nn.Linear(4, 4))
+    given: dict[str, Any] = {"tracing_inputs": [torch.randn(2, 4)], "calibration_inputs": [torch.randn(2, 4)]}
+    bench = pb.Bench(model.eval(), **given)
+    bench.compile()
+    bench.save(tmp_path / "odd.bench.json")
+    (run,) = pb.Bench.load(tmp_path / "odd.bench.json", model=model, **given).runs
+    assert [row.fqn for row in run.report] == ["\\u202ename"]
