@@ -17,9 +17,10 @@ from prepbench.capture.sizes.axis import Axis
 from prepbench.capture.sizes.conditions import Asked, SizeCondition
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, size_key
 from prepbench.capture.sizes.resizing import linked_axes, resized_to_fit
-from prepbench.inputs import Sample
+from prepbench.inputs import Sample, arguments_by_name
 from prepbench.interrupts import TimeLimit, TimeLimitReached
 from prepbench.objects.compare import EXACT, ROUNDED, difference
+from prepbench.objects.parts import attributes, part_at
 from prepbench.running.unchanged import NotedState, outcome, without_output
 
 Place = tuple[int, int]
@@ -164,6 +165,7 @@ class MadeCalls:
         self._model, self._base, self._firm, self._of, self._places = model, base, firm, of, places
         self._groups, self._now = linked_axes(axes), of(base)
         self._samples = sorted(samples, key=lambda sample: sum(of(sample).values()))
+        self._limits = _CountLimits(model, samples)
         self._done: set[tuple[tuple[Place, int], ...]] = set()
         self._left = MOST_TRIALS
 
@@ -448,7 +450,43 @@ class MadeCalls:
         except TimeLimitReached:
             return None
         sizes = self._of(sample)
-        return None if any(breaks(sizes, condition) for condition in self._firm) else (sample, sizes)
+        is_real = self._limits.allow(self._model, sample)
+        return (sample, sizes) if is_real and not breaks_any_of(sizes, self._firm) else None
+
+
+class _CountLimits:
+    """Tells calls of inconsistent sizes by numbers that objects count, such as the tokens in a cache.
+
+    A mask that is shorter than the tokens makes a cache that has seen less than none, or less than it holds. No real
+    call has that, so what a graph does there is no reason to refuse a size.
+
+    Args:
+        model: takes the calls.
+        samples: in all of which a number that is no limit by chance is at least 0, or at least a size beside it.
+    """
+
+    def __init__(self, model: torch.nn.Module, samples: Sequence[Sample]) -> None:
+        found = [self._room(model, sample) for sample in samples if sample.counted]
+        known = set.intersection(*map(set, found)) if found else set()
+        lowest = {place: min(room[place] for room in found) for place in known}
+        self._places = {place for place, room in lowest.items() if room == 0 or (room > 0 and not place[1])}
+
+    def allow(self, model: torch.nn.Module, sample: Sample) -> bool:
+        """Return whether the numbers that a call counts are as large as those of the samples are."""
+        room = self._room(model, sample) if self._places else {}
+        return all(room.get(place, 0) >= 0 for place in self._places)
+
+    def _room(self, model: torch.nn.Module, sample: Sample) -> dict[tuple[str, str, int], int]:
+        """Return by how much each number is above 0, and above each size of the tensors beside it."""
+        named, found = arguments_by_name(model, sample.args, sample.kwargs), {}
+        for number in sample.counted:
+            count = number.value(named)
+            found[number.path, "", 0] = count
+            beside = attributes(part_at(named, number.steps[:-1]))
+            for name, part in beside.items():
+                for dim, size in enumerate(part.shape if isinstance(part, torch.Tensor) else ()):
+                    found[number.path, name, dim] = count - size
+        return found
 
 
 def _parts(group: Sequence[Axis]) -> Iterator[list[Axis]]:
