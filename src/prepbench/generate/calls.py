@@ -20,6 +20,7 @@ from prepbench.objects.caches.transformers import (
     is_cache,
     kinds_of_layers,
     past_length,
+    records_past,
     room_of,
     windows_of,
 )
@@ -68,6 +69,7 @@ class GenerationCalls:
         self._marks = {path: value for path, value in spec.object_numbers.items() if is_mark(path, value)}
         self._config = getattr(model, "config", None)
         self._kinds_of_layers = kinds_of_layers(self._config)
+        self._records_past = any(path.endswith(".record_past") and n for path, n in spec.object_numbers.items())
         values = {spec.paths[index]: value for index, value in spec.input_constants.items()}
         self._constants = {name: value for name, value in values.items() if name in self._names}
         self._tensors = {path: tensor for path, tensor in zip(spec.paths, spec.tensors, strict=True) if tensor}
@@ -89,6 +91,7 @@ class GenerationCalls:
         try:
             self._check_adapters()
             self._check_caches(given)
+            self._check_recording(given)
             labels, loss_options = self._labels(given)
             keeps_cache = self._wants_cache(given)
             missing = self._add_caches(given)
@@ -231,6 +234,22 @@ class GenerationCalls:
                     f"{name}: generation hands in a {type(value).__name__}, and the model was compiled without a "
                     f"cache. Generate with use_cache=False, which computes all tokens in each step, or compile with "
                     f"{name}= in the tracing inputs, empty in some and filled in others."
+                )
+
+    def _check_recording(self, given: Mapping[str, Any]) -> None:
+        """Check that caches keep what is outside of windows if they did in the tracing inputs, and else do not."""
+        for name in self._caches:
+            keeps = given.get(name) is not None and records_past(given[name])
+            if keeps and not self._records_past:
+                raise _OwnCall(
+                    f"generation takes tokens back from {name}, which keeps those outside of its windows for that, and "
+                    "the compiled graph drops them.",
+                    "Assisted generation and prompt lookup run in PyTorch for models with sliding windows or states.",
+                )
+            if given.get(name) is not None and not keeps and self._records_past:
+                raise _OwnCall(
+                    f"{name} drops tokens outside of its windows, and the compiled graph keeps them.",
+                    "Compile with tracing inputs of generation without candidates (assistants, prompt lookup).",
                 )
 
     def _check_made(self, result: Any, names: list[str]) -> None:

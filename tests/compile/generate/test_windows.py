@@ -1,4 +1,4 @@
-"""Caches of sliding windows that grow: prompts of any length."""
+"""Caches of sliding windows that grow: prompts of any length, and tokens that are taken back."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import prepbench as pb
+from prepbench.errors import PrepbenchWarning
 
 WINDOW = 4
 
@@ -52,3 +53,11 @@ def test_prompts_of_any_length_generate_the_tokens_of_eager(
     expected = model.generate(**call)
     with compiled.attached(model, strict=True):
         assert torch.equal(model.generate(**call), expected)
+
+
+def test_candidates_that_are_taken_back_run_in_pytorch(model: Any, compiled: pb.CompiledModel) -> None:
+    call = {"max_new_tokens": 10, "do_sample": False, "prompt_lookup_num_tokens": 3}
+    tokens = prompts(1, WINDOW + 2).repeat(1, 2)
+    expected = model.generate(tokens, **call)
+    with compiled.attached(model), pytest.warns(PrepbenchWarning, match="takes tokens back from past_key_values"):
+        assert torch.equal(model.generate(tokens, **call), expected)

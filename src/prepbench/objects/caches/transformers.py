@@ -85,6 +85,12 @@ def windows_of(given: Mapping[str, Any], caches: Mapping[str, Any], kinds: Seque
     return found
 
 
+def records_past(value: Any) -> bool:
+    """Return whether a cache keeps all entries until it is cropped, so that generation can take tokens back."""
+    parts = [value, *getattr(value, "layers", ()), *getattr(getattr(value, "self_attention_cache", None), "layers", ())]
+    return any(getattr(part, "record_past", False) is True for part in parts)
+
+
 def tensor_numbers(kind: Any) -> frozenset[str]:
     """Return the attributes of a class that hold integers which graphs take and return as tensors, because no size
     determines them and each call changes them.
