@@ -76,7 +76,7 @@ class GenerationCalls:
         self._takes_one = any(self._tensors[name]["shape"][1:2] == [1] for name in _TOKENS if name in self._tensors)
         self._adapter_layers = adapter_layers(model)
         self._loss = LossOfLogits(model, self._own)
-        self._counts_padding: bool | None = None
+        self._counted_as: list[_Positions] | None = None
         self._has_weights = False
         self._outputs = tuple(map(str, spec.outputs.get("keys", ())))
 
@@ -109,11 +109,10 @@ class GenerationCalls:
                     "labels= were given, and this model computes its loss in another way than from logits alone.",
                     "Call it without labels= and compute the loss from the logits.",
                 )
+            if new is not None:
+                self._complete(given, new, past_length(given, self._caches))
         except _OwnCall as own:
             return self._in_pytorch(own, given, args, kwargs)
-        past = past_length(given, self._caches)
-        if new is not None:
-            self._complete(given, new, past)
         caches = {name: given[name] for name in self._caches}
         result = self._run(*args[len(self._spec.parameters) :], **self._without_defaults(given))
         for name, cache in caches.items():
@@ -268,15 +267,14 @@ class GenerationCalls:
         batch, count = int(new.shape[0]), int(new.shape[1])
         counted = past + torch.arange(count).expand(batch, count)
         for name, positions in zip(_MASKS, _POSITIONS, strict=True):
-            mask = given.get(name)
-            if has_squares(mask) and not self._is_square(name):
+            mask, is_rows = given.get(name), has_squares(given.get(name))
+            if is_rows and not self._is_square(name):
                 windows = windows_of(given, self._caches, self._kinds_of_layers)
                 mask = given[name] = flat_masks(name, mask, past, count, windows)
             if mask is None and self._constants.get(name, mask) is None and name in self._constants:
                 continue  # the graph is one without a mask
             if positions in self._names and given.get(positions) is None:
-                skips = mask is not None and not bool((mask == 1).all()) and self._skips_padding(name, positions)
-                given[positions] = _positions(mask)[:, -count:] if mask is not None and skips else counted
+                given[positions] = self._positions(name, positions, mask, counted, is_rows=is_rows)
             elif positions not in self._names and given.get(positions) is not None:
                 self._check_positions(given.pop(positions), counted, positions)
             if name in self._names and mask is None:
@@ -308,16 +306,52 @@ class GenerationCalls:
                 "or generate from prompts of one length."
             )
 
-    def _skips_padding(self, mask: str, positions: str) -> bool:
-        """Return whether the model skips padding when it computes positions, found by trying."""
-        if self._counts_padding is None:
-            self._counts_padding = False
-            if mask == _MASKS[0]:
-                call = {_TOKENS[0]: torch.ones(1, 3, dtype=torch.long), mask: torch.tensor([[0, 1, 1]])}
-                with torch.no_grad():
-                    found = [_logits(self._own(**call, **more)) for more in ({}, {positions: torch.arange(3)[None]})]
-                self._counts_padding = torch.equal(found[0][:, 1:], found[1][:, 1:])
-        return not self._counts_padding
+    def _positions(
+        self, mask: str, name: str, given: torch.Tensor | None, counted: torch.Tensor, *, is_rows: bool
+    ) -> torch.Tensor:
+        """Return the positions that the model computes for itself where a call leaves them out.
+
+        Raises:
+            _OwnCall: in a way that is not known.
+        """
+        if self._counted_as is None:
+            self._counted_as = self._ways_to_count(name) if mask == _MASKS[0] else [*_POSITIONS_OF_MASKS]
+        if given is None:
+            given = torch.ones(len(counted), int(counted[0, -1]) + 1, dtype=torch.long)
+        is_padded = not bool((given == 1).all())
+        found = [of_mask(given)[:, -counted.shape[1] :] for of_mask in self._counted_as]
+        # a mask with rows tells the model other positions than one of an entry for each token
+        is_told = not (is_rows and is_padded) or _counted in self._counted_as
+        if found and is_told and all(torch.equal(found[0], one) for one in found):
+            return found[0]
+        raise _OwnCall(
+            f"it gives no {name}, and how this model computes them is not known.", f"Give {name}= in the call."
+        )
+
+    def _ways_to_count(self, name: str) -> list[_Positions]:
+        """Return the first way to count positions that gives the model's own results, found by trying; all where that
+        cannot be tried.
+        """
+        if self._model.training:  # its results are random
+            return [*_POSITIONS_OF_MASKS]
+        mask = torch.tensor([[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 0, 1]])
+        call = {_TOKENS[0]: torch.arange(6).expand(2, -1) % 3, _MASKS[0]: mask}
+        expected = self._tried(call)
+        if expected is None:
+            return [*_POSITIONS_OF_MASKS]
+        for of_mask in _POSITIONS_OF_MASKS:
+            found = self._tried({**call, name: of_mask(mask)})
+            if found is not None and torch.equal(found, expected):
+                return [of_mask]
+        return []
+
+    def _tried(self, call: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
+        """Return the first result of the model's own forward; None where it takes no such call."""
+        try:
+            with torch.no_grad():
+                return _logits(self._own(**call)).nan_to_num()
+        except Exception:  # of any kind: it needs further arguments, or refuses positions that other models have
+            return None
 
     def _last_only(self, given: dict[str, Any], new: torch.Tensor | None, *, is_own_cache: bool) -> int:
         """Return the number of requested last logits, if the graph returns all; 0 for all."""
@@ -391,9 +425,26 @@ def _encoded(given: Mapping[str, Any]) -> int | None:
     return int(first.shape[1])
 
 
-def _positions(mask: torch.Tensor) -> torch.Tensor:
-    """Return positions that skip masked tokens, as ``transformers`` computes them."""
-    return (mask.long().cumsum(-1) - 1).masked_fill(mask == 0, 0)
+_Positions = Callable[[torch.Tensor], torch.Tensor]
+"""Gives the positions of tokens for a mask of one entry for each."""
+
+
+def _counted(mask: torch.Tensor) -> torch.Tensor:
+    return torch.arange(mask.shape[-1]).expand(mask.shape)
+
+
+def _skipping(mask: torch.Tensor) -> torch.Tensor:
+    return mask.long().cumsum(-1) - 1
+
+
+_POSITIONS_OF_MASKS: tuple[_Positions, ...] = (
+    _counted,
+    lambda mask: _skipping(mask).masked_fill(mask == 0, 0),
+    lambda mask: _skipping(mask).masked_fill(mask == 0, 1),
+    lambda mask: _skipping(mask).masked_fill(mask == 0, -1),
+    lambda mask: _skipping(mask).clamp(min=0),
+)
+"""The ways in which models count: padding, too, or without it, which then has one of a few positions."""
 
 
 def _part(result: Any, name: str) -> Any:

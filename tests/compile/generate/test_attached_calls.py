@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,9 @@ import pytest
 import torch
 
 import prepbench as pb
-from prepbench.errors import InputError
+from prepbench.errors import InputError, PrepbenchWarning
 from tests.compile.generate.generating import PROMPTS, TARGETS, compile_for, make_model, make_samples
 from tests.compile.generate.test_attached import Calls
-from tests.turns import in_turns
 
 EAGER = {"eager": TARGETS["eager"]}
 PADDED = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
@@ -144,24 +145,60 @@ def test_all_logits_of_a_graph_that_gives_the_last(model: Any, recorded: Any) ->
         model(PROMPTS)
 
 
-@pytest.mark.parametrize("counts_padding", in_turns([True, False], 1))
-def test_positions_of_padded_calls_are_those_that_the_model_counts(counts_padding: bool, model: Any) -> None:
-    class Skipping(type(model)):  # type: ignore[misc]
-        def forward(
-            self, input_ids: Any = None, attention_mask: Any = None, position_ids: Any = None, **more: Any
-        ) -> Any:
-            if position_ids is None and attention_mask is not None:
-                position_ids = (attention_mask.cumsum(1) - 1).clamp(min=0)[:, -input_ids.shape[1] :]
-            return super().forward(input_ids, attention_mask, position_ids, **more)
+POSITIONS: dict[str, Callable[[torch.Tensor], torch.Tensor] | None] = {
+    "the model's own": None,  # -1 for padding
+    "padding, too": lambda mask: torch.arange(mask.shape[1]).expand(mask.shape),
+    "padding at zero": lambda mask: (mask.cumsum(1) - 1).masked_fill(mask == 0, 0),
+    "two for each token": lambda mask: 2 * (mask.cumsum(1) - 1).clamp(min=0),
+}
 
-    own = make_model(layers=1)
-    if not counts_padding:
-        own.__class__ = Skipping
-    compiled = compile_for(own, EAGER, positions=True)["eager"]
+
+@pytest.fixture(scope="module")
+def learned_positions() -> tuple[Any, pb.CompiledModel]:
+    from transformers import OPTConfig, OPTForCausalLM
+
+    class Counting(OPTForCausalLM):  # type: ignore[misc]
+        count = None
+
+        @functools.wraps(OPTForCausalLM.forward)
+        def forward(self, *args: Any, **given: Any) -> Any:
+            if self.count is not None and given.get("position_ids") is None and "attention_mask" in given:
+                given["position_ids"] = self.count(given["attention_mask"])
+            return super().forward(*args, **given)
+
+    torch.manual_seed(3)
+    config = OPTConfig(
+        vocab_size=40, hidden_size=16, ffn_dim=32, num_hidden_layers=1, num_attention_heads=2, word_embed_proj_dim=16,
+        max_position_embeddings=32,
+    )  # fmt: skip
+    model = Counting(config).eval()
+    for parameter in model.parameters():
+        parameter.data.mul_(4.0) if parameter.dim() > 1 else None
+    return model, compile_for(model, EAGER, positions=True)["eager"]
+
+
+@pytest.mark.parametrize("kind", POSITIONS)
+def test_positions_of_padded_calls_are_those_that_the_model_counts(kind: str, learned_positions: Any) -> None:
+    model, compiled = learned_positions
+    model.count = POSITIONS[kind]
+    call = {
+        "input_ids": PROMPTS,
+        "attention_mask": PADDED,
+        "labels": PROMPTS.masked_fill(PADDED == 0, -100),
+    }
     with torch.no_grad():
-        expected = own(input_ids=PROMPTS, attention_mask=PADDED).logits
-    found = ran(compiled, own, input_ids=PROMPTS, attention_mask=PADDED).logits
-    torch.testing.assert_close(found[PADDED == 1], expected[PADDED == 1])
+        expected = model(**call)
+    if kind == "two for each token":
+        with (
+            compiled.attached(model),
+            torch.no_grad(),
+            pytest.warns(PrepbenchWarning, match="it gives no position_ids"),
+        ):
+            found = model(**call)
+    else:
+        found = ran(compiled, model, **call)
+    torch.testing.assert_close(found.logits, expected.logits)
+    torch.testing.assert_close(found.loss, expected.loss)
 
 
 def test_parts_that_the_graph_does_not_give_are_asked_for_in_vain(model: Any, compiled: Any) -> None:
