@@ -16,9 +16,9 @@ from prepbench.calls.output_tree import Tree, class_named, filled
 from prepbench.errors import InputError
 from prepbench.generate.attached import Notices, own_forward
 from prepbench.objects.caches.transformers import (
+    Window,
     empty_cache,
     is_cache,
-    kinds_of_layers,
     past_length,
     records_past,
     room_of,
@@ -68,7 +68,6 @@ class GenerationCalls:
         self._kinds = classes_of_caches(spec, self._names, self._caches)
         self._marks = {path: value for path, value in spec.object_numbers.items() if is_mark(path, value)}
         self._config = getattr(model, "config", None)
-        self._kinds_of_layers = kinds_of_layers(self._config)
         self._records_past = any(path.endswith(".record_past") and n for path, n in spec.object_numbers.items())
         values = {spec.paths[index]: value for index, value in spec.input_constants.items()}
         self._constants = {name: value for name, value in values.items() if name in self._names}
@@ -77,6 +76,7 @@ class GenerationCalls:
         self._adapter_layers = adapter_layers(model)
         self._loss = LossOfLogits(model, self._own)
         self._counted_as: list[_Positions] | None = None
+        self._is_causal: bool | None = None
         self._has_weights = False
         self._outputs = tuple(map(str, spec.outputs.get("keys", ())))
 
@@ -269,8 +269,10 @@ class GenerationCalls:
         for name, positions in zip(_MASKS, _POSITIONS, strict=True):
             mask, is_rows = given.get(name), has_squares(given.get(name))
             if is_rows and not self._is_square(name):
-                windows = windows_of(given, self._caches, self._kinds_of_layers)
-                mask = given[name] = flat_masks(name, mask, past, count, windows)
+                if not self._sees_those_before(name):
+                    raise InputError(_not_flat(name, mask))
+                mask = flat_masks(name, mask, past, count, windows_of(given, self._caches, self._config))
+                mask = given[name] = mask if mask is None else mask.expand(batch, -1)
             if mask is None and self._constants.get(name, mask) is None and name in self._constants:
                 continue  # the graph is one without a mask
             if positions in self._names and given.get(positions) is None:
@@ -280,6 +282,12 @@ class GenerationCalls:
             if name in self._names and mask is None:
                 # the mask of an encoder-decoder model under the first name is for the encoder's states
                 length = _encoded(given) if name == _MASKS[0] else None
+                windows = windows_of(given, self._caches, self._config) if self._is_square(name) else {}
+                if any(0 < window.size < past + count for window in windows.values()):
+                    raise InputError(
+                        f"{name}: the model hides tokens outside of windows from each new one, and was compiled with a "
+                        f"mask of a row for each. Give {name}=, or compile without it in the tracing inputs."
+                    )
                 given[name] = (
                     square_mask(self._tensors[name], batch, past, count, room_of(given, self._caches))
                     if self._is_square(name)
@@ -352,6 +360,21 @@ class GenerationCalls:
                 return _logits(self._own(**call)).nan_to_num()
         except Exception:  # of any kind: it needs further arguments, or refuses positions that other models have
             return None
+
+    def _sees_those_before(self, name: str) -> bool:
+        """Return whether a mask of one entry for each token means that tokens see those before them, found by trying.
+
+        In graphs with a cache it does: what was computed for a token does not change any more.
+        """
+        if name == _MASKS[0] and any(names in self._names for names in _TOKENS[1::2]):
+            return False  # it is for the encoder
+        if self._caches or name != _MASKS[0]:
+            return True
+        if self._is_causal is None:
+            tokens = torch.tensor([[0, 1, 2], [0, 1, 1]])
+            found = self._tried({_TOKENS[0]: tokens, name: torch.ones_like(tokens)})
+            self._is_causal = found is not None and torch.equal(found[0, :2], found[1, :2])
+        return self._is_causal
 
     def _last_only(self, given: dict[str, Any], new: torch.Tensor | None, *, is_own_cache: bool) -> int:
         """Return the number of requested last logits, if the graph returns all; 0 for all."""
@@ -487,58 +510,108 @@ def has_squares(mask: Any) -> bool:
     return any(map(is_square, mask.values())) if isinstance(mask, Mapping) else is_square(mask)
 
 
-def flat_masks(name: str, masks: Any, past: int, new: int, windows: Mapping[str, int]) -> torch.Tensor | None:
-    """Return :func:`flat_mask` of a mask, or of one for each kind of layer; None if all are omitted.
+def flat_masks(
+    name: str, masks: Any, past: int, new: int, windows: Mapping[str, Window] | None = None
+) -> torch.Tensor | None:
+    """Return the equivalent mask of (batch, past + new), which hides padding alone; None if all are omitted.
+
+    What no token sees any more counts as seen.
 
     Args:
         name: of the argument.
-        masks: one, or several by kind, such as ``"sliding_attention"``.
+        masks: of (batch, 1, new, entries): true, or 0 where it is added to scores, where a token is seen. A dict has
+            one for each kind of layers, and a single one is for all kinds.
         past: tokens in the cache.
         new: further tokens.
-        windows: how many entries windows have, by kind; ``""`` is that of a mask that is the only one.
-    """
-    kinds = dict(masks) if isinstance(masks, Mapping) else {"": masks}
-    flat = [
-        flat_mask(f"{name}[{kind!r}]" if kind else name, mask, past, new, windows.get(kind, 0))
-        for kind, mask in sorted(kinds.items(), key=lambda item: windows.get(item[0], 0))
-        if mask is not None
-    ]
-    return flat[0] if flat else None  # that of all tokens, where there is one
-
-
-def flat_mask(name: str, mask: torch.Tensor, past: int, new: int, window: int = 0) -> torch.Tensor:
-    """Return the equivalent mask of (batch, past + new): causal apart from padding.
-
-    Args:
-        name: of the argument.
-        mask: of (batch, 1, new, entries): true, or 0 where it is added to scores, where a token is seen.
-        past: tokens in the cache.
-        new: further tokens.
-        window: of how many tokens the first new one sees only the last; 0 for all. Tokens before them count as seen.
+        windows: by kind of layers; by default all tokens are seen.
 
     Raises:
-        InputError: it says something else.
+        InputError: they say something else.
 
     Example:
         >>> mask = torch.ones(1, 1, 2, 5, dtype=torch.bool).tril(1)
-        >>> flat_mask("attention_mask", mask, 1, 2).tolist()
+        >>> flat_masks("attention_mask", mask, 1, 2).tolist()
         [[1, 1, 1]]
     """
-    seen = mask if mask.dtype == torch.bool else mask == 0
-    first = max(past - window + 1, 0) if window else 0
-    count = past + new - first
-    flat = seen[:, 0, :, :count].any(1) if window else seen[:, 0, -1, :count]
-    expected = _causal(past - first, new, seen.shape[-1])[None, None].repeat(len(flat), 1, 1, 1)
-    expected[..., :count] &= flat[:, None, None]
-    # a later token attends to nothing before its own window
-    is_right = not bool((seen & ~expected).any()) if window else torch.equal(seen, expected.expand_as(seen))
-    if flat.shape[-1] != count or not is_right:
+    windows = windows or {"": Window()}
+    kinds = dict(masks) if isinstance(masks, Mapping) else dict.fromkeys(windows, masks)
+    rows = [
+        (f"{name}[{kind!r}]" if isinstance(masks, Mapping) else name, mask, windows.get(kind, Window()))
+        for kind, mask in kinds.items()
+        if mask is not None
+    ]
+    if not rows:
+        return None
+    # that of all tokens tells most, where there is one
+    rows.sort(key=lambda row: row[2].size)
+    first, mask, window = rows[0]
+    flat = _padding(first, mask, past, new, window)
+    bare = [kind for kind, mask in kinds.items() if mask is None]
+    if any(kind == "full_attention" or windows.get(kind, Window()).size for kind in bare):
+        flat = torch.ones_like(flat)  # for layers without a mask nothing is padded
+    for path, mask, window in rows:
+        seen, expected = _seen(path, mask), _visible(flat, past, new, mask.shape[-1], window)
+        if mask.shape[-2] != new or not torch.equal(seen, expected.expand_as(seen)):
+            raise InputError(_not_flat(path, mask))
+    return flat
+
+
+def _not_flat(name: str, mask: Any) -> str:
+    shape = next(value.shape for value in (mask.values() if isinstance(mask, Mapping) else [mask]) if is_square(value))
+    return (
+        f"{name}: tokens see others than those before them here (in their window, where layers have one), and the "
+        "model was compiled with a mask of one entry for each token, or none. Compile with "
+        f"{name.partition('[')[0]}= of this form, {tuple(shape)}, in the tracing inputs."
+    )
+
+
+_HIDING = -1e4
+"""What is added to the scores of hidden tokens is at most this; nothing of them is left after softmax."""
+
+
+def _seen(name: str, mask: torch.Tensor) -> torch.Tensor:
+    """Return where a mask shows tokens."""
+    if mask.dim() != 4 or not (mask.dtype == torch.bool or bool(((mask == 0) | (mask <= _HIDING)).all())):
         raise InputError(
-            f"{name}: tokens see others than those before them here, and the model was compiled with a mask of one "
-            f"entry for each token, or none. Compile with {name}= of this form, {tuple(mask.shape)}, in the tracing "
-            "inputs."
+            f"{name}: expected a mask of (batch, 1, new tokens, entries) that is true, or 0 if it is added to scores, "
+            f"where tokens are seen, and false, or {_HIDING:g} or less, elsewhere, got one of {tuple(mask.shape)} "
+            "with other values. The model was compiled with a mask of one entry for each token, or none. Compile with "
+            f"{name.partition('[')[0]}= of this form in the tracing inputs."
         )
-    return torch.nn.functional.pad(flat.long(), (first, 0), value=1)
+    return mask if mask.dtype == torch.bool else mask == 0
+
+
+def _padding(name: str, mask: torch.Tensor, past: int, new: int, window: Window) -> torch.Tensor:
+    """Return which tokens a mask shows to any other, of (batch, past + new)."""
+    seen, before = _seen(name, mask)[:, 0].any(1), _held_from(past, window)
+    flat = torch.ones(len(seen), past + new, dtype=torch.long)
+    if seen.shape[-1] < past + new - before:
+        raise InputError(_not_flat(name, mask))
+    hidden = max(past - window.size + 1, 0) if window.size else 0  # those that are too far back for all new tokens
+    first = max(before, hidden)
+    flat[:, first:] = seen[:, first - before : past + new - before].long()
+    if window.is_chunk and past >= window.size:  # the same for those in earlier chunks
+        flat[:, first:] |= (flat[:, first:].cumsum(-1) == 0).long()
+    return flat
+
+
+def _held_from(past: int, window: Window) -> int:
+    """Return the position of the first entry of a mask."""
+    return max(past - window.room + 1, 0) if window.room else 0
+
+
+def _visible(flat: torch.Tensor, past: int, new: int, entries: int, window: Window) -> torch.Tensor:
+    """Return which entries new tokens see, of (batch, 1, new, entries), for a mask of one entry for each token."""
+    keys = _held_from(past, window) + torch.arange(entries)
+    queries = past + torch.arange(new)[:, None]
+    seen = (keys <= queries)[None]
+    if window.is_chunk:
+        padding = (flat.cumsum(-1) == 0).sum(-1)[:, None, None]
+        seen = seen & ((keys - padding) // window.size == (queries - padding) // window.size)
+    elif window.size:
+        seen = seen & (keys > queries - window.size)
+    shown = flat[:, keys.clamp(max=flat.shape[-1] - 1)].bool()
+    return (seen & shown[:, None])[:, None]
 
 
 def square_mask(spec: Mapping[str, Any], batch: int, past: int, new: int, room: int) -> torch.Tensor:
@@ -551,15 +624,12 @@ def square_mask(spec: Mapping[str, Any], batch: int, past: int, new: int, room: 
         new: further tokens.
         room: entries of a cache of a fixed length; less than the tokens for one that grows.
     """
-    seen = _causal(past, new, max(room, past + new)).expand(batch, 1, -1, -1)
+    seen = torch.arange(max(room, past + new)) <= past + torch.arange(new)[:, None]
+    seen = seen.expand(batch, 1, -1, -1)
     dtype = getattr(torch, spec["dtype"])
     if dtype == torch.bool:
         return seen.clone()
     return torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)
-
-
-def _causal(past: int, new: int, entries: int) -> torch.Tensor:
-    return torch.arange(entries) <= past + torch.arange(new)[:, None]
 
 
 # The loss of compiled logits, by the function that a model of ``transformers`` has for it.

@@ -1,4 +1,4 @@
-"""Caches of sliding windows that grow: prompts of any length, and tokens that are taken back."""
+"""Caches of sliding windows that grow: prompts of any length, masks with rows, and tokens that are taken back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import prepbench as pb
-from prepbench.errors import PrepbenchWarning
+from prepbench.errors import InputError, PrepbenchWarning
 
 WINDOW = 4
 
@@ -53,6 +53,21 @@ def test_prompts_of_any_length_generate_the_tokens_of_eager(
     expected = model.generate(**call)
     with compiled.attached(model, strict=True):
         assert torch.equal(model.generate(**call), expected)
+
+
+def test_masks_that_the_window_is_not_in_are_refused(model: Any, compiled: pb.CompiledModel) -> None:
+    tokens = prompts(2, WINDOW + 3)
+    every = torch.ones(WINDOW + 3, WINDOW + 3, dtype=torch.bool).tril()[None, None].repeat(2, 1, 1, 1)
+    near = every & every.tril(0).triu(1 - WINDOW)
+    hole = near.clone()
+    hole[:, :, 3:, 2] = False
+    with compiled.attached(model, strict=True), torch.no_grad():
+        for mask in (every, hole):
+            with pytest.raises(InputError, match=r"tokens see others than those before them here \(in their window"):
+                model(tokens, attention_mask=mask)
+        found = model(tokens, attention_mask=near).logits
+    with torch.no_grad():
+        torch.testing.assert_close(found, model(tokens, attention_mask=near).logits)
 
 
 def test_candidates_that_are_taken_back_run_in_pytorch(model: Any, compiled: pb.CompiledModel) -> None:

@@ -14,7 +14,7 @@ import functools
 import inspect
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -65,30 +65,53 @@ def _told(method: str, given: Mapping[str, Any], caches: Mapping[str, Any]) -> i
     return 0
 
 
-def kinds_of_layers(config: Any) -> list[str]:
-    """Return the attention kind of each layer in the configuration, such as "sliding_attention", if it is given."""
-    text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
-    return list(getattr(text, "layer_types", None) or [])
-
-
-def windows_of(given: Mapping[str, Any], caches: Mapping[str, Any], kinds: Sequence[str]) -> dict[str, int]:
-    """Return the number of entries in the windows of fixed-length caches, by kind of layer; "" if all layers have
-    one.
-    """
-    found: dict[str, int] = {}
-    for name in caches:
-        layers = getattr(given[name], "layers", [])
-        sizes = [layer.get_max_length() if getattr(layer, "is_sliding", False) else 0 for layer in layers]
-        found |= dict(reversed(list(zip(kinds, sizes, strict=False))))
-        if sizes and all(sizes):
-            found[""] = sizes[0]
-    return found
-
-
 def records_past(value: Any) -> bool:
     """Return whether a cache keeps all entries until it is cropped, so that generation can take tokens back."""
     parts = [value, *getattr(value, "layers", ()), *getattr(getattr(value, "self_attention_cache", None), "layers", ())]
     return any(getattr(part, "record_past", False) is True for part in parts)
+
+
+@dataclass(frozen=True)
+class Window:
+    """The tokens that layers of one kind see.
+
+    Attributes:
+        size: of how many tokens each sees only the last; 0 for all.
+        is_chunk: whether these are those of its chunk, which begin at multiples of the size.
+        room: how many entries the cache of these layers keeps; 0 for all.
+    """
+
+    size: int = 0
+    is_chunk: bool = False
+    room: int = 0
+
+
+_SIZES = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}
+
+
+def windows_of(given: Mapping[str, Any], caches: Mapping[str, Any], config: Any) -> dict[str, Window]:
+    """Return the windows of a model's layers by kind, such as "sliding_attention"; there is at least one.
+
+    The configuration tells what layers see, and a cache which entries the mask of a kind has.
+    """
+    text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
+    sizes = {kind: getattr(text, name, None) or 0 for kind, name in _SIZES.items()}
+    listed = list(getattr(text, "layer_types", None) or [])
+    uniform = next((kind for kind, size in sizes.items() if size), "full_attention")
+    layers = [layer for name in caches for layer in getattr(given[name], "layers", [])]
+    kinds = listed or [uniform] * max(len(layers), 1)
+    rooms = dict.fromkeys(kinds, 0)
+    for kind, layer in zip(kinds, layers, strict=False):
+        if getattr(layer, "is_sliding", False):
+            rooms[kind] = rooms[kind] or int(layer.get_max_length())
+    return {
+        kind: Window(
+            size=sizes.get(kind) or (room and (sizes["sliding_attention"] or room)),
+            is_chunk=kind == "chunked_attention",
+            room=room,
+        )
+        for kind, room in rooms.items()
+    }
 
 
 def tensor_numbers(kind: Any) -> frozenset[str]:
