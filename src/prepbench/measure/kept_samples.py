@@ -61,7 +61,7 @@ def measure_for(metric: Any, output: Any, target: Any) -> Measure:
     totals = totals_of(metric)
     if metric is metrics.token_agreement:
         return OTHERS
-    if (totals is not None and totals.of_classes) or _counts_classes(metric):
+    if totals is not None and totals.of_classes:
         scores = _scores(output, target)
         return DIVERGENCE if scores.is_floating_point() else OTHERS
     return NOISE if metrics.signal_tensors(output) else OTHERS
@@ -130,10 +130,6 @@ def _classes_text(scores: torch.Tensor) -> str:
         return numbers_text(scores)
     likely, classes = scores.softmax(-1).topk(min(_DISTANCES_CLASSES, len(scores)))
     return ", ".join(f"{label} ({share:.0%})" for label, share in zip(classes.tolist(), likely.tolist(), strict=True))
-
-
-def _counts_classes(metric: Any) -> bool:
-    return metric is metrics.accuracy or str(getattr(metric, "__qualname__", "")).startswith("top_")
 
 
 def _scores(output: Any, target: Any) -> torch.Tensor:
@@ -410,6 +406,8 @@ class Keeper:
             return
         predicted = scores.argmax(-1) if scores.dim() > classes.dim() else scores
         counted = classes != IGNORED_CLASS
+        if not bool(counted.any()):
+            return
         wanted, given = classes[counted].flatten().long().cpu(), predicted[counted].flatten().long().cpu()
         number = scores.shape[-1] if scores.dim() > classes.dim() else int(max(wanted.max(), given.max())) + 1
         if number > _CLASSES:

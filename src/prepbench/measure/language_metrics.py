@@ -50,11 +50,14 @@ def named_logits(output: Any) -> torch.Tensor | None:
     return value if isinstance(value, torch.Tensor) else None
 
 
-def scores_and_classes(output: Any, target: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def scores_and_classes(output: Any, target: Any, ignored: int = IGNORED_CLASS) -> tuple[torch.Tensor, torch.Tensor]:
     """Return scores with the classes in the last dimension (or predictions), and class numbers.
 
+    One logit for each target becomes the scores of two classes, of which the first one is 0: the softmax of both is
+    the sigmoid of the logit.
+
     Raises:
-        InputError: the shapes do not fit each other.
+        InputError: the shapes do not fit each other, or there is one logit for targets other than 0 and 1.
     """
     scores = logits_of(output).detach()
     try:
@@ -64,16 +67,59 @@ def scores_and_classes(output: Any, target: Any) -> tuple[torch.Tensor, torch.Te
     if scores.shape == classes.shape:
         if not scores.is_floating_point():
             return scores, classes
-        if classes.is_floating_point():
-            return scores, classes.argmax(-1)
-    if scores.dim() >= 2 and scores.shape[:-1] == classes.shape:
-        return scores, classes
-    if scores.dim() > 2 and scores.shape[:1] + scores.shape[2:] == classes.shape:
-        return scores.movedim(1, -1), classes
+        dim = _dim_of_class_scores(classes, ignored)
+        if dim is not None:
+            return scores.movedim(dim, -1), classes.argmax(dim)
+        if scores.dim() == 1 or scores.shape[-1] == 1 or scores.shape[1] == 1:
+            return _two_classes(scores, classes, ignored)
+    elif scores.dim() >= 2 and scores.shape[:-1] == classes.shape:
+        return (scores, classes) if scores.shape[-1] != 1 else _two_classes(scores[..., 0], classes, ignored)
+    elif scores.dim() > 2 and scores.shape[:1] + scores.shape[2:] == classes.shape:
+        return (
+            (scores.movedim(1, -1), classes) if scores.shape[1] != 1 else _two_classes(scores[:, 0], classes, ignored)
+        )
     raise InputError(
         f"logits of shape {tuple(scores.shape)} and a target of shape {tuple(classes.shape)} do not fit: expected "
-        "logits (batch, classes) with targets (batch,); of larger ones, the classes in the last dimension or in 1"
+        "logits (batch, classes) with targets (batch,), or of their shape with one class each; of larger ones, the "
+        "classes in the last dimension or in 1, which has size 1 for one logit of two classes"
     )
+
+
+def _dim_of_class_scores(target: torch.Tensor, ignored: int) -> int | None:
+    """Return the dimension of the classes in a target of the logits' shape, where it holds scores of classes."""
+    dims = [dim for dim in (-1, 1) if target.dim() > (1 if dim < 0 else 2) and target.shape[dim] > 1]
+    if not target.is_floating_point() or not dims:
+        return None
+    for dim in dims:
+        sums = target.sum(dim)
+        if torch.allclose(sums, torch.ones_like(sums), atol=1e-2):
+            return dim
+    # zeros and ones are no scores of classes if several or none of them are 1, nor are shares of a single channel
+    counted = target[target != ignored]
+    are_shares = bool(((counted >= 0) & (counted <= 1)).all())
+    are_masks = are_shares and (target.shape[1] == 1 or bool(((counted == 0) | (counted == 1)).all()))
+    return None if are_masks or dims[0] != -1 else -1
+
+
+def _two_classes(logits: torch.Tensor, classes: torch.Tensor, ignored: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the scores of two classes where there is one logit for each target, and the classes."""
+    if not logits.is_floating_point():
+        return logits, classes  # predicted classes, with a dimension of 1
+    counted = classes != ignored
+    wanted, given = classes[counted], logits[counted]
+    if not bool(((wanted == 0) | (wanted == 1)).all()):
+        least, most = wanted.aminmax()
+        raise InputError(
+            f"one logit for each target, of shape {tuple(logits.shape)}, and targets between {least.item():g} and "
+            f"{most.item():g}: one logit tells classes 0 and 1 apart. Give targets of 0 and 1, or one logit for each "
+            "class in the last dimension or in 1"
+        )
+    if bool((wanted == 0).any()) and bool((wanted == 1).any()) and bool(((given >= 0) & (given <= 1)).all()):
+        raise InputError(
+            "one number for each target, all between 0 and 1, like probabilities: expected logits, which are above 0 "
+            "for class 1. Return logits, or wrap the metric: lambda output, target: metric(output.logit(), target)"
+        )
+    return torch.stack([torch.zeros_like(logits), logits], -1), classes
 
 
 _NO_TOKEN = torch.iinfo(torch.int64).min

@@ -14,7 +14,7 @@ import torch
 from prepbench._torch_compat import pytree
 from prepbench.checks import check_count
 from prepbench.errors import InputError
-from prepbench.measure.language_metrics import IGNORED_CLASS, named_logits, scores_and_classes
+from prepbench.measure.language_metrics import IGNORED_CLASS, named_logits, scores_and_classes, taken
 from prepbench.measure.language_metrics import bits_per_byte as bits_per_byte
 from prepbench.measure.language_metrics import kl_divergence as kl_divergence
 from prepbench.measure.language_metrics import perplexity as perplexity
@@ -28,6 +28,7 @@ from prepbench.measure.task_metrics import psnr as psnr
 from prepbench.measure.task_metrics import ssim as ssim
 from prepbench.measure.task_metrics import word_error_rate as word_error_rate
 from prepbench.objects.compare import Powers, powers
+from prepbench.running.metric_facts import TOTALS, Totals
 
 Metric = Callable[[Any, Any], Any]
 
@@ -35,30 +36,42 @@ Metric = Callable[[Any, Any], Any]
 def accuracy(output: Any, target: Any) -> float:
     """Share of predictions whose largest logit is the target's class, between 0 and 1.
 
+    As the ``metric`` of :func:`prepbench.compare`, targets are counted over all the data first.
+
     Args:
         output: logits ``(batch, classes)``, ``(batch, tokens, classes)`` or ``(batch, classes, height, width)``, or
             integer predictions of the target's shape; also an object or dict holding them as ``logits``, or a
             tuple that starts with them. Where both the last dimension and dimension 1 fit, the last one is the classes.
-        target: class numbers, or class scores of the logits' shape; entries of ``-100`` are not counted.
+            Of two classes also one logit for each target, ``(batch,)``, ``(batch, 1)`` or ``(batch, 1, height,
+            width)``, which is above 0 for class 1; numbers that all lie between 0 and 1 are no logits.
+        target: class numbers, or class scores of the logits' shape; entries of ``-100`` are not counted. For one logit
+            0 or 1, with or without its dimension of 1.
 
     Returns:
         The share.
 
     Raises:
-        InputError: the shapes do not fit each other.
+        InputError: the shapes do not fit each other, or one logit has a target other than 0 and 1.
 
     Example:
         >>> accuracy(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1]))
         0.5
+        >>> accuracy(torch.tensor([[2.5], [-0.5]]), torch.tensor([[1.0], [1.0]]))
+        0.5
     """
+    return taken(_ACCURACY, output, target)
+
+
+def _accuracy_sums(output: Any, target: Any) -> tuple[float, float]:
     scores, classes = scores_and_classes(output, target)
     predicted = scores.argmax(-1) if scores.dim() > classes.dim() else scores
-    counted = classes != IGNORED_CLASS
-    return _share((predicted == classes)[counted])
+    return _hits(predicted == classes, classes)
 
 
 def top_k(k: int) -> Metric:
     """Return a metric: the share of samples whose class is among the ``k`` largest logits, between 0 and 1.
+
+    As the ``metric`` of :func:`prepbench.compare`, targets are counted over all the data first.
 
     Args:
         k: how many logits count; 1 is :func:`accuracy`.
@@ -72,17 +85,21 @@ def top_k(k: int) -> Metric:
     """
     check_count("k", k, 1)
 
-    def metric(output: Any, target: Any) -> float:
+    def sums(output: Any, target: Any) -> tuple[float, float]:
         scores, classes = scores_and_classes(output, target)
         if scores.dim() == classes.dim():
             raise InputError(
                 f"top_{k} needs logits, got predictions of shape {tuple(scores.shape)}; use metrics.accuracy."
             )
         best = scores.topk(min(k, scores.shape[-1]), dim=-1).indices
-        counted = classes != IGNORED_CLASS
-        return _share((best == classes.unsqueeze(-1)).any(-1)[counted])
+        return _hits((best == classes.unsqueeze(-1)).any(-1), classes)
 
+    def metric(output: Any, target: Any) -> float:
+        return taken(totals, output, target)
+
+    totals = Totals(sums, _share, higher_is_better=True)
     metric.__name__ = metric.__qualname__ = f"top_{k}"
+    setattr(metric, TOTALS, totals)
     return metric
 
 
@@ -145,7 +162,17 @@ def signal_tensors(output: Any) -> list[torch.Tensor]:
     return [x for x in leaves if isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())]
 
 
-def _share(correct: torch.Tensor) -> float:
-    if correct.numel() == 0:
-        raise InputError(f"no target to count: all are {IGNORED_CLASS}, or the batch is empty")
-    return float(correct.double().mean())
+def _hits(are_right: torch.Tensor, classes: torch.Tensor) -> tuple[float, float]:
+    """Return how many of the targets that count are hit, and how many there are."""
+    counted = classes != IGNORED_CLASS
+    return float((are_right & counted).sum()), float(counted.sum())
+
+
+def _share(sums: torch.Tensor) -> torch.Tensor:
+    if not bool(sums[..., 1].any()):
+        raise InputError(f"no target to count: all are {IGNORED_CLASS}, or the data is empty. Give targets that count")
+    return sums[..., 0] / sums[..., 1]
+
+
+_ACCURACY = Totals(_accuracy_sums, _share, higher_is_better=True)
+setattr(accuracy, TOTALS, _ACCURACY)

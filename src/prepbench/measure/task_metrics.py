@@ -84,8 +84,8 @@ def mean_iou(output: Any, target: Any, *, classes: int | None = None, ignored: i
     As the ``metric`` of :func:`prepbench.compare`, pixels are counted over all the data first. Needs torchmetrics.
 
     Args:
-        output: logits ``(batch, classes, height, width)``, or predicted classes ``(batch, height, width)``, as
-            :func:`accuracy` takes them.
+        output: logits ``(batch, classes, height, width)``, one logit ``(batch, 1, height, width)``, or predicted
+            classes ``(batch, height, width)``, as :func:`accuracy` takes them.
         target: class numbers ``(batch, height, width)``.
         classes: how many there are; by default as many as there are logits, or the largest number and one more.
         ignored: the target that is not counted, such as 255.
@@ -116,7 +116,7 @@ def _iou_totals(classes: int | None = None, ignored: int = IGNORED_CLASS) -> Tot
 def _counts(name: str, output: Any, target: Any, classes: int | None, ignored: int) -> torch.Tensor:
     """Return, for each class, how often it was found, wrongly found, and missed: shape (classes, 3)."""
     functional = _torchmetrics("classification", name)
-    scores, wanted = scores_and_classes(output, target)
+    scores, wanted = scores_and_classes(output, target, ignored)
     found = scores.argmax(-1) if scores.dim() > wanted.dim() else scores
     counted = wanted != ignored
     found, wanted = found[counted].long(), wanted[counted].long()

@@ -67,6 +67,17 @@ def test_mean_iou_is_that_of_sklearn(seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_one_logit_counts_as_the_logits_of_two_classes(seed):
+    torch.manual_seed(seed)
+    logits, target = torch.randn(6, 1, 4, 3), torch.randint(2, (6, 1, 4, 3)).float()
+    target[0, 0, 0, 0] = 255
+    two = torch.cat([torch.zeros_like(logits), logits], 1)
+    for name in ("f1", "mean_iou"):
+        metric = functools.partial(getattr(metrics, name), ignored=255)
+        assert _over_batches(metric, _split(logits, target)) == metric(two, target[:, 0].long())
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_psnr_is_of_the_error_over_all_the_data(seed):
     generator = numpy.random.default_rng(seed)
     target = generator.uniform(0, 255, (6, 3, 4, 5))

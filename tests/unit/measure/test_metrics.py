@@ -8,7 +8,8 @@ import torch
 
 from prepbench.measure import metrics
 from prepbench.measure.scores import SqnrScore
-from prepbench.running.metric_scores import MeanScore, finite_number, metric_name
+from prepbench.running.metric_facts import is_higher_better
+from prepbench.running.metric_scores import MeanScore, finite_number, metric_name, score_of
 
 LOGITS = torch.tensor([[0.1, 0.9, 0.0], [0.8, 0.1, 0.1], [0.2, 0.3, 0.5], [0.6, 0.3, 0.1]])
 CLASSES = torch.tensor([1, 0, 0, 1])
@@ -65,6 +66,67 @@ def test_top_k():
     assert metric_name(metrics.top_k(5)) == "top_5"
     with pytest.raises(ValueError, match="at least 1"):
         metrics.top_k(0)
+
+
+@pytest.mark.parametrize("metric", [metrics.accuracy, metrics.top_k(1)], ids=["accuracy", "top_1"])
+def test_ragged_and_ignored_targets_are_counted_over_all_batches(metric):
+    right, wrong = torch.eye(3)[torch.ones(2, 3, dtype=torch.long)], torch.eye(3)[torch.zeros(2, 30, dtype=torch.long)]
+    score = score_of(metric)
+    score.add(right, torch.ones(2, 3, dtype=torch.long), 2)
+    score.add(wrong, torch.ones(2, 30, dtype=torch.long), 2)
+    score.add(wrong, torch.full((2, 30), -100), 2)
+    assert score.value() == pytest.approx(6 / 66)
+    assert is_higher_better(metric)
+    nothing = score_of(metric)
+    nothing.add(wrong, torch.full((2, 30), -100), 2)
+    with pytest.raises(ValueError, match="no target to count"):
+        nothing.value()
+
+
+BINARY = torch.tensor([3.0, -2.0, 1.0, -4.0])
+WRONG = torch.tensor([0, 1, 0, 1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool])
+@pytest.mark.parametrize(
+    ("logits", "target"),
+    [((4,), (4,)), ((4, 1), (4, 1)), ((4, 1), (4,)), ((1, 1, 2, 2), (1, 1, 2, 2)), ((1, 1, 2, 2), (1, 2, 2))],
+)
+def test_one_logit_tells_two_classes_apart(logits, target, dtype):
+    scores, wrong = BINARY.reshape(logits), WRONG.reshape(target).to(dtype)
+    assert metrics.accuracy(scores, wrong) == metrics.top_k(1)(scores, wrong) == 0.0
+    assert metrics.accuracy(-scores, wrong) == metrics.top_k(2)(scores, wrong) == 1.0
+
+
+def test_one_logit_leaves_ignored_targets_out():
+    assert metrics.accuracy(BINARY[:, None], torch.tensor([1.0, -100.0, 0.0, 0.0])) == pytest.approx(2 / 3)
+
+
+def test_predicted_classes_may_have_a_dimension_of_one():
+    assert metrics.accuracy(torch.tensor([[2], [1]]), torch.tensor([2, 2])) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("output", "target", "words"),
+    [
+        (BINARY[:, None], torch.tensor([0, 1, 2, 1]), "one logit tells classes 0 and 1 apart"),
+        (BINARY[:, None], torch.tensor([[0.5], [1.5], [2.0], [-3.0]]), "between -3 and 2"),
+        (BINARY[:, None].sigmoid(), WRONG, "like probabilities: expected logits"),
+        (torch.ones(2, 3), torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 0.0]]), "one class each"),
+        (BINARY.reshape(2, 2), torch.tensor([[1.0, 1.0], [0.0, 0.0]]), "one class each"),
+    ],
+    ids=["more classes", "regression", "probabilities", "several labels", "mask without channel"],
+)
+def test_what_one_logit_cannot_tell_is_refused(output, target, words):
+    with pytest.raises(ValueError, match=words):
+        metrics.accuracy(output, target)
+
+
+def test_class_scores_of_images_have_the_classes_in_dimension_1():
+    classes = torch.tensor([[[0, 2, 1], [1, 1, 0]]])
+    scores = torch.nn.functional.one_hot(classes, 3).movedim(-1, 1).float()
+    assert metrics.accuracy(scores, scores) == 1.0
+    assert metrics.accuracy(scores.roll(1, 1), scores) == 0.0
 
 
 def test_sqnr():
