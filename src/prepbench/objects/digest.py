@@ -27,7 +27,6 @@ from prepbench.objects.parts import (
     PLAIN,
     WRAPPERS,
     attributes,
-    cell_contents,
     is_own_class,
     is_own_function,
     is_own_object,
@@ -87,26 +86,6 @@ def leaves_digest(values: Iterable[Any]) -> str:
                 digest.update(_encoded(repr(leaf)))
 
     return _hex(add)[:_DIGITS]
-
-
-def function_digest(function: Callable[..., Any] | None) -> str:
-    """Digest the name and the code of a function, and the numbers and texts that it captured; no other objects."""
-    if function is None:
-        return ""
-    inner = getattr(function, "func", function)
-    name = f"{getattr(inner, '__module__', '')}.{getattr(inner, '__qualname__', type(inner).__qualname__)}"
-    code = getattr(inner, "__code__", None)
-    named = {**(getattr(function, "keywords", None) or {}), **(getattr(inner, "__kwdefaults__", None) or {})}
-    values = [*cell_contents(inner).values(), *(getattr(inner, "__defaults__", None) or ()), *sorted(named.items())]
-    told = repr([value for value in values if _is_plain(value)])
-    text = [name.encode(), b"" if code is None else code_bytes(code), repr(getattr(function, "args", ())).encode()]
-    return hashlib.sha256(b"".join([*text, _encoded(told)])).hexdigest()[:_DIGITS]
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, tuple):
-        return all(map(_is_plain, value))
-    return isinstance(value, bool | int | float | str | bytes)
 
 
 def code_bytes(code: Any) -> bytes:

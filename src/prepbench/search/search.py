@@ -29,7 +29,7 @@ from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.measure.latency import doubtful_times
 from prepbench.measure.metrics import Metric
 from prepbench.measure.process import KeptWorkers, load_warning
-from prepbench.objects.digest import function_digest
+from prepbench.objects.function_digest import read_function
 from prepbench.progress_bar import shows_progress
 from prepbench.running.check_inputs import check_runs, twin_with_own_writes
 from prepbench.running.transforms import with_transform
@@ -115,7 +115,8 @@ def search(
         executor: where layers are simulated one by one: a ``concurrent.futures.Executor`` or a
             ``dask.distributed.Client``; None for this process, which also compiles, times and scores.
         results: path of a journal, to which each candidate is written as soon as it is measured, and from which those
-            of the same model, settings, target, machine and data are taken; see :func:`prepbench.load_results`.
+            of the same model, settings, target, machine, data and metric are taken; see
+            :func:`prepbench.load_results`. A metric is the same if all that it reads is: globals, helpers, attributes.
         timeout: seconds to wait for each answer of a timing process; None waits for ever.
         progress: receives each step; it may raise :class:`prepbench.Cancelled`.
         on_candidate: receives each candidate as soon as it is timed, and again once it is scored.
@@ -186,7 +187,10 @@ def search(
     )
     scoring.scale.limit(budget)
     timed = scoring.first().sample
+    functions = {} if results is None else {"metric": metric, "forward_fn": forward_fn}
+    before = {name: read_function(each) for name, each in functions.items()}
     scoring.begin()
+    after = {name: read_function(each) for name, each in functions.items()}
     equalises = isinstance(given, EqualizableCandidates)
     jobs = [
         _job(replace(request, deployment_settings=each), named, reasons, scoring, progress, equalises=equalises)
@@ -197,12 +201,11 @@ def search(
         subject = Subject(model, calibration, others, kept, timed, executor)
         how = (
             repr(dynamic_axes),
-            function_digest(metric),
-            function_digest(forward_fn),
+            *(reading.digest(after[name]) for name, reading in before.items()),
             [(each.args, each.kwargs) for each in (*tracing, *calibration)],
         )
         journal = SearchJournal.at(results, model, scoring.scale, scoring.batches, *how)
-        older = journal.note_on_other_weights()
+        older = [*journal.note_on_other_weights(), *filter(None, (one.note(name) for name, one in before.items()))]
         told = on_candidate if on_candidate is not None else lambda candidate: None
         loop = Loop(subject, jobs, budget, scoring, timing, journal, request.options, progress, told)
         loop.begin()

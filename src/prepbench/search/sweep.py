@@ -6,6 +6,7 @@ import difflib
 import math
 import time
 import uuid
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from prepbench.checks import (
 )
 from prepbench.compile import KeptStages, compile_model
 from prepbench.document.codec import plain, read_object
-from prepbench.errors import InputError, PrepbenchError, SettingsError, UnknownNameError
+from prepbench.errors import InputError, PrepbenchError, PrepbenchWarning, SettingsError, UnknownNameError
 from prepbench.inputs import Sample
 from prepbench.internal_errors import internal_error
 from prepbench.jobs import Cancelled, Progress, ProgressCallback, report_nothing
@@ -35,7 +36,8 @@ from prepbench.measure import metrics
 from prepbench.measure.batches import read_batches
 from prepbench.measure.run import compare
 from prepbench.measure.transfer import load_sample, save_sample
-from prepbench.objects.digest import data_digest, function_digest, model_digest, program_form
+from prepbench.objects.digest import data_digest, model_digest, program_form
+from prepbench.objects.function_digest import read_function
 from prepbench.package.compiled import CompiledModel, program_of
 from prepbench.progress_bar import shows_progress
 from prepbench.results.journal import Journal, journal_at
@@ -100,7 +102,8 @@ def sweep(
         higher_is_better: False for a loss; by default as known for the metric, else True.
         rounds: interleaved rounds of timing; 0 leaves latency out.
         timeout: seconds to wait for each answer of a timing process; None waits for ever.
-        results: path of a journal, to which each result is written at once.
+        results: path of a journal, to which each result is written at once. A metric is known again if all that it
+            reads is the same: globals, helpers, attributes.
         executor: None for this process, a ``concurrent.futures.Executor``, or a ``dask.distributed.Client``. A metric
             of your own is computed here.
         progress: receives each step; it may raise :class:`prepbench.Cancelled`. What was measured is in the journal.
@@ -135,7 +138,10 @@ def sweep(
             next(read_batches([model], batches[name], with_targets=takes_targets(metric)))
     how = How(metric, higher_is_better, rounds, timeout)
     journal = None if results is None else journal_at(results)
-    made = _Sweep(found, how, journal, executor, progress)
+    reading = read_function(None if journal is None else metric)
+    if note := reading.note("metric"):
+        warnings.warn(note, PrepbenchWarning, stacklevel=3)
+    made = _Sweep(found, how, reading.digest(), journal, executor, progress)
     for name in found.models:
         made.model(name, calibrations[name], calibrations[name] if batches[name] is None else batches[name])
     return SweepResult(made.rows, None if journal is None else journal.path, made.measured)
@@ -156,6 +162,7 @@ class _Sweep:
 
     axes: Axes
     how: How
+    metric: str
     journal: Journal | None
     executor: Any
     progress: ProgressCallback
@@ -177,7 +184,7 @@ class _Sweep:
             "program": form,
             "calibration": data_digest(calibration),
             "data": data_digest(data) if data is not calibration else "",
-            "metric": function_digest(self.how.metric),
+            "metric": self.metric,
             "timed": self.how.rounds > 0,
         }
         facts: dict[str, Any] = {

@@ -361,6 +361,30 @@ def test_what_a_journal_holds_is_not_measured_again(tmp_path: Path, timed: list[
     assert "int8" in timed
 
 
+def test_a_journal_has_no_scores_of_what_a_metric_read_before(tmp_path: Path, timed: list[str]) -> None:
+    holder, log = SimpleNamespace(factor=1.0, of=None), []
+
+    def scaled(output: torch.Tensor, target: torch.Tensor) -> float:
+        log.append(1)
+        return holder.factor * pb.metrics.accuracy(output, target)
+
+    def searched() -> pb.SearchResult:
+        timed.clear()
+        return find(pb.Budget(max_drop=0.03), data=pairs(), metric=scaled, results=tmp_path / "r.sqlite", tries=0)
+
+    first = searched()
+    assert searched().best.metric == first.best.metric
+    assert timed == []
+    holder.factor = 0.5
+    again = searched()
+    assert timed
+    assert again.best.metric == first.best.metric / 2
+    holder.of = (n for n in range(2))
+    notes = searched().notes
+    assert timed
+    assert any("metric reads" in note and "(generator)" in note and "not reused" in note for note in notes)
+
+
 def test_of_two_targets_the_faster_is_found() -> None:
     targets = [pb.EagerDeployment(), pb.OnnxRuntimeDeployment(intra_op_threads=1)]
     result = find(pb.Budget(min_metric=20), targets=targets)

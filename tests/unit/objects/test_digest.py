@@ -16,13 +16,13 @@ from torch import nn
 
 from prepbench.objects.digest import (
     data_digest,
-    function_digest,
     leaves_digest,
     model_digest,
     state_digest,
     tensor_digest,
     value_mark,
 )
+from prepbench.objects.function_digest import function_digest
 
 SCALE = 2.0
 SPACE = types.SimpleNamespace(factor=1.0)
