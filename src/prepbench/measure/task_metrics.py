@@ -296,28 +296,41 @@ def correlation(output: Any, target: Any) -> float:
         >>> round(correlation(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([2.0, 4.0, 7.0])), 3)
         0.993
     """
-    return taken(_CORRELATION, output, target)
+    found = _correlation_score([_moments(output, target)])
+    if math.isnan(found):
+        raise InputError(f"correlation: {_CORRELATION.nothing}. Give samples that differ")
+    return found
 
 
-def _correlation_sums(output: Any, target: Any) -> torch.Tensor:
+def _moments(output: Any, target: Any) -> torch.Tensor:
+    """Return the number of rows of a batch, both means, and the sums of squares and products about them, by columns.
+
+    About zero, the sums of numbers that are large beside their spread would hold little of it.
+    """
     columns = []
     for value in (output, target):
         numbers = _tensor(value)
         columns.append((numbers[:, None] if numbers.dim() < 2 else numbers.flatten(1)).double())
     found, wanted = _alike(*columns)
-    each = (torch.ones_like(found), found, wanted, found.square(), wanted.square(), found * wanted)
-    return torch.stack([one.sum(0) for one in each], -1)
+    x, y = (each - each.mean(0) for each in (found, wanted))
+    count = torch.full_like(x[0], len(x))
+    return torch.stack([count, found.mean(0), wanted.mean(0), (x * x).sum(0), (y * y).sum(0), (x * y).sum(0)])
 
 
-def _correlation_score(sums: torch.Tensor) -> torch.Tensor:
-    count, x, y, xx, yy, xy = sums.unbind(-1)
-    spreads = (count * xx - x.square()).clamp(min=0) * (count * yy - y.square()).clamp(min=0)
-    if sums.dim() == 2 and bool((spreads <= 1e-20 * (count * xx) * (count * yy)).any()):
-        raise InputError("the outputs or the targets of a column are all alike, so they have no correlation")
-    return ((count * xy - x * y) / spreads.sqrt()).clamp(-1, 1).mean(-1)
+def _correlation_score(moments: Sequence[torch.Tensor]) -> float:
+    count, mean_x, mean_y, xx, yy, xy = torch.stack(list(moments), 1)
+    mean_of_x, mean_of_y = ((count * mean).sum(0) / count.sum(0) for mean in (mean_x, mean_y))
+    dx, dy = mean_x - mean_of_x, mean_y - mean_of_y
+    square_x, square_y = (xx + count * dx * dx).sum(0), (yy + count * dy * dy).sum(0)
+    for square, mean in ((square_x, mean_of_x), (square_y, mean_of_y)):
+        rounding = (4 * torch.finfo(torch.float64).eps * mean).square() * count.sum(0)
+        if bool((square <= rounding).any()):
+            return math.nan
+    products = (xy + count * dx * dy).sum(0)
+    return float((products / square_x.sqrt() / square_y.sqrt()).clamp(-1, 1).mean())
 
 
-_CORRELATION = Totals(_correlation_sums, _correlation_score, of_classes=False)
+_CORRELATION = Records(_moments, _correlation_score, "the outputs or the targets of a column are all alike")
 
 
 def equal_error_rate(output: Any, target: Any) -> float:

@@ -135,9 +135,10 @@ def test_word_error_rate_counts_words_over_all_the_data(seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_correlation_is_that_of_numpy(seed):
+@pytest.mark.parametrize("offset", [0, 100, 1e6, 1e9])
+def test_correlation_is_that_of_numpy(seed, offset):
     generator = numpy.random.default_rng(seed)
-    target = generator.normal(100, 1, (20, 2))
+    target = generator.normal(offset, 1, (20, 2))
     output = target + generator.normal(0, 1, target.shape)
     expected = numpy.mean([numpy.corrcoef(output[:, i], target[:, i])[0, 1] for i in range(2)])
     tensors = torch.tensor(output), torch.tensor(target)
