@@ -181,7 +181,7 @@ def explain_layers(
     multiplying = {id(value): row for row in meant for value in _weights_that_multiply(names.modules[row.fqn])}
     rows = Explanation(_with_table(row, names, rules, multiplying) for row in meant)
     _check_rules_matter(rows, rules)
-    _check_use(rows, settings)
+    _check_use(rows, settings, rules)
     return rows
 
 
@@ -286,16 +286,25 @@ def _explained(
     return ExplainedLayer(fqn, kind, key, applied[key], tuple(overruled), until, downstream)
 
 
-def _check_use(rows: Iterable[ExplainedLayer], settings: QuantizationSettings) -> None:
-    """Raise for a global block size that applies to no layer."""
-    if settings.weights_only_quantization_block_size == 0 or settings.prefer_weights_only_quantization:
-        return
-    if not any(row.settings is not None and row.settings.prefer_weights_only_quantization for row in rows):
-        raise SettingsError(
-            "QuantizationSettings.weights_only_quantization_block_size="
-            f"{settings.weights_only_quantization_block_size!r} changes nothing, because no layer is quantized in its "
-            "weights only. Add prefer_weights_only_quantization=True, for the model or for layers."
-        )
+def _check_use(rows: Iterable[ExplainedLayer], settings: QuantizationSettings, rules: LayerRules) -> None:
+    """Raise for a block size, of the model or of a rule, that applies to no layer."""
+    by_weights = [row for row in rows if row.settings is not None and row.settings.prefer_weights_only_quantization]
+    size = settings.weights_only_quantization_block_size
+    if size != 0 and not settings.prefer_weights_only_quantization and not by_weights:
+        raise SettingsError(_no_blocks("QuantizationSettings", size, "no layer", "for the model or for layers"))
+    for key, rule in rules.items():
+        given = rule.weights_only_quantization_block_size
+        decided = [row for row in rows if row.rule == key and row.settings is not None]
+        if given is not None and given != 0 and decided and not any(row in by_weights for row in decided):
+            what = f"layer_quantization_settings[{key!r}]"
+            raise SettingsError(_no_blocks(what, given, "no layer of this rule", "for the model or in this rule"))
+
+
+def _no_blocks(what: str, size: object, no_layer: str, where: str) -> str:
+    return (
+        f"{what}.weights_only_quantization_block_size={size!r} changes nothing, because {no_layer} is quantized in its "
+        f"weights only. Add prefer_weights_only_quantization=True, {where}."
+    )
 
 
 # Decide the pruning of each layer, and say which rule decided.

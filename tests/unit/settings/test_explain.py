@@ -182,3 +182,15 @@ def test_an_embedding_can_stay_in_float_where_a_rule_for_all_would_take_it() -> 
     assert rows["1"].settings is not None
     with pytest.raises(SettingsError, match=r"\['0'\] changes nothing"):
         explain_settings(model, QuantizationSettings(), {"0": SKIP})
+
+
+def test_a_block_size_of_a_rule_needs_a_layer_whose_weights_alone_are_quantized() -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 4))
+    blocks = LayerQuantizationSettings(weights_only_quantization_block_size=32)
+    with pytest.raises(SettingsError, match=r"\['0'\]\.weights_only_quantization_block_size=32 changes nothing"):
+        explain_settings(model, QuantizationSettings(), {"0": blocks})
+    only = LayerQuantizationSettings(prefer_weights_only_quantization=True)
+    with pytest.raises(SettingsError, match="no layer of this rule"):  # another layer does not heed it
+        explain_settings(model, QuantizationSettings(), {"0": blocks, "1": only})
+    rows = explain_settings(model, QuantizationSettings(prefer_weights_only_quantization=True), {"0": blocks})
+    assert [row.settings.weights_only_quantization_block_size for row in rows] == [32, 0]
