@@ -29,6 +29,7 @@ from prepbench.objects.restore import writes_watched
 from prepbench.running.transforms import (
     Transformed,
     check_batched,
+    check_no_table,
     check_splits,
     is_data_set,
     with_transform,
@@ -443,10 +444,14 @@ class Reader:
         if images is not None and _holds_image(value, images):
             return _with_images(value, images, place)
         if isinstance(value, Mapping):
+            for part in value.values():
+                check_no_table(place, part)
             if any(isinstance(part, np.ndarray) for part in value.values()):
                 return {key: self._tensor(part, place) for key, part in value.items()}
             return value
         leaves = pytree.tree_leaves(value)
+        for leaf in leaves:
+            check_no_table(place, leaf)
         if not any(isinstance(leaf, np.ndarray) for leaf in leaves):
             return value
         return pytree.tree_map(lambda leaf: self._tensor(leaf, place), value)

@@ -141,13 +141,32 @@ def _is_table(data: Any) -> bool:
 
 
 def check_splits(name: str, data: Any) -> None:
-    """Raise ``InputError`` for a dict of data sets, as ``datasets.load_dataset`` returns it without ``split``."""
+    """Raise ``InputError`` for a dict of data sets, as ``datasets.load_dataset`` returns it without ``split``, and for
+    a table of columns.
+    """
+    check_no_table(name, data)
     if isinstance(data, Mapping) and data and all(map(_is_table, data.values())):
         first = next(iter(data))
         raise InputError(
             f"{name} has several data sets: {', '.join(map(repr, list(data)[:6]))}. Give one of them: "
             f"{name}={name}[{first!r}]."
         )
+
+
+def check_no_table(name: str, value: Any) -> None:
+    """Raise ``InputError`` for a table or column of pandas, polars and the like: iterating one yields its labels.
+
+    Its columns may be inputs, labels or texts, and nothing in it tells which.
+    """
+    kind = type(value)
+    if not (hasattr(kind, "to_numpy") or hasattr(kind, "__dataframe__")):
+        return
+    table = name if name.isidentifier() else "table"
+    raise InputError(
+        f"{name} {'is' if name.isidentifier() else 'holds'} a {kind.__name__}, a table whose columns may be inputs or "
+        f"labels. Give tensors: torch.as_tensor({table}.to_numpy(), dtype=torch.float32) of the columns that are "
+        "inputs; beside a label in a pair, [(inputs, labels)]."
+    )
 
 
 def check_batched(name: str, data: Any) -> None:

@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from hypothesis import given, settings
@@ -306,3 +307,23 @@ def test_a_tuple_with_a_dict_is_a_call_as_export_takes_it() -> None:
     (whole,) = normalize_samples(TakesPair(), [((x, x), {"by": 2.0})])
     assert isinstance(whole.args[0], tuple)
     assert whole.kwargs == {"by": 2.0}
+
+
+def test_tables_of_columns_are_refused_wherever_they_stand() -> None:
+    table = pandas.DataFrame(np.ones((4, 3), dtype=np.float32), columns=["a", "b", "c"])
+    words = r"a (DataFrame|Series), a table.*torch\.as_tensor\(\w+\.to_numpy\(\), dtype=torch\.float32\)"
+    model = torch.nn.Linear(3, 2)
+    for one in (
+        table,
+        [table],
+        [(table, table["a"])],
+        [{"input": table}],
+        [(torch.ones(4, 3), table["a"])],
+        table["a"],
+    ):
+        with pytest.raises(InputError, match=words):
+            normalize_samples(model, one)
+    with pytest.raises(InputError, match=words):
+        normalize_samples(model, table, data_transform_fn=lambda row: row)
+    as_tensors = normalize_samples(model, [table], data_transform_fn=lambda each: torch.as_tensor(each.to_numpy()))
+    assert as_tensors[0].args[0].shape == (4, 3)
