@@ -49,6 +49,7 @@ from prepbench.compile.simulation import stored_bytes
 from prepbench.errors import InputError, SettingsError
 from prepbench.objects.restore import state_bytes
 from prepbench.quantize.input_hessians import fitted
+from prepbench.quantize.placement import Placement
 from prepbench.quantize.weights import WeightScheme
 from prepbench.settings import (
     CompileOptions,
@@ -732,7 +733,7 @@ class Sizes:
             count = sum(tensor.numel() * tensor.element_size() for tensor in found)
             axis = int(isinstance(modules[fqn], _TRANSPOSED) and modules[fqn].groups == 1)
             self._weights[fqn] = [tensor.shape for tensor in found], axis, count
-        self._known: dict[tuple[str, QuantizationSettings, bool], int] = {}
+        self._known: dict[tuple[str, QuantizationSettings, bool, bool], int] = {}
 
     def expected(
         self, target: DeploymentSettings, explained: Iterable[ExplainedLayer], *, is_pruned: bool = False
@@ -749,17 +750,20 @@ class Sizes:
         for layer in explained:
             if layer.settings is None or layer.fqn not in self._weights or unsupported(layer.settings, placement):
                 continue
-            count -= self._weights[layer.fqn][2] - self._bytes(layer.fqn, layer.settings, bool(placement.reduce_range))
+            count -= self._weights[layer.fqn][2] - self._bytes(layer.fqn, layer.settings, placement)
         note = "without what pruning removes" if is_pruned else ""
         return ExpectedSize(count / _MEGA, self._whole / _MEGA, note)
 
-    def _bytes(self, fqn: str, settings: QuantizationSettings, reduce_range: bool) -> int:
-        key = fqn, settings, reduce_range
+    def _bytes(self, fqn: str, settings: QuantizationSettings, placement: Placement) -> int:
+        reduce_range = bool(placement.reduce_range)
+        key = fqn, settings, reduce_range, placement.packs_weights
         if key not in self._known:
             shapes, axis, _ = self._weights[fqn]
             weights = [torch.empty(shape, device="meta") for shape in shapes]
             wanted = WeightScheme.of(next(settings.candidates()), reduce_range=reduce_range)
-            self._known[key] = sum(stored_bytes(weight, axis, fitted(wanted, weights, axis)) for weight in weights)
+            scheme = fitted(wanted, weights, axis)
+            bits = placement.stored_bits(scheme.bits, weights_only=settings.prefer_weights_only_quantization)
+            self._known[key] = sum(stored_bytes(weight, axis, scheme, bits) for weight in weights)
         return self._known[key]
 
 

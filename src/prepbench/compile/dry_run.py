@@ -14,12 +14,22 @@ from prepbench.capture.aten.computed_in_float32 import HALF_TYPES
 from prepbench.compile.compile_log import StageTimer
 from prepbench.compile.lowering import operator_places
 from prepbench.compile.quantize_program import accounted
+from prepbench.compile.simulation import stored_bytes
 from prepbench.compile.task import CompileTask
 from prepbench.errors import SettingsError
 from prepbench.objects.restore import state_bytes
 from prepbench.package.report import CompileReport, names_of
 from prepbench.package.variants import joined_report, variant_text
-from prepbench.quantize import NEEDS_MOMENTS, LayerReport, WeightScheme, insert_observers, products_bytes
+from prepbench.quantize import (
+    NEEDS_MOMENTS,
+    LayerReport,
+    Observed,
+    Placement,
+    WeightScheme,
+    insert_observers,
+    products_bytes,
+)
+from prepbench.quantize.input_hessians import fitting_schemes
 from prepbench.running.tracing import tracing
 from prepbench.settings.numbers import FLOAT32
 from prepbench.settings.quantization import weight_formats
@@ -40,7 +50,7 @@ def planned(task: CompileTask, timer: StageTimer) -> CompileReport:
     captured, as_captured, needed = task.captured, _bytes(task.program), memory_needed(task)
     task = task.in_types_of_target()
     layers: tuple[LayerReport, ...] = ()
-    problem = ""
+    problem, saved = "", 0
     tensors = accounted(task, None)
     if task.layer_settings is not None:
         with timer("plan"), tracing(timer.progress):
@@ -49,6 +59,7 @@ def planned(task: CompileTask, timer: StageTimer) -> CompileReport:
                     task.program, captured.model, task.layer_settings, task.target.placement, captured.leaves
                 )
                 tensors = accounted(task, observed)
+                saved = _saved(observed, task.target.placement)
                 layers = tuple(_with_candidates(row, task) for row in observed.layers)
                 layers = tuple(replace(row, fqn=short_name(row.fqn)) for row in layers)
             except SettingsError as error:
@@ -66,7 +77,7 @@ def planned(task: CompileTask, timer: StageTimer) -> CompileReport:
         names_of(captured.leaves),
         name=task.name,
         dry_run=True,
-        estimated_bytes=present + computed - as_captured - sum(map(_saved, layers)),
+        estimated_bytes=present + computed - as_captured - saved,
         unsupported=tuple(unsupported),
         problem=problem,
         remarks=(*task.remarks, f"compiling takes at least {needed / 1e6:.2f} MB of memory beyond the model"),
@@ -93,9 +104,19 @@ def _bytes(program: torch.export.ExportedProgram, *, in_float32: bool = False) -
     )
 
 
-def _saved(row: LayerReport) -> int:
-    """Return the bytes saved by quantizing a float32 layer, without its scales."""
-    return row.parameters * (FLOAT32.bits - row.weights_bits) // 8 if row.quantized else 0
+def _saved(observed: Observed, placement: Placement) -> int:
+    """Return the bytes saved by storing integers, scales and zero points in place of weights in float32."""
+    saved: dict[str, int] = {}
+    for row in observed.layers:
+        if not row.quantized or row.fqn not in observed.plan.nodes:
+            continue
+        scheme = fitting_schemes(observed.plan, row.fqn)[0][0]
+        bits = placement.stored_bits(row.weights_bits, weights_only=row.activations_bits == FLOAT32.bits)
+        for layer in observed.plan.nodes[row.fqn]:
+            for weight in layer.weights:
+                value = weight.meta["val"]
+                saved[weight.name] = 4 * int(value.numel()) - stored_bytes(value, layer.axis, scheme, bits)
+    return sum(saved.values())
 
 
 # Estimate the memory of a compile before any weight is touched.

@@ -361,7 +361,8 @@ class Simulation:
         check_settings(fqn, settings)
         plan = Plan({fqn: layers}, {fqn: settings}, reduce_range=bool(self.placement.reduce_range))
         scheme = fitting_schemes(plan, fqn)[0][0]
-        return sum(stored_bytes(weight, layers[0].axis, scheme) for weight in weights.values())
+        bits = self.placement.stored_bits(scheme.bits, weights_only=settings.prefer_weights_only_quantization)
+        return sum(stored_bytes(weight, layers[0].axis, scheme, bits) for weight in weights.values())
 
     @functools.cached_property
     def _nodes(self) -> Mapping[str, list[LayerNode]]:
@@ -434,12 +435,12 @@ def multiplications_of(layer: LayerNode, values: Mapping[str, Any]) -> int:
     return int(places.numel() // max(1, places.shape[layer.channels]) * each)
 
 
-def stored_bytes(weight: torch.Tensor, axis: int, scheme: WeightScheme) -> int:
-    """Return the bytes of integers, scales and zero points of one weight."""
+def stored_bytes(weight: torch.Tensor, axis: int, scheme: WeightScheme, bits: int) -> int:
+    """Return the bytes of integers, scales and zero points of one weight, whose integers are stored in ``bits``."""
     numbers = int(weight.numel())
     rows = int(weight.shape[axis]) if scheme.per_channel or scheme.block_size else 1
     scales = numbers // scheme.block_size if scheme.block_size else rows
-    return numbers * scheme.bits // 8 + scales * (4 if scheme.symmetric else 5)
+    return numbers * bits // 8 + scales * (4 if scheme.symmetric else 5)
 
 
 # The effect of quantizing each layer on the outputs, estimated for all layers at once.

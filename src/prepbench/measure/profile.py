@@ -23,6 +23,8 @@ from prepbench.internal_errors import tells_internal_errors
 from prepbench.measure.latency import doubtful_times
 from prepbench.measure.scores import eval_mode
 from prepbench.package.compiled import CompiledModel, program_of, what_runs
+from prepbench.package.report import CompileReport
+from prepbench.quantize.report import QUANTIZED
 from prepbench.running.check_inputs import checked_samples, twin_with_own_writes
 from prepbench.running.given_samples import normalize_samples
 from prepbench.targets import target_named
@@ -87,9 +89,10 @@ def _compiled(model: CompiledModel, inputs: Any, rounds: int) -> Profile:
         leaves = calls.flatten(sample.args, sample.kwargs)
         flat.append(calls.checked(leaves, allow_unproven=model.allow_unproven))
     layers, program = model.report.layers, program_of(model)
-    types, weights = stored_by_layer(program.graph) if program is not None else ({}, {})
+    bits = {row.fqn: row.stored_bits for row in layers if row.quantized}
+    types, weights = stored_by_layer(program.graph, bits, runtime.stored_bits()) if program is not None else ({}, {})
     types |= {row.fqn: row.type for row in layers}
-    weights |= {row.fqn: int(row.parameters * (row.stored_bits or row.weights_bits)) // 8 for row in layers}
+    weights = {**_weights_of_report(model.report), **weights}
     target = target_named(model.target).display_name
     try:
         times = runtime.kernel_times(flat, rounds)
@@ -97,6 +100,18 @@ def _compiled(model: CompiledModel, inputs: Any, rounds: int) -> Profile:
         raise TargetError(f"{target}: {error}") from error
     found = _profile(times, types, weights, target, rounds * len(samples))
     return replace(found, remark=doubtful_times(model.target))
+
+
+def _weights_of_report(report: CompileReport) -> dict[str, int]:
+    """Return the bytes of each layer's parameters by what the report tells: all but scales of channels."""
+    found: dict[str, int] = {}
+    for row in report.layers:
+        kept = sum(one.bytes for one in report.tensors if one.layer == row.fqn and one.outcome != QUANTIZED)
+        integers = row.parameters - kept // 4
+        scales = 4 * integers // row.block_size if row.block_size else 0
+        whole = int(integers * (row.stored_bits or row.weights_bits)) // 8 + kept + scales
+        found[row.fqn] = whole if row.quantized else row.parameters * row.weights_bits // 8
+    return found
 
 
 def _profile(
@@ -225,7 +240,8 @@ class ProfileRow:
         type: class of the module; empty for the rest.
         ms: milliseconds in one call: the median over the quickest quarter of the calls.
         share: of the whole call, 0 to 1.
-        weights_bytes: of its parameters as they are stored; None where that is not known.
+        weights_bytes: of its parameters as they are stored, with scales and biases; of a loaded model without the
+            scales of channels. None where that is not known.
         result_bytes: of its results; None where the runtime does not report them.
         operators: its operators, by the runtime's names.
     """

@@ -132,6 +132,8 @@ class Placement:
         weights: formats of weights that the target has together with quantized activations.
         weights_only: formats of weights that it has with activations in float.
         activations: formats of activations that it has; int4 as integers of 8 bits with fewer values.
+        packs_weights: weights of fewer than 8 bits are stored so where their layer's activations are in float. Kernels
+            that read integers of activations read weights of 8 bits, so there they are stored in 8.
         block_sizes: whether weights-only layers may have a scale for each block of inputs.
         constraints: the layers that it cannot quantize, the first that matches gives the reason.
         reduce_range: why 8-bit weights must leave one bit unused where activations have 8 bits; empty if they need not.
@@ -149,6 +151,7 @@ class Placement:
     weights: tuple[NumberFormat, ...] = (INT4, INT8)
     weights_only: tuple[NumberFormat, ...] = (INT4, INT8)
     activations: tuple[NumberFormat, ...] = (INT8, INT16)
+    packs_weights: bool = False
     block_sizes: bool = True
     constraints: tuple[Constraint, ...] = ()
     reduce_range: str = ""
@@ -157,6 +160,10 @@ class Placement:
         """Return why a layer, or only its activations, stays in float in a call; empty where it need not."""
         constraints = (one for one in (*_EVERYWHERE, *self.constraints) if one.of_activations is of_activations)
         return next((one.reason for one in constraints if one.matches(call)), "")
+
+    def stored_bits(self, bits: int, *, weights_only: bool) -> int:
+        """Return the bits that each weight of a layer takes in the lowered program."""
+        return bits if weights_only and self.packs_weights else max(bits, INT8.bits)
 
     def of_single_layers(self) -> Placement:
         """Return the placement that quantizes each layer as if the layers around it were quantized, too."""

@@ -228,12 +228,17 @@ def layers_of(graph: fx.Graph) -> dict[str, str | None]:
     return layers
 
 
-def stored_by_layer(graph: fx.Graph) -> tuple[dict[str, str], dict[str, int]]:
+def stored_by_layer(
+    graph: fx.Graph, bits: Mapping[str, float | None], stored: Mapping[str, int]
+) -> tuple[dict[str, str], dict[str, int]]:
     """Return the class of each module, and the bytes of the tensors that it keeps, by FQN.
 
     Args:
         graph: of an exported program.
+        bits: in which a runtime stores each weight of a quantized layer, by FQN; the program has them in 8.
+        stored: the bits of constants that a runtime has under the program's names.
     """
+    few = {fqn: each for fqn, each in bits.items() if each is not None and each < 8}
     types: dict[str, str] = {}
     sizes: dict[str, int] = {}
     layers, seen = layers_of(graph), set[fx.Node]()
@@ -248,5 +253,11 @@ def stored_by_layer(graph: fx.Graph) -> tuple[dict[str, str], dict[str, int]]:
             if source.op == "placeholder" and source.name[:2] in _STORED and source not in seen:
                 seen.add(source)
                 if isinstance(value, torch.Tensor):
-                    sizes[fqn] = sizes.get(fqn, 0) + value.numel() * value.element_size()
+                    each: float = 8 * value.element_size()
+                    if fqn in few and value.dtype in (torch.int8, torch.uint8) and value.ndim > 1:
+                        each = few[fqn]
+                    elif fqn in bits and value.dtype is torch.int64:
+                        each = 8  # zero points, which runtimes have in the type of the integers
+                    size = int(stored.get(source.name[2:], value.numel() * each)) // 8
+                    sizes[fqn] = sizes.get(fqn, 0) + size
     return types, sizes

@@ -48,7 +48,7 @@ def test_layers_that_the_target_keeps_in_float_count_so(bench: pb.Bench) -> None
     sizes = Sizes(bench.choices.model, bench.choices.layer_rules.layers)
     found = sizes.expected(TARGETS["TensorRT"](), bench.explained)  # which has no such layers
     assert found.megabytes == found.float_megabytes
-    assert sizes.expected(TARGETS["ONNX Runtime"](), bench.explained).megabytes < found.megabytes / 5
+    assert sizes.expected(TARGETS["ONNX Runtime"](), bench.explained).megabytes < found.megabytes / 3.5  # in 8 bits
 
 
 def test_shared_weights_count_once() -> None:

@@ -255,7 +255,11 @@ def test_a_dry_run_is_the_plan_of_all_layers_and_compiles_nothing(net: Net) -> N
     assert {row.fqn: row.weights_bits for row in plan.layers} == {"one": 8, "two": 32}
     weights = sum(p.numel() for p in net.parameters())
     assert plan.float_bytes == 4 * weights
-    assert plan.estimated_bytes == 4 * weights - 3 * sum(p.numel() for p in net.one.parameters())
+    rows, columns = net.one.weight.shape  # integers with a scale for each row; biases stay in float
+    assert plan.estimated_bytes == 4 * weights - 3 * rows * columns + 4 * rows
+    four = pb.QuantizationSettings(weights_num_bits=4)
+    same = int8(net, is_dry_run=True, layer_quantization_settings=rules, quantization_settings=four)
+    assert same.estimated_bytes == plan.estimated_bytes  # kernels of integers read weights of 8 bits
     assert {"calibrate", "convert", "lower"}.isdisjoint(seen)
     assert "1 of 2 layers quantized" in repr(plan)
 

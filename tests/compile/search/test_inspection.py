@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -229,3 +230,19 @@ def test_a_histogram_widens_without_losing_a_value() -> None:
     assert list(found.counts) == torch.bincount(places, minlength=len(found.counts)).tolist()
     assert counts.range_by_channel == ((-7.0, 100.0), (-0.25, -0.25))
     assert counts.count == 4
+
+
+@pytest.mark.parametrize(
+    ("deployment", "only_weights", "bits"),
+    [(pb.OnnxRuntimeDeployment(), False, 8), (pb.OnnxRuntimeDeployment(), True, 4), (pb.EagerDeployment(), True, 8)],
+    ids=["integer kernels", "packed", "PyTorch"],
+)
+def test_weights_count_with_the_bits_that_a_target_stores(deployment: Any, only_weights: bool, bits: int) -> None:
+    model, x = torch.nn.Sequential(torch.nn.Linear(32, 16)).eval(), torch.randn(4, 32)
+    four = pb.QuantizationSettings(weights_num_bits=4, prefer_weights_only_quantization=only_weights)
+    compiled = pb.compile_model(
+        model, calibration_inputs=[x], deployment_settings=deployment, quantization_settings=four
+    )
+    found = pb.sensitivity(model, [x], candidates={"four": four}, deployment_settings=deployment)
+    assert compiled.report.layers[0].stored_bits == bits
+    assert found["0"][0].weights_bytes == 32 * 16 * bits // 8 + 4 * 16

@@ -104,7 +104,9 @@ def test_time_lies_on_layers_also_of_a_loaded_model(deployment: Any, tmp_path: A
         assert CONVERSIONS in rest
         assert "kernels of no layer" not in rest
         assert profile["head"].type == "Linear"
-        assert profile["head"].weights_bytes == 170
+        # a bias in float, and for each channel a scale and a zero point, which the report of a loaded model lacks
+        zero_point = 8 if isinstance(deployment, pb.EagerDeployment) else 1  # PyTorch keeps them in int64
+        assert profile["head"].weights_bytes == 160 + 40 + (10 * (4 + zero_point) if model is compiled else 0)
 
 
 @pytest.mark.parametrize("deployment", [pb.OnnxRuntimeDeployment(), pb.OpenVinoDeployment()])

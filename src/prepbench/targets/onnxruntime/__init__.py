@@ -294,6 +294,7 @@ class OnnxRuntimeTarget(OnnxTarget):
     modules = ("onnxruntime",)  # used for writing files only, which no loaded model needs
     renamed_file = FILE
     placement = Placement(
+        packs_weights=True,
         conv_outputs=True,
         activations=(INT4, INT8, INT16),
         conv_additions=True,

@@ -149,6 +149,7 @@ class OpenVinoTarget(OnnxTarget):
     largest_integer = 2**24  # its kernels convert to float32 (OpenVINO 2026.4, CPU)
     checks_indices = False
     placement = Placement(
+        packs_weights=True,
         conv_additions=True,
         fuses_convolution_sums=True,
         middle_zero_points=True,

@@ -41,6 +41,7 @@ class TensorRtTarget(OnnxTarget):
     # TensorRT quantizes what enters a layer and fuses outwards from there; a quantizer at an output would end the
     # fusion. Of the two operands of a residual addition, that which is no convolution's result needs one of its own.
     placement = Placement(
+        packs_weights=True,
         conv_additions=True,
         fuses_additions=True,
         signed_activations=True,
