@@ -72,7 +72,7 @@ def remarks(
     model: Any, about: str = "a second call gives another result", samples: Sequence[torch.Tensor] = SAMPLES
 ) -> list[str]:
     compiled = pb.compile_model(model.eval(), tracing_inputs=samples, deployment_settings=pb.EagerDeployment())
-    return [text for text in compiled.report.remarks if about in text]
+    return [text for text in (*compiled.report.remarks, *compiled.report.conditions) if about in text]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ class MakesContiguous(nn.Module):
 
 @pytest.mark.parametrize("kind", [AsksForLayout, AsksForStrides])
 def test_a_result_that_hangs_on_the_layout_is_said(kind: type[nn.Module]) -> None:
-    (text,) = remarks(kind(), "lies in memory")
+    (text,) = remarks(kind(), "contiguous in memory")
     assert "test_remarks_of_eager.py:" in text
 
 
@@ -121,7 +121,7 @@ class SumsAndAsks(nn.Module):
 
 @pytest.mark.parametrize("kind", [MakesContiguous, SumsAndAsks])
 def test_a_layout_that_changes_no_result_is_not_said(kind: type[nn.Module]) -> None:
-    assert not remarks(kind(), "lies in memory", [torch.randn(3, 4099), torch.randn(4, 4099)])
+    assert not remarks(kind(), "contiguous in memory", [torch.randn(3, 4099), torch.randn(4, 4099)])
 
 
 def test_sums_of_strided_tensors_round_in_another_way() -> None:

@@ -191,7 +191,7 @@ def test_a_click_sends_only_what_it_changed(bench: pb.Bench, controls: BenchCont
     sent: list[set[str]] = []
     controls.send_state = lambda key=None: sent.append({key} if isinstance(key, str) else set(key))
     _click(controls, action="set_axis", path=["input"], dim=1, dynamic=True)
-    assert sent == [{"axes", "sentence", "steps", "code", "can_undo"}]
+    assert sent == [{"axes", "sentence", "steps", "code", "can_undo", "fixes_known"}]
 
 
 def test_the_summary_is_made_once_per_change(bench: pb.Bench, monkeypatch: pytest.MonkeyPatch) -> None:

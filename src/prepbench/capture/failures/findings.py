@@ -182,7 +182,7 @@ def own_codes(model: torch.nn.Module) -> list[CodeType]:
     for _, module in replaceable_modules(model):
         for code in _methods(module):
             found[code] = None
-            names = vars(sys.modules.get(type(module).__module__, object()))
+            names = getattr(type(module).forward, "__globals__", {})
             for name in code.co_names:
                 function = names.get(name)
                 if isinstance(function, FunctionType) and is_user_code(function.__code__):

@@ -158,8 +158,11 @@ def _questions(code: CodeType) -> Iterator[tuple[Kind, int]]:
     before: dis.Instruction | None = None
     for instruction in dis.get_instructions(code):
         kind: Any = None
-        if instruction.opname in ("LOAD_METHOD", "LOAD_ATTR"):
-            kind = {**_METHODS, **_ATTRIBUTES}.get(instruction.argval)
+        # since Python 3.12 a method that is called is an attribute with a mark
+        if instruction.opname == "LOAD_METHOD" or "NULL|self" in instruction.argrepr:
+            kind = _METHODS.get(instruction.argval)
+        elif instruction.opname == "LOAD_ATTR":
+            kind = _ATTRIBUTES.get(instruction.argval)
         elif instruction.opname == "IS_OP" and (before is None or before.opname != "LOAD_CONST"):
             kind = "different"
         if kind is not None:
