@@ -167,7 +167,8 @@ def test_two_profiles_side_by_side() -> None:
     memory = ["weights MB, first", "weights MB, second"]
     assert list(table.columns) == ["layer", "PyTorch ms", "PyTorch eager ms", "saved ms", *memory]
     of_head = table.set_index("layer").loc["head", memory]
-    assert of_head.tolist() == [680 / 1e6, 170 / 1e6]
+    stored = 160 + 10 * (4 + 8) + 10 * 4  # integers, a scale and a zero point for each row, and the bias in float
+    assert of_head.tolist() == [680 / 1e6, stored / 1e6]
     assert set(table["layer"]) == {row.name for row in (*first.rows, *second.rows)}
     assert sum(difference.saved_ms.values()) == pytest.approx(first.total_ms - second.total_ms)
     assert table["PyTorch eager ms"].isna()[list(table["layer"]).index("blocks.0.bn")]

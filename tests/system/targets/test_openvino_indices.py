@@ -1,4 +1,6 @@
-"""Indices that a model computes and that are out of range: OpenVINO answers, and does not end the process."""
+"""Indices that a model computes and that are out of range are refused; without the check, OpenVINO answers, and does
+not end the process.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
+from prepbench.errors import ConditionError
 
 pytest.importorskip("openvino")
 
@@ -47,6 +50,10 @@ def out_of_range() -> None:
     for found, expected in zip(compiled(right), model(right), strict=True):
         torch.testing.assert_close(found, expected)
     for wrong in (8, 100_000, -9, -100_000, 2**31 - 1, -(2**31)):
+        compiled.allow_unproven = False
+        with pytest.raises(ConditionError, match="index out of range"):
+            compiled(torch.tensor([wrong, 1]))
+        compiled.allow_unproven = True
         compiled(torch.tensor([wrong, 1]))
 
 
