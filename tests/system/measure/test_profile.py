@@ -55,6 +55,9 @@ class Net(nn.Module):
 LAYERS = {"stem", "head", "norm", *(f"blocks.{i}.{name}" for i in (0, 1) for name in ("wide", "narrow"))}
 
 
+SKIPPED = pb.LayerQuantizationSettings(skip_quantization=True)
+
+
 def samples(*rows: int) -> list[torch.Tensor]:
     return [torch.randn(count, 3, 24, 24, generator=torch.Generator().manual_seed(count)) for count in rows]
 
@@ -69,8 +72,8 @@ def quantized(deployment: Any, layers: Any = None) -> pb.CompiledModel:
         net(),
         calibration_inputs=samples(4, 5),
         deployment_settings=deployment,
-        quantization_settings=pb.QuantizationSettings(),
-        layer_quantization_settings=layers,
+        quantization_settings=None if layers == {"*": SKIPPED} else pb.QuantizationSettings(),
+        layer_quantization_settings=None if layers == {"*": SKIPPED} else layers,
     )
 
 
@@ -132,8 +135,7 @@ def test_activations_of_the_model_fused_into_layers_in_float_hide_none(deploymen
     ids=["some in float", "int8", "float"],
 )
 def test_kernels_of_inductor_lie_on_layers_too(in_float: list[str], tmp_path: Any) -> None:
-    settings = pb.LayerQuantizationSettings(skip_quantization=True)
-    compiled = quantized(pb.InductorDeployment(), dict.fromkeys(in_float, settings))
+    compiled = quantized(pb.InductorDeployment(), dict.fromkeys(in_float, SKIPPED))
     profile = pb.profile(compiled, samples(6), rounds=4)
     assert check(profile) >= LAYERS - {"norm"}  # fused with what is around it
     products = {row.name for row in profile.rows if any(op.startswith("aoti_torch_cpu") for op in row.operators)}
