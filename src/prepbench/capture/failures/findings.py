@@ -168,23 +168,27 @@ def _training_flags(model: torch.nn.Module) -> Iterator[Finding]:
 
 def _methods(module: torch.nn.Module) -> Iterator[CodeType]:
     """Yield the code of the methods that the user's own classes define, forward first."""
+    yield from (function.__code__ for function in _functions(module))
+
+
+def _functions(module: torch.nn.Module) -> Iterator[FunctionType]:
     for kind in type(module).__mro__:
         functions = {name: getattr(value, "__wrapped__", value) for name, value in vars(kind).items()}
         for name in sorted(functions, key=lambda name: name != "forward"):
-            code = functions[name].__code__ if isinstance(functions[name], FunctionType) else None
-            if code is not None and name not in ("__init__", "train", "eval") and is_user_code(code):
-                yield code
+            function = functions[name]
+            is_code = isinstance(function, FunctionType) and name not in ("__init__", "train", "eval")
+            if is_code and is_user_code(function.__code__):
+                yield function
 
 
 def own_codes(model: torch.nn.Module) -> list[CodeType]:
     """Return the code of the user's own classes of a model, and of the user's functions that they name."""
     found: dict[CodeType, None] = {}
     for _, module in replaceable_modules(model):
-        for code in _methods(module):
-            found[code] = None
-            names = getattr(type(module).forward, "__globals__", {})
-            for name in code.co_names:
-                function = names.get(name)
+        for method in _functions(module):
+            found[method.__code__] = None
+            for name in method.__code__.co_names:
+                function = method.__globals__.get(name)
                 if isinstance(function, FunctionType) and is_user_code(function.__code__):
                     found[function.__code__] = None
     return list(found)
