@@ -115,7 +115,9 @@ class CompileTask:
                 found = list(variant.captured.samples)
                 told = ", ".join(f"tracing_inputs[{sample.index}]" for sample in found)
                 remarks = (*remarks, f"variant {index} was calibrated on {told}: no calibration input is for it")
-            own = {"captured": variant.captured, "call_spec": variant.call_spec, "program": variant.program}
+            asked = {"of_tensors": self.call_spec.of_tensors, "ordered": self.call_spec.ordered}
+            call_spec = replace(variant.call_spec, **asked)  # type: ignore[arg-type]
+            own = {"captured": variant.captured, "call_spec": call_spec, "program": variant.program}
             yield replace(self, **own, variants=(), calibration=tuple(found), remarks=remarks)  # type: ignore[arg-type]
 
     @property

@@ -21,6 +21,7 @@ from prepbench.objects.compare import ROUNDED
 from prepbench.running.source_lines import code_frame, source_line
 
 TENSORS = "tensors of one kind"
+_TRIED = 4  # samples, which may go different ways
 
 Kind = Literal["contiguous", "without gradients", "different"]
 
@@ -116,24 +117,36 @@ def tensor_conditions(model: torch.nn.Module, samples: Sequence[Sample]) -> tupl
         condition = TensorCondition(kind, source_line(*place), strided)
         holds = all(condition.broken_by(_leaves(sample)) is None for sample in samples)
         # other strides may mean other kernels, which round in another way
-        if holds and not gives_the_same(model, _calls(kind, samples[0]), ROUNDED):
+        if holds and _differs(model, [_calls(kind, sample) for sample in samples[:_TRIED]]):
             found.append(condition)
     return tuple(found)
 
 
 def ordered_keywords(model: torch.nn.Module, samples: Sequence[Sample]) -> tuple[str, ...]:
     """Return the keywords that forward takes by ``**kwargs`` where their order decides the result; () where it does
-    not. Runs the model twice if there are several.
+    not. Runs the model twice for each of a few samples if there are several.
     """
-    sample = samples[0]
-    parameters = inspect.signature(forward_of(model)).parameters.values()
+    try:
+        parameters = inspect.signature(forward_of(model)).parameters.values()
+    except (TypeError, ValueError):  # no signature, so no such keywords
+        return ()
     named = {one.name for one in parameters if one.kind is not one.VAR_KEYWORD}
-    free = tuple(name for name in sample.kwargs if name not in named)
+    free = tuple(name for name in samples[0].kwargs if name not in named)
     if len(free) < 2:
         return ()
-    fixed = {name: value for name, value in sample.kwargs.items() if name in named}
-    turned = replace(sample, kwargs={**fixed, **{name: sample.kwargs[name] for name in reversed(free)}})
-    return () if gives_the_same(model, [sample, turned], ROUNDED) else free
+    return free if _differs(model, [[sample, _turned(sample, free)] for sample in samples[:_TRIED]]) else ()
+
+
+def _turned(sample: Sample, free: Sequence[str]) -> Sample:
+    """Return the call with its free keywords in the reverse order."""
+    fixed = {name: value for name, value in sample.kwargs.items() if name not in free}
+    turned = {name: sample.kwargs[name] for name in reversed(free) if name in sample.kwargs}
+    return replace(sample, kwargs={**fixed, **turned})
+
+
+def _differs(model: torch.nn.Module, calls: Sequence[Sequence[Sample]]) -> bool:
+    """Return whether the calls of one group give different results; groups may go different ways through the model."""
+    return not all(gives_the_same(model, group, ROUNDED) for group in calls)
 
 
 def _leaves(sample: Sample) -> list[Any]:

@@ -151,3 +151,26 @@ def test_order_of_keywords(tmp_path: Path) -> None:
             one(b=b, a=a)
     summed = pb.compile_model(Summed(), tracing_inputs=[{"a": a, "b": b}], deployment_settings=EAGER)
     torch.testing.assert_close(summed(b=b, a=a), a + b)
+
+
+class EvenOrOdd(nn.Module):
+    """Has a graph for each side of a branch on sizes, and asks beside that."""
+
+    def forward(self, **parts: torch.Tensor) -> torch.Tensor:
+        x = torch.cat([*parts.values()], 1)
+        x = x.sum(1) if x.shape[0] % 2 == 0 else x[:, 0]
+        return x * 2 if parts["a"].is_contiguous() else x * 3
+
+
+def test_every_variant_has_the_conditions() -> None:
+    samples = [{"a": torch.ones(size, 3), "b": torch.zeros(size, 3)} for size in (2, 3, 4, 5)]
+    compiled = pb.compile_model(EvenOrOdd(), tracing_inputs=samples, deployment_settings=EAGER)
+    assert len(compiled.variants) == 2
+    assert [one.kind for one in compiled.conditions if isinstance(one, TensorCondition)] == ["contiguous"]
+    for size in (6, 7):
+        a, b = torch.ones(size, 3), torch.zeros(size, 3)
+        torch.testing.assert_close(compiled(a=a, b=b), EvenOrOdd()(a=a, b=b))
+        with pytest.raises(InputError, match="in this order"):
+            compiled(b=b, a=a)
+        with pytest.raises(ConditionError, match="contiguous"):
+            compiled(a=torch.ones(3, size).T, b=b)
