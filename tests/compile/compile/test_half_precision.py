@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
+from prepbench.capture.aten.computed_in_float32 import is_rounding
 from prepbench.objects.compare import sqnr
 from tests.turns import every_second
 
@@ -173,3 +174,23 @@ def test_rounding_on_purpose_stays(target: pb.DeploymentSettings, dtypes: tuple[
     for found, wanted in zip(compiled(x), model(x), strict=True):
         assert wanted.any()
         torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
+class Residual(nn.Module):
+    """Computes in its own type, and adds in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = (x.float() * 2).to(x.dtype)
+        return (hidden.float() + self.line(hidden).float()).to(x.dtype)
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_a_cast_to_the_type_of_the_model_is_no_rounding_on_purpose(dtype: torch.dtype) -> None:
+    model = Residual().to(dtype).eval()
+    samples = [torch.randn(rows, 8).to(dtype) for rows in (2, 3)]
+    casts = [node for node in pb.capture(model, samples).program.graph.nodes if is_rounding(node)]
+    assert not casts, "OpenVINO would refuse the model"

@@ -104,23 +104,22 @@ _SAME_VALUES = frozenset({
 
 
 def is_rounding(node: fx.Node) -> bool:
-    """Return whether a cast to a half-precision type is there to round: something casts its result to another type.
+    """Return whether a cast to a half-precision type is there to round: all that reads its result casts it again.
 
-    A cast to compute in that type, as of mixed precision, is none.
+    A cast to compute in that type, as in models of that type and in mixed precision, is none.
     """
     if not _casts(node) or node.meta["val"].dtype not in HALF_TYPES:
         return False
-    rest, seen = list(node.users), set[fx.Node]()
+    rest, is_cast_again = list(node.users), False
     while rest:
         user = rest.pop()
-        if user in seen:
-            continue
-        seen.add(user)
-        if _casts(user) and user.meta["val"].dtype != node.meta["val"].dtype:
-            return True
         if user.target in _SAME_VALUES:
             rest += user.users
-    return False
+        elif _casts(user):
+            is_cast_again = True
+        elif user.op != "output" and user.target is not _aten._assert_tensor_metadata.default:
+            return False
+    return is_cast_again
 
 
 def _casts(node: fx.Node) -> bool:
