@@ -1,4 +1,4 @@
-"""Global modes that a thread may be in: autocast and function transforms."""
+"""Global modes that a thread may be in: autocast, function transforms and fast paths of layers."""
 
 from __future__ import annotations
 
@@ -7,17 +7,26 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 
 from prepbench._torch_compat.checks import needed_for
+from prepbench.patching import patched_together
 
 with needed_for("seeing operators and function transforms"):
     from torch.utils._python_dispatch import TorchDispatchMode as _TorchDispatchMode
 
     _innermost_transform = torch._C._functorch.peek_interpreter_stack
+
+
+def fast_paths_off() -> AbstractContextManager[None]:
+    """A context in which torch's own encoder layers compute in evaluation what they do in training, and in a graph.
+
+    Their fast path of inference drops padded tokens and returns 0 in their places.
+    """
+    return patched_together(torch.backends.mha, "_is_fastpath_enabled", False)
 
 
 class OperatorMode(_TorchDispatchMode):

@@ -13,6 +13,7 @@ import torch
 
 from prepbench._torch_compat import pytree
 from prepbench._torch_compat.generators import Draws
+from prepbench._torch_compat.modes import fast_paths_off
 from prepbench.checks import shown
 from prepbench.errors import InputError, MetricError
 from prepbench.internal_errors import raise_if_internal
@@ -135,7 +136,7 @@ def run(name: str, candidate: Candidate, batch: Batch, *, is_seeded: bool = Fals
     # a forward that changes its input in place must not change what the next candidate gets
     sample = own_copy(batch.sample)
     try:
-        with torch.no_grad(), numbers_kept(seed=batch.sample.index if is_seeded else None):
+        with torch.no_grad(), numbers_kept(seed=batch.sample.index if is_seeded else None), fast_paths_off():
             return sample.call(candidate)
     except Exception as error:
         raise_if_internal(error)

@@ -23,11 +23,13 @@ from prepbench.inputs import Sample, arguments_by_name, forward_of, named_leaves
 from prepbench.internal_errors import raise_if_internal
 from prepbench.objects.caches.counted import counted_numbers, with_empty_caches_filled
 from prepbench.objects.caches.transformers import is_cache, tensor_numbers
+from prepbench.objects.compare import ROUNDED, difference
 from prepbench.objects.copy import Twin
 from prepbench.objects.flatten import classes_in, fixed_numbers, is_mark, register_nodes
 from prepbench.objects.parts import NO_DATA
 from prepbench.objects.restore import is_known, is_written
-from prepbench.running.given_samples import normalize_samples, run_on_copy
+from prepbench.running.given_samples import normalize_samples, result_on_copy, run_on_copy, warn
+from prepbench.running.unchanged import numbers_kept, own_copy, without_output
 
 
 def checked_samples(function: Callable[..., Any], inputs: Any) -> list[Sample]:
@@ -55,11 +57,33 @@ def check_runs(function: Callable[..., Any], samples: Sequence[Sample]) -> None:
         if position == 1:  # the first run has shown which parameters to copy
             own = Twin(function).model
         try:
-            run_on_copy(own, sample)
+            result = result_on_copy(own, sample)
         except InputError:
             raise
         except Exception as error:
             raise itself_raises(function, sample, error, samples) from error
+        register_nodes(result)
+        if position == 0:
+            warn_of_fast_path(function, sample, result)
+
+
+def warn_of_fast_path(function: Callable[..., Any], sample: Sample, result: Any) -> None:
+    """Warn if the fast path of torch's encoder gives other values than ``result``, which is without it."""
+    if not isinstance(function, torch.nn.Module):
+        return
+    if not any(isinstance(module, torch.nn.TransformerEncoder) for module in function.modules()):
+        return
+    with torch.no_grad(), numbers_kept(), without_output():
+        try:
+            fast = own_copy(sample).call(Twin(function).model)
+        except Exception:  # what runs without the fast path is captured
+            return
+    if not difference(result, fast, ROUNDED).equal:
+        warn(
+            "In evaluation, PyTorch's fast path of nn.TransformerEncoder returns 0 for padded tokens. Captured and "
+            "compiled models compute them as in training, and so does the model that they are compared with. To see "
+            "the same in PyTorch: torch.backends.mha.set_fastpath_enabled(False)."
+        )
 
 
 def twin_with_own_writes(function: Callable[..., Any], sample: Sample) -> Twin:

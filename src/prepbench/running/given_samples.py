@@ -296,7 +296,7 @@ class Reader:
             remarks += [note for note in self.notes if note not in remarks]
             return
         for note in self.notes:
-            warnings.warn(note, PrepbenchWarning, stacklevel=_caller())
+            warn(note)
 
     # -- finding the form ----------------------------------------------------------------------------------------------
 
@@ -618,6 +618,11 @@ def _pixels(images: Sequence[Any], place: str) -> torch.Tensor:
             "all to grey or all to colour with image.convert."
         )
     return torch.stack(found)
+
+
+def warn(text: str) -> None:
+    """Warn at the line of the user's code that calls prepbench."""
+    warnings.warn(text, PrepbenchWarning, stacklevel=_caller())
 
 
 def _caller() -> int:

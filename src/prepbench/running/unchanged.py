@@ -14,7 +14,7 @@ import torch
 
 from prepbench._torch_compat import pytree
 from prepbench._torch_compat.generators import generator_kept, is_drawn_from
-from prepbench._torch_compat.modes import functorch_levels_kept
+from prepbench._torch_compat.modes import fast_paths_off, functorch_levels_kept
 from prepbench.errors import InputError, sentence
 from prepbench.inputs import Sample
 from prepbench.internal_errors import raise_if_internal
@@ -54,12 +54,14 @@ class NotedState:
     def unchanged(self, *, seed: int | None = None) -> Iterator[None]:
         """Restore attributes, buffer values, the training flags and every random number generator after the block.
 
+        The model computes what its graph does: without the fast path of torch's encoder layers.
+
         Args:
             seed: the seed of torch's random numbers inside the block.
         """
         with undoing() as undo:
             undo.add_all(self._steps)
-            with numbers_kept(self._devices, seed=seed):
+            with numbers_kept(self._devices, seed=seed), fast_paths_off():
                 yield
 
 

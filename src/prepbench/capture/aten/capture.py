@@ -35,6 +35,7 @@ from prepbench.running.check_inputs import (
     odd_sizes,
     on_device_of,
     twin_with_own_writes,
+    warn_of_fast_path,
 )
 from prepbench.running.first_calls import REMEDY, built_buffers, fill_caches_, filled_for_all
 from prepbench.running.given_samples import with_tokenizer
@@ -196,6 +197,7 @@ def _captured(
     if any(built_buffers(before, found.buffers) for found in expected) and fill_caches_(twin.model, samples):
         noted = NotedState(twin.model)
         expected = [_expected(twin.model, sample, noted, samples) for sample in samples]
+    warn_of_fast_path(model, samples[0], expected[0].output)
     attempts = Attempts(twin.model, samples, axes, expected, chosen, deriving)
     program = attempts.full_graph(noted, strict) if not chosen else None
     leaves: list[Failure] = []
