@@ -99,6 +99,7 @@ class _Writer(HTMLParser):
         self._instead = ""
         self._in_summary = False
         self._rows: list[list[str]] = []
+        self._has_head = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         raw, known = self.get_starttag_text() or "", dict(attrs)
@@ -155,6 +156,7 @@ class _Writer(HTMLParser):
             self._rows.append([])
         elif tag in ("td", "th") and self._rows:
             self._rows[-1].append("")
+            self._has_head = self._has_head or tag == "th"
         elif self._rows and self._rows[-1]:
             self._rows[-1][-1] += " " * (tag in ("br", "p", "pre", "div", "small"))
 
@@ -167,19 +169,22 @@ class _Writer(HTMLParser):
     def _end_of_box(self) -> None:
         self.parts.append("</span>")
         if self._rows:
-            self.parts.append(for_strict_pages_only(_aligned(self._rows)))
+            self.parts.append(for_strict_pages_only(_aligned(self._rows, has_head=self._has_head)))
         elif self._instead:
             tag = "div" if self._box == "details" else "span"
             self.parts.append(f"<{tag} {_ELSEWHERE}>{html.escape(self._instead)}</{tag}>")
-        self._box, self._depth, self._instead, self._in_summary, self._rows = "", 0, "", False, []
+        self._box, self._depth, self._instead, self._in_summary = "", 0, "", False
+        self._rows, self._has_head = [], False
 
 
-def _aligned(rows: list[list[str]]) -> str:
+def _aligned(rows: list[list[str]], *, has_head: bool) -> str:
     """Return the rows as columns of text; as a block of lines for each where that is too wide to be read."""
     cells = [[" ".join(cell.split()) for cell in row] for row in rows if any(cell.strip() for cell in row)]
     widths = [max(map(len, column)) for column in zip_longest(*cells, fillvalue="")]
     if sum(widths) + 2 * len(widths) <= _WIDEST:
         return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
+    if not has_head:
+        return "\n".join(": ".join(filter(None, row)) for row in cells)
     head, *body = cells
     return "\n\n".join(
         "\n".join(f"{name}: {cell}" for name, cell in zip_longest(head, row, fillvalue="") if cell) for row in body

@@ -87,3 +87,10 @@ def test_names_of_a_model_are_no_markup() -> None:
 
 def test_a_long_text_is_cut() -> None:
     assert len(for_strict_pages_only("x" * 100_000)) < 21_000
+
+
+def test_a_table_without_a_head_keeps_its_pairs_where_it_is_too_wide() -> None:
+    rows = f"<tr><td>Target</td><td>{'wide ' * 30}</td></tr><tr><td>Bits</td><td>8</td></tr>"
+    page = f"<table><tbody>{rows}</tbody></table>"
+    lines = [line for line in text_of(HIDDEN.sub("", clean_html(for_strict_pages(page)))).splitlines() if line.strip()]
+    assert lines == [f"Target: {'wide ' * 30}".rstrip(), "Bits: 8"]

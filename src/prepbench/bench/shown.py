@@ -182,7 +182,7 @@ def _runs(summary: BenchSummary) -> Table:
         (
             ("★ " if run.pinned else "") + run.name,
             run.target,
-            run.made.replace("T", " "),
+            run.made.replace("T", " ").replace("+00:00", " UTC"),
             *(run.score, run.change, run.p50, run.p90, run.speed, run.eager or "–", run.size),
             *((run.first or "–", run.rate or "–", run.peak or "–") if wrote else ()),
             " ".join(filter(None, (run.error and f"✕ {run.error}", run.why, "; ".join(stale)))),

@@ -122,6 +122,7 @@ NO_KERNEL = (
 _ROWS = 60  # rows of a table in a saved output; all of them are in the saved file
 _POINTS = 200
 _CELL = 600  # letters of a text
+_NAME = 20  # letters of a name that stands in one line
 _TEXT = 20_000
 _SAMPLES = 100_000  # bytes of samples
 _LONGEST = LIMIT * 2 // 3  # bytes of the page: our own type needs room, too
@@ -130,10 +131,11 @@ _STYLE = """<style>
 body[data-jp-theme-light="false"] .pb-still img{color-scheme:dark}
 body[data-jp-theme-light="true"] .pb-still img{color-scheme:light}
 .pb-still img{max-width:100%}
-.pb-still .pb-picture{max-height:560px;overflow:auto;margin:4px 0}
+.pb-still .pb-picture{max-height:800px;overflow:auto;margin:4px 0}
 .pb-still .pb-picture img{max-width:none}
-.pb-still table{margin:4px 0}
-.pb-still :is(td,th){text-align:left;vertical-align:top;overflow-wrap:anywhere}
+.pb-still .pb-table{overflow-x:auto;margin:4px 0}
+.pb-still table{margin:0;border-collapse:collapse}
+.pb-still :is(td,th){text-align:left;vertical-align:top;padding:2px 16px 2px 0;overflow-wrap:break-word}
 .pb-still :is(td,th).pb-number{text-align:right;font-variant-numeric:tabular-nums}
 .pb-still pre{white-space:pre;overflow-x:auto}
 .pb-still .pb-why{opacity:.8}
@@ -222,18 +224,26 @@ def chart_html(chart: Chart) -> str:
 
 
 def table_html(table: Table) -> str:
-    """Return a table as HTML; empty without rows."""
+    """Return a table as HTML, without columns that say nothing; empty without rows."""
     if not table.rows:
         return ""
-    kinds = [' class="pb-number"' if i in table.numbers else "" for i in range(len(table.columns))]
+    columns = [i for i in range(len(table.columns)) if any(row[i] not in ("", "–") for row in table.rows)]
 
     def row(tag: str, cells: tuple[str, ...]) -> str:
-        made = (f"<{tag}{kind}>{html.escape(cell)}</{tag}>" for kind, cell in zip(kinds, cells, strict=True))
+        kinds = [' class="pb-number"' if i in table.numbers else "" for i in columns]
+        made = (f"<{tag}{kind}>{_breakable(cells[i])}</{tag}>" for kind, i in zip(kinds, columns, strict=True))
         return f"<tr>{''.join(made)}</tr>"
 
+    head = f"<thead>{row('th', table.columns)}</thead>" if any(table.columns) else ""
     body = "".join(row("td", cells) for cells in table.rows)
     more = f"<p>and {table.more} more</p>" if table.more else ""
-    return f"<table><thead>{row('th', table.columns)}</thead><tbody>{body}</tbody></table>{more}"
+    return f'<div class="pb-table"><table>{head}<tbody>{body}</tbody></table></div>{more}'
+
+
+def _breakable(text: str) -> str:
+    """Return the text of a cell, in which a line may also end within a long name, before one of its parts."""
+    escaped = html.escape(text)
+    return re.sub(r"(?<=\w)(?=[._/][A-Za-z]\w+)", "<wbr>", escaped) if len(text) > _NAME else escaped
 
 
 def facts_html(facts: tuple[Fact, ...]) -> str:

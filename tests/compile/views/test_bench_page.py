@@ -14,9 +14,17 @@ from xml.etree import ElementTree
 
 import pytest
 
-from prepbench.document.bench import BENCH_MIME_TYPE, Chart
+from prepbench.document.bench import BENCH_MIME_TYPE, Chart, Fact, Table
 from prepbench.views.bench_chart import ChartRun, bench_chart, chart_svg
-from prepbench.views.bench_page import NO_KERNEL, bench_bundle, bench_html, report_page, write_report
+from prepbench.views.bench_page import (
+    NO_KERNEL,
+    bench_bundle,
+    bench_html,
+    facts_html,
+    report_page,
+    table_html,
+    write_report,
+)
 from prepbench.views.display import LIMIT
 from tests.compile.views.benches import GRAPH, HOSTILE, RUNS, shown
 
@@ -159,3 +167,13 @@ def test_the_pictures_follow_both_themes() -> None:
     sources = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', page)
     for source in sources:
         assert "prefers-color-scheme:dark" in base64.b64decode(html.unescape(source)).decode()
+
+
+def test_columns_that_say_nothing_are_left_out_and_long_names_may_break() -> None:
+    name = "model.layers.0.self_attn.q_proj"
+    page = table_html(Table("", ("layer", "change", "bits"), ((name, "–", "8"), ("head", "", "4")), (1, 2)))
+    assert page.count("<th") - page.count("<thead") == 2
+    assert '<th class="pb-number">bits</th>' in page
+    assert "change" not in page
+    assert "<td>model<wbr>.layers.0<wbr>.self<wbr>_attn<wbr>.q<wbr>_proj</td>" in page
+    assert "<thead" not in facts_html((Fact("Target", "ONNX Runtime"),))
