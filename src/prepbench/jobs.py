@@ -53,8 +53,55 @@ class Progress:
     message: str = ""
 
 
+STARTING = "starting"
+"""The stage before the first step."""
 CANCELLING = "cancelling"
 """The stage between asking a job to stop and its end."""
+
+STAGES = {
+    STARTING: "Starting",
+    CANCELLING: "Cancelling",
+    "capture": "Reading the model",
+    "fix": "Trying changes",
+    "prune": "Pruning",
+    "prune layers": "Pruning",
+    "solving for other budgets": "Choosing what to prune",
+    "plan": "Choosing what to quantize",
+    "check operators": "Looking for unsupported operators",
+    "insert observers": "Choosing what to quantize",
+    "smooth": "Moving outliers into weights",
+    "equalise": "Equalising channels",
+    "calibrate": "Choosing scales from samples",
+    "measure": "Testing what rounding costs",
+    "round weights": "Rounding weights",
+    "convert": "Rounding weights",
+    "lower": "Building",
+    "accuracy": "Scoring",
+    "score": "Scoring",
+    "save": "Preparing the timing",
+    "start": "Starting a process for each candidate",
+    "warm up": "Warming up",
+    "time": "Measuring time",
+    "generate": "Generating text",
+    "measure layers": "Testing layers one by one",
+    "noise of layers": "Testing layers one by one",
+    "time layers": "Measuring the time of layers",
+    "front": "Weighing layers against each other",
+    "search": "Trying the best mixtures",
+    "sweep": "Compiling and comparing",
+    "recover": "Training back",
+    "watch": "Counting values",
+    "samples": "Comparing both on each sample",
+    "waiting for another compile": "Waiting for another compile",
+    "waiting until the machine is free": "Waiting until the machine is free",
+}
+"""The stages as a person would call them."""
+
+
+def stage_words(step: Progress) -> str:
+    """Return what goes on in a step: ``"Testing layers one by one · layers.3.up: int8"``."""
+    return " · ".join(filter(None, (STAGES.get(step.stage, step.stage), step.message)))
+
 
 ProgressCallback = Callable[[Progress], None]
 
@@ -88,7 +135,9 @@ class _Stop(BaseException):
 
 
 def _text(stage: str) -> str:
-    return f"Cancelled{f' during {stage}' if stage else ''}. Nothing was changed; start it again when ready."
+    words = STAGES.get(stage, stage)
+    where = f" while {words[:1].lower()}{words[1:]}" if stage else ""
+    return f"Cancelled{where}. Nothing was changed; start it again when ready."
 
 
 class Job(Generic[T]):

@@ -18,7 +18,7 @@ from prepbench._display import is_asked_by_program
 from prepbench._torch_compat.symbolic_fx import thread_local_fx_traces
 from prepbench.checks import check_switch
 from prepbench.internal_errors import internal_errors_told
-from prepbench.jobs import Progress, ProgressCallback, report_nothing
+from prepbench.jobs import Progress, ProgressCallback, report_nothing, stage_words
 from prepbench.strict_pages import for_strict_pages
 
 P = ParamSpec("P")
@@ -148,7 +148,7 @@ def _draw(title: str, latest: list[Progress], ended: threading.Event, start: flo
     try:
         while not ended.wait(_EVERY):
             step = latest[0]
-            stage = " · ".join(part for part in (title, step.stage, step.message) if part)
+            stage = " · ".join(filter(None, (title, stage_words(step))))
             counted = step.total > 1
             bar.total, bar.n = (step.total, min(step.done, step.total)) if counted else (None, 0)
             bar.bar_format = _COUNTED if counted else _TIMED

@@ -172,7 +172,7 @@ def test_a_script_in_a_terminal(tmp_path: Path) -> None:
     output, _ = process.communicate(timeout=120)
     assert (process.returncode, output) == (0, "done\n")
     text = shown.decode()
-    assert "compile · capture" in text
+    assert "compile · Reading the model" in text
     assert "compile · lower" in text
     assert not text.split("\r")[-1].strip()
 

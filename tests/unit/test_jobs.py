@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextvars
 import threading
+from pathlib import Path
 
 import pytest
 
-from prepbench.jobs import Cancelled, Job, Progress, ProgressCallback
+import prepbench
+from prepbench.jobs import STAGES, Cancelled, Job, Progress, ProgressCallback
 
 
 def test_result_and_progress() -> None:
@@ -49,7 +52,7 @@ def test_cancel_stops_at_the_next_step() -> None:
     assert started.wait(10)
     job.cancel()
     cancelled.set()
-    with pytest.raises(Cancelled, match="calibrate"):
+    with pytest.raises(Cancelled, match="while choosing scales from samples"):
         job.result(timeout=10)
     assert steps == [0]
 
@@ -74,3 +77,16 @@ def test_job_can_be_awaited() -> None:
         return await Job(lambda step: 7)
 
     assert asyncio.run(cell()) == 7
+
+
+def test_every_stage_has_words() -> None:
+    tellers = {"Progress", "timer", "check_cancelled", "measure_channels"}
+    named = set()
+    for path in Path(prepbench.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and (name := getattr(node.func, "id", "")) in tellers:
+                at = 3 if name == "measure_channels" else 0
+                named |= {arg.value for arg in node.args[at : at + 1] if isinstance(arg, ast.Constant)}
+    words = {name for name in named if isinstance(name, str)}
+    assert {"capture", "smooth", "time"} <= words
+    assert words - {""} - set(STAGES) == set()

@@ -15,14 +15,13 @@ from prepbench.bench.layer_costs import Costs
 from prepbench.bench.queue import Jobs
 from prepbench.bench.runs import Runs
 from prepbench.bench.state import LABELS, PRECISIONS, Precision, display_name, layer_settings_of
-from prepbench.bench.status import stage_words
 from prepbench.bench.summary import InspectedError, InspectedValues, InspectionSummary, WhatIfChoice
 from prepbench.checks import check_text
 from prepbench.compile import KeptStages
 from prepbench.compile.request import CompileRequest
 from prepbench.compile.simulation import Simulation
 from prepbench.document.model import SourceLine
-from prepbench.jobs import Cancelled, Job, Progress, ProgressCallback
+from prepbench.jobs import Cancelled, Job, Progress, ProgressCallback, stage_words
 from prepbench.quantize.layer_values import LayerError, TensorValues
 from prepbench.search.inspection import (
     LayerInspection,

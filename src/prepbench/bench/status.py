@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from dataclasses import dataclass, replace
 from prepbench.bench.cards import About, Card
 from prepbench.bench.recovering import NO_CURVE, TrainingCurve
 from prepbench.bench.written import WrittenBy
-from prepbench.jobs import CANCELLING, Progress
+from prepbench.jobs import CANCELLING, STARTING, Progress, stage_words
 
 COMPILING = {
     "capture": 1.5,
@@ -48,41 +49,9 @@ RECOVERING = {
 }
 """The stages of a training, the compile behind it, and their comparison."""
 
-_WORDS = {
-    "starting": "Starting",
-    "capture": "Reading the model",
-    "prune": "Pruning",
-    "prune layers": "Pruning",
-    "insert observers": "Choosing what to quantize",
-    "calibrate": "Choosing scales from samples",
-    "measure": "Testing what rounding costs",
-    "convert": "Rounding weights",
-    "lower": "Building",
-    "accuracy": "Scoring",
-    "score": "Scoring",
-    "save": "Preparing the timing",
-    "start": "Starting a process for each candidate",
-    "warm up": "Warming up",
-    "time": "Measuring time",
-    "generate": "Generating text",
-    "measure layers": "Testing layers one by one",
-    "noise of layers": "Testing layers one by one",
-    "time layers": "Measuring the time of layers",
-    "front": "Weighing layers against each other",
-    "search": "Trying the best mixtures",
-    "recover": "Training back",
-    "watch": "Counting values",
-    "samples": "Comparing both on each sample",
-}
-"""The stages as a person would call them; others have names that say what they do."""
-
 _LINES = 200
 _FIRST = 3.0  # seconds in which nothing is known of the rest
-
-
-def stage_words(step: Progress) -> str:
-    """Return what goes on in a step: ``"Testing layers one by one · layers.3.up: int8"``."""
-    return " · ".join(filter(None, (_WORDS.get(step.stage, step.stage), step.message)))
+_MOST = 2.0  # times the current stage: a stage that is less than half of the rest tells nothing of it
 
 
 class RunProgress:
@@ -117,7 +86,7 @@ class RunProgress:
         self._weights = [weights[stage] for _, stage in self._stages]
         self.target = 0
         self._compared = targets
-        self.step = Progress("starting", 0, 0)
+        self.step = Progress(STARTING, 0, 0)
         self._stage_began, self._first_done = self._began, 0
         self.fraction = 0.0
         self.log: tuple[str, ...] = ()
@@ -138,9 +107,8 @@ class RunProgress:
         if step.stage != self.step.stage or step.total != self.step.total or step.done < self.step.done:
             self._stage_began, self._first_done = self._clock(), step.done
         self.step = step
-        place = self._compared if step.stage in self._comparing else self.target
-        if (place, step.stage) in self._stages:
-            position = self._stages.index((place, step.stage))
+        position = self._position
+        if position is not None:
             inside = min(step.done / step.total, 1.0) if step.total > 0 else 0.0
             done = sum(self._weights[:position]) + inside * self._weights[position]
             self.fraction = max(self.fraction, done / sum(self._weights))
@@ -153,12 +121,29 @@ class RunProgress:
     @property
     def remaining(self) -> float:
         """Return the estimated remaining seconds; -1 while that would be a guess: at first, and where neither earlier
-        runs nor a counter tell.
+        runs nor the counter of a stage that is most of the rest tell.
         """
-        tells = self._has_history or self.step.total > 1 or self.fraction == 1
-        if self.fraction < 0.02 or self.elapsed < _FIRST or not tells:
+        if self.fraction == 1:
+            return 0.0
+        if self.fraction < 0.02 or self.elapsed < _FIRST:
             return -1.0
-        return max(self.elapsed * (1 - self.fraction) / self.fraction, self._rest_of_stage)
+        if self._has_history:
+            return max(self.elapsed * (1 - self.fraction) / self.fraction, self._rest_of_stage)
+        rest = self._rest_of_stage
+        return rest * self._rest_to_stage if rest > 0 and self._rest_to_stage <= _MOST else -1.0
+
+    @property
+    def _rest_to_stage(self) -> float:
+        """Return how many times longer than the current stage it and all later ones take together, as expected."""
+        position = self._position
+        return math.inf if position is None else sum(self._weights[position:]) / self._weights[position]
+
+    @property
+    def _position(self) -> int | None:
+        """Return the place of the current stage among all."""
+        place = self._compared if self.step.stage in self._comparing else self.target
+        found = (place, self.step.stage)
+        return self._stages.index(found) if found in self._stages else None
 
     @property
     def _rest_of_stage(self) -> float:
@@ -257,11 +242,18 @@ class StatusOfRuns:
             self._run.log = before.log
             self._run.note(name)
             fresh = replace(
-                before, cancelling=False, stage=_WORDS["starting"], fraction=0.0, log=self._run.log, writing=()
+                before,
+                cancelling=False,
+                stage=stage_words(Progress(STARTING)),
+                fraction=0.0,
+                log=self._run.log,
+                writing=(),
             )
             self._tell(replace(fresh, about=about))
         else:
-            self._tell(RunStatus(running=True, stage=_WORDS["starting"], about=about, training=before.training))
+            self._tell(
+                RunStatus(running=True, stage=stage_words(Progress(STARTING)), about=about, training=before.training)
+            )
 
     def step(self, step: Progress) -> None:
         """Record a step of the run."""

@@ -50,8 +50,30 @@ def test_the_rest_is_told_by_a_counter_or_by_earlier_runs_alone() -> None:
     now[0] = 4
     assert known.remaining > 0
     assert unknown.remaining == -1
-    unknown(Progress("calibrate", 1, 4))
-    assert unknown.remaining > 0
+    unknown(Progress("calibrate", 0, 4))
+    now[0] = 8
+    unknown(Progress("calibrate", 2, 4))
+    assert unknown.remaining == -1, "four calibration samples tell nothing of the time that measuring takes"
+
+
+def test_without_earlier_runs_the_rest_never_grows_at_a_steady_pace() -> None:
+    now, seen = [0.0], []
+    run = RunProgress(1, clock=lambda: now[0])
+    for stage, seconds in {
+        "capture": 30.0,
+        "lower": 40.0,
+        "accuracy": 1.0,
+        "save": 2.0,
+        "start": 9.0,
+        "time": 20.0,
+    }.items():
+        for done in range(11):
+            run(Progress(stage, done, 10))
+            seen.append(run.remaining)
+            now[0] += seconds / 10 if done < 10 else 0
+    told = [rest for rest in seen if rest >= 0]
+    assert told == sorted(told, reverse=True)
+    assert max(told) <= 20
 
 
 def test_stages_are_said_in_words_with_the_target_that_is_built_for() -> None:
