@@ -198,7 +198,7 @@ class CompileReport:
     @property
     def headline(self) -> str:
         """The facts on the whole model, in a few lines."""
-        lines = [self._headline(), *self._accounted(), *self._pruned()]
+        lines = [self._headline(), *self._accounted(), *self._stored_in_more(), *self._pruned()]
         lines += [f"  {remark}" for remark in self.remarks]
         lines += [f"  leaf: {name or 'the model itself'}" for name in self.leaves if not self.dry_run]
         lines += [f"  runs in PyTorch: {text}" for text in self.fallbacks]
@@ -228,6 +228,14 @@ class CompileReport:
         shares = ", ".join(f"{size / whole:.1%} {outcome}" for outcome, size in counted.items())
         stored = "" if self.bits_per_weight is None else f"; {self.bits_per_weight:.2f} bits stored for each number"
         return [f"  of {whole / 1e6:.2f} MB of parameters and buffers: {shares}{stored}"]
+
+    def _stored_in_more(self) -> list[str]:
+        """Return a line for the layers whose few bits save no memory."""
+        return grouped_lines(
+            (row.fqn, f"{row.weights_bits} bits, stored in {row.stored_bits:g}: 8 bits are as small and more exact")
+            for row in self.layers
+            if row.quantized and (row.stored_bits or 0) > row.weights_bits + 1
+        )
 
     def _pruned(self) -> list[str]:
         if not self.pruned:

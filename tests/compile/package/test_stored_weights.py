@@ -66,6 +66,8 @@ def test_bits_are_those_in_the_file(target: str) -> None:
     both = compiled(model, samples, target, weights_num_bits=4).report
     assert stored(both) == {"0": (4, 8), "2": (4, 8)}  # kernels of integers read 8 bits
     assert both.layers[0].summary == "int4, int8 activations, stored in 8 bits"
+    assert "  2 layers (0, 2): 4 bits, stored in 8: 8 bits are as small and more exact" in repr(both)
+    assert ("as small and more exact" in repr(weights_only)) is (packed == 8)
     assert f"{both.bits_per_weight:.2f} bits stored for each number" in repr(both)
     if target != "eager":
         assert both.bits_per_weight > weights_only.bits_per_weight
