@@ -78,6 +78,7 @@ def code_for(
         compiled = "**compiled"
     lines.append(_comparison(compiled, called, base))
     lines += [f"written = comparison.generated({called.get('decode', '')})"] if writes else []
+    lines.append("comparison")  # a cell shows its last line
     return "\n".join(lines) + "\n"
 
 

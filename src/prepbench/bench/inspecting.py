@@ -31,7 +31,7 @@ from prepbench.search.inspection import (
     inspected,
     plan_of,
 )
-from prepbench.settings import QuantizationSettings
+from prepbench.settings import DeploymentSettings, QuantizationSettings
 from prepbench.targets import target_for
 from prepbench.targets.base import unsupported
 
@@ -136,9 +136,16 @@ class Inspecting:
             self.summary = found
         self.changed.tell()
 
+    @property
+    def _target(self) -> DeploymentSettings:
+        """The target of the run whose numbers the table of layers has, so that both agree; else the first one."""
+        shown, targets = self.runs.shown_run(), self.choices.state.targets
+        same = (one for one in targets if shown is not None and display_name(one) == shown.target_name)
+        return next(same, targets[0])
+
     def _graph_key(self) -> tuple[Any, ...]:
         state = self.choices.state
-        return state.fixes, state.targets[0], state.options, state.axes, state.fullgraph, self.runs.value_mark
+        return state.fixes, self._target, state.options, state.axes, state.fullgraph, self.runs.value_mark
 
     def _planned(self, fqn: str) -> PlannedLayer:
         """Return the settings that the shown run decided on, if it is of the current choices; else the planned ones."""
@@ -160,7 +167,7 @@ class Inspecting:
             model=self.captures.model(state.fixes),
             calibration_inputs=self.inputs.calibration_inputs or self.inputs.tracing_inputs,
             tracing_inputs=self.inputs.tracing_inputs,
-            deployment_settings=state.targets[0],
+            deployment_settings=self._target,
             compile_options=state.options,
             dynamic_axes=state.axes,
             fullgraph=state.fullgraph,
@@ -179,7 +186,7 @@ class Inspecting:
 
     def _candidates(self) -> dict[Precision, QuantizationSettings]:
         """Return what the buttons of the precisions would make of a layer."""
-        state, placement = self.choices.state, target_for(self.choices.state.targets[0]).placement
+        state, placement = self.choices.state, target_for(self._target).placement
         found: dict[Precision, QuantizationSettings] = {}
         for precision in PRECISIONS:
             settings = layer_settings_of(precision).applied_to(state.quantization)
@@ -201,7 +208,7 @@ class Inspecting:
 
     def _samples(self, found: LayerInspection) -> str:
         what = "calibration input" if self.inputs.calibration_inputs else "tracing input"
-        target = display_name(self.choices.state.targets[0])
+        target = display_name(self._target)
         counted = f"{found.samples:,} {what}{'' if found.samples == 1 else 's'}"
         return f"{target}: values on {counted}, the error with all other layers in float."
 

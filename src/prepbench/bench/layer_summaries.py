@@ -304,13 +304,13 @@ def _outcome(row: LayerReport | None, *, is_table: bool) -> Outcome:
     return Outcome(f"{row.summary}{block}", row.reason, note=row.note)
 
 
-def columns(layers: Sequence[str], report: Mapping[str, LayerReport]) -> tuple[LayerColumn, ...]:
-    """Return the columns of numbers for layers; a column without any number is omitted."""
+def columns(layers: Sequence[str], report: Mapping[str, LayerReport], run: str) -> tuple[LayerColumn, ...]:
+    """Return the columns of numbers for layers, of the run of this name; a column without any number is omitted."""
     found = []
     for column in COLUMNS:
         values = tuple(_finite(column.value(report[fqn])) if fqn in report else None for fqn in layers)
         if any(value is not None for value in values):
-            found.append(LayerColumn(column.key, column.title, column.unit, column.help, values))
+            found.append(LayerColumn(column.key, column.title, column.unit, f"{column.help}, in the run {run}", values))
     return tuple(found)
 
 

@@ -267,30 +267,30 @@ def difference_of(
     results = [DifferenceRow(_TITLES[key], texts[0][key], texts[1][key]) for key in known]
     results.insert(0, DifferenceRow("Target", first.target_name, second.target_name))
     layers = _layers(first.report, second.report)
-    note = f"{len(layers)} layers differ; the first {_LAYERS} are listed." if len(layers) > _LAYERS else ""
-    if not layers and first.report and second.report:
+    alike = len({row.fqn for row in (*first.report, *second.report)}) - len(layers)
+    note = f"{len(layers)} layers differ; the first {_LAYERS} are listed. " if len(layers) > _LAYERS else ""
+    if not layers and alike:
         note = "All layers are quantized alike."
+    elif alike:
+        note += f"{alike} other layer{'s are' if alike > 1 else ' is'} equal in both."
     colours = layer_colours(first, second)
     return RunDifference(first.name, second.name, tuple(results), settings, tuple(layers[:_LAYERS]), note, colours)
 
 
 def layer_colours(first: Run, second: Run) -> LayerColours:
-    """Return by how much the second run's layers are better or worse: their SQNR, or else the bits of their weights."""
+    """Return what the layers of the second run lose, as that has the colour of warnings: SQNR, or else bits."""
     one, other = ({row.fqn: row for row in run.report} for run in (first, second))
     both = [fqn for fqn in one if fqn and fqn in other]
-    which = f"{second.name} minus {first.name}"
-    for what, unit, value, end in (
-        ("SQNR", "dB", "sqnr", "; above 0 is better"),
-        ("weights", "bits", "weights_bits", ""),
-    ):
+    for what, unit, value in (("SQNR", "dB", "sqnr"), ("bits of weights", "bits", "weights_bits")):
         pairs = {fqn: (getattr(one[fqn], value), getattr(other[fqn], value)) for fqn in both}
         found = {
-            fqn: round(float(b - a), 3)
+            fqn: round(float(a - b), 3)
             for fqn, (a, b) in pairs.items()
             if a is not None and b is not None and math.isfinite(a) and math.isfinite(b)
         }
         if any(found.values()):
-            return LayerColours(f"{what}, {which}{end}", unit, tuple(found), tuple(found.values()))
+            title = f"{what} lost from {first.name} to {second.name}; below 0 is gained"
+            return LayerColours(title, unit, tuple(found), tuple(found.values()))
     return LayerColours()
 
 

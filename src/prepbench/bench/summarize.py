@@ -103,7 +103,7 @@ def summarize(bench: Parts, code: str) -> BenchSummary:
         planned=planned[1],
         outcomes=done[0],
         applied=done[1],
-        columns=(*columns(layers, report), *bench.costs.columns()),
+        columns=(*columns(layers, report, shown.name if shown is not None else ""), *bench.costs.columns()),
         measured=bench.costs.measured.caption,
         is_measuring=bench.costs.is_measuring,
         inspection=bench.inspecting.summary,

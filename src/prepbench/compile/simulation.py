@@ -36,7 +36,7 @@ from prepbench.quantize.plan import Plan, following_layers, make_plan, tied_laye
 from prepbench.quantize.predictions import ScoreSum
 from prepbench.quantize.weights import WeightScheme
 from prepbench.running.check_inputs import check_traced
-from prepbench.running.source_lines import place_in_stack_trace, source_line
+from prepbench.running.source_lines import line_in_stack_trace
 from prepbench.running.tracing import tracing
 from prepbench.running.unchanged import numbers_kept
 from prepbench.settings import (
@@ -307,9 +307,8 @@ class Simulation:
 
     def place(self, fqn: str) -> SourceLine | None:
         """Return the line of the model's source that calls a layer; None where it isn't known."""
-        places = (place_in_stack_trace(layer.node.meta.get("stack_trace")) for layer in self._nodes[fqn])
-        found = next((place for place in places if place is not None), None)
-        return None if found is None else source_line(*found)
+        places = (line_in_stack_trace(layer.node.meta.get("stack_trace")) for layer in self._nodes[fqn])
+        return next(filter(None, places), None)
 
     def estimate(
         self, candidates: Mapping[str, QuantizationSettings], progress: ProgressCallback = report_nothing

@@ -17,7 +17,7 @@ import libcst as cst
 from libcst.helpers import parse_template_expression, parse_template_statement
 
 from prepbench.errors import PrepbenchError
-from prepbench.running.source_lines import CodePath, cell_flags, file_codes, source_line
+from prepbench.running.source_lines import CodePath, cell_flags, file_codes, forget_copy, note_copy, source_line
 
 Statement = cst.BaseStatement
 Expression = cst.BaseExpression
@@ -343,13 +343,15 @@ class SourceText:
         return replace(self, text=text)
 
     def shown(self) -> None:
-        """Register the changed text for tracebacks."""
+        """Register the changed text for tracebacks and source lines."""
         if self.name != self.file:
+            note_copy(self.name, self.file, self.original_line)
             linecache.cache[self.name] = (len(self.text), None, self.text.splitlines(True), self.name)
 
     def forgotten(self) -> None:
         """Undo :meth:`shown`."""
         if self.name != self.file:
+            forget_copy(self.name)
             linecache.cache.pop(self.name, None)
 
     def codes(self) -> dict[CodePath, types.CodeType]:

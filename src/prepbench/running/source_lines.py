@@ -10,7 +10,7 @@ import operator
 import re
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -82,6 +82,34 @@ def source_line(file: str, line: int) -> SourceLine:
     found = SourceLine(_readable(file), line, printable(linecache.getline(file, line).strip()))
     _FILES[found] = file
     return found
+
+
+_COPIES: dict[str, tuple[str, Callable[[int], int]]] = {}
+"""For the name of each changed copy of a file: the file, and which of its lines a line of the copy came from."""
+
+
+def note_copy(name: str, file: str, line_of: Callable[[int], int]) -> None:
+    """Record a changed copy of a user's file, for :func:`as_written`."""
+    _COPIES[name] = file, line_of
+
+
+def forget_copy(name: str) -> None:
+    """Undo :func:`note_copy`."""
+    _COPIES.pop(name, None)
+
+
+def as_written(source: SourceLine | None) -> SourceLine | None:
+    """Return the line of the user's file that a line of a changed copy came from; other lines are returned as given."""
+    if source is None or (file := file_of(source)) not in _COPIES:
+        return source
+    original, line_of = _COPIES[file]
+    return source_line(original, line_of(source.line))
+
+
+def line_in_stack_trace(text: str | None) -> SourceLine | None:
+    """Return the innermost user's line in a stack trace of torch, as the user wrote it."""
+    place = place_in_stack_trace(text)
+    return as_written(source_line(*place)) if place else None
 
 
 def file_of(source: SourceLine) -> str:

@@ -55,9 +55,9 @@ def test_layers_are_coloured_by_what_the_second_run_loses(bench: pb.Bench) -> No
     one, other = bench.runs
     colours = bench.compare_runs(one.id, other.id).colours
     lost = dict(zip(colours.fqns, colours.values, strict=True))
-    assert lost["2"] < -5, "the layer of 4 bits is worse"
-    assert lost["2"] < lost["0"]
-    assert colours.title == f"SQNR, {other.name} minus {one.name}; above 0 is better"
+    assert lost["2"] > 5, "the layer of 4 bits is worse"
+    assert lost["2"] > lost["0"]
+    assert colours.title == f"SQNR lost from {one.name} to {other.name}; below 0 is gained"
     assert colours.unit == "dB"
     turned = bench.compare_runs(other.id, one.id).colours
     assert turned.values == tuple(-value for value in colours.values)

@@ -94,3 +94,15 @@ def test_many_channels_are_put_together() -> None:
     found = _together(values, max)
     assert len(found) <= CHANNELS
     assert max(found) == 999
+
+
+def test_the_inspector_and_the_table_are_of_one_target(bench: pb.Bench) -> None:
+    bench.set_targets([pb.OnnxRuntimeDeployment(), pb.EagerDeployment()])
+    bench.compile()
+    run = bench.run_history.shown_run()
+    assert run is not None
+    found = looked(bench, "0")
+    (column,) = (one for one in bench.summary().columns if one.key == "sqnr")
+    assert found.samples.startswith(f"{run.target_name}: ")
+    assert column.help.endswith(f"in the run {run.name}")
+    assert found.error.sqnr == pytest.approx(column.values[0], abs=0.3)

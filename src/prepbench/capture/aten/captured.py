@@ -46,13 +46,12 @@ from prepbench.document.model import (
     GraphCollectionDocument,
     Module,
     Node,
-    SourceLine,
     alike_failures,
 )
 from prepbench.errors import CaptureError
 from prepbench.inputs import Sample, named_leaves
 from prepbench.objects.code import ModelCode
-from prepbench.running.source_lines import place_in_stack_trace, source_line
+from prepbench.running.source_lines import line_in_stack_trace
 
 
 @dataclass(frozen=True)
@@ -328,7 +327,7 @@ def _aten_node(node: fx.Node, hidden: set[str], shapes: tuple[tuple[str, ...], t
         shapes=shapes[0],
         dtypes=shapes[1],
         inputs=tuple(f":{source.name}" for source in node.all_input_nodes if source.name not in hidden),
-        source=_source_in_stack_trace(node),
+        source=line_in_stack_trace(node.meta.get("stack_trace")) if node.op == "call_function" else None,
     )
 
 
@@ -362,11 +361,6 @@ def _in_order(graph: fx.Graph) -> list[fx.Node]:
 
 def _is_inserted(node: fx.Node) -> bool:
     return isinstance(node.target, OpOverload) and node.target.namespace == "quantized_decomposed"
-
-
-def _source_in_stack_trace(node: fx.Node) -> SourceLine | None:
-    place = place_in_stack_trace(node.meta.get("stack_trace")) if node.op == "call_function" else None
-    return source_line(*place) if place else None
 
 
 def _clean(path: str) -> str:

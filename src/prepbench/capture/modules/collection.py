@@ -38,6 +38,7 @@ from prepbench.objects import flatten as structures
 from prepbench.objects.code import ModelCode, with_newest_code
 from prepbench.progress_bar import shows_progress
 from prepbench.running.check_inputs import check_traced, checked_samples, known_names
+from prepbench.running.source_lines import as_written
 
 
 class GraphCollection(HasDiagram):
@@ -520,7 +521,7 @@ def _node(
         shapes=shapes[0],
         dtypes=shapes[1],
         inputs=tuple(f"{graph}:{source.name}" for source in sources),
-        source=node.meta.get("source"),
+        source=as_written(node.meta.get("source")),
     )
 
 
