@@ -315,7 +315,7 @@ class Compiling:
 
 
 def check_sizes(axes: DynamicAxes, inputs: Inputs) -> None:
-    """Check the sizes in the data against the static axes of a compile.
+    """Check the sizes that candidates are compared on against the static axes of a compile.
 
     Raises:
         StaticAxisError: the first size that differs.
@@ -329,14 +329,15 @@ def check_sizes(axes: DynamicAxes, inputs: Inputs) -> None:
             size, place = shape[axis.dim], f"{axis.path}.shape[{axis.dim}]"
             if not axis.dynamic and size not in axis.sizes:
                 if error := inputs.error_on(name):
+                    usual = tuple(other.sizes[0] for other in axes.axes if other.path == axis.path)
                     raise InputError(
-                        f"{name} has {place} = {size}, and the model itself raises on it: {error} All samples have "
-                        f"{axis.sizes[0]} there. Mend or remove {name}."
+                        f"{name}: {axis.path} has the shape {shape}, and the model itself raises on it: {error} "
+                        f"Sample 0 has {usual} there. Mend or remove {name}."
                     )
                 raise StaticAxisError(
                     f"{place} is {size} in {name}, and the axes fix it at {axis.sizes[0]}. Make it dynamic in Axes, "
                     f"which is bench.set_axis({axis.path!r}, {axis.dim}, dynamic=True, linked=True) in Python, or give "
-                    "data of that size: the compiled model would refuse this.",
+                    f"{name.partition('[')[0]} of that size: the compiled model would refuse this.",
                     axis.path,
                     axis.dim,
                 )

@@ -39,9 +39,10 @@ class Inputs:
         prompts: the prompts of a generation as text.
         arguments: the objects that the bench was given, by the name of the argument.
         remarks: what was read otherwise than it stands in the samples and the data.
-        data_shapes: the shapes of the data by the path of the input, for each element with its name.
+        data_shapes: the shapes of what candidates are compared on, by the path of the input, for each element with its
+            name.
         first: the first call of the data and its target; None without data.
-        calls: the calls of the data by the names of its elements.
+        calls: the calls that candidates are compared on, by the names of the elements.
     """
 
     model: nn.Module
@@ -82,6 +83,7 @@ class Inputs:
         compared = _Compared.of(model, given, arguments["metric"], arguments["tokenizer"], remarks)
         read = functools.partial(_samples, model, arguments, compared.form, remarks)
         calibration = read("calibration_inputs")
+        name, batches = ("calibration_inputs", calibration) if compared.data is None else ("data", compared.samples)
         return cls(
             model,
             read("tracing_inputs") or calibration,
@@ -89,9 +91,9 @@ class Inputs:
             compared.data,
             **called,
             remarks=tuple(remarks),
-            data_shapes=tuple(_shapes(model, compared.data, compared.samples)),
+            data_shapes=tuple(_shapes(model, compared.data, name, batches)),
             first=compared.first,
-            calls={f"data[{sample.index}]": sample for sample in compared.samples},
+            calls={f"{name}[{sample.index}]": sample for sample in batches},
             training_data=list(training_data) if isinstance(training_data, Iterator) else training_data,
             loss=arguments["loss"],
             modality=arguments["modality"],
@@ -192,9 +194,9 @@ class _Compared:
 
 
 def _shapes(
-    model: nn.Module, data: Sequence[Any] | Generation | None, batches: Iterable[Sample]
+    model: nn.Module, data: Sequence[Any] | Generation | None, name: str, batches: Iterable[Sample]
 ) -> Iterator[tuple[str, Shapes]]:
-    """Yield the shapes of the model's arguments by path, for each element of the data."""
+    """Yield the shapes of the model's arguments by path, for each batch of an argument of the bench."""
     if isinstance(data, Generation):
         for index, prompt in enumerate(data.batches):
             # the length of what is read at once is not that of the prompt where PyTorch makes the first step
@@ -203,7 +205,7 @@ def _shapes(
     for sample in batches:
         leaves = named_leaves(model, sample)
         yield (
-            f"data[{sample.index}]",
+            f"{name}[{sample.index}]",
             {
                 path: tuple(leaf.shape)
                 for path, leaf in leaves

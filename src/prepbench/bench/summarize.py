@@ -178,6 +178,14 @@ def _open_failures(failures: tuple[FailureSummary, ...]) -> int:
     return sum(card.count for card in failures if not (card.fixed or card.is_leaf or card.graphs))
 
 
+def _open_and_kept(bench: Parts, failures: tuple[FailureSummary, ...]) -> tuple[int, int]:
+    """Return how many modules fail, and how many run in PyTorch: the chosen ones, and with them what fails."""
+    state, failing = bench.choices.state, _open_failures(failures)
+    is_some_left = all(card.fqn or card.fixed for card in failures)  # no graph is left where the model itself fails
+    kept = len(state.leaves)
+    return (0, kept + failing) if state.leaf_wrap and is_some_left else (failing, kept)
+
+
 def _graphs(failures: tuple[FailureSummary, ...]) -> int:
     """Return how many graphs a compile makes because of the samples' sizes; 0 for one."""
     return max((card.graphs for card in failures), default=0)
@@ -190,15 +198,11 @@ def _steps(
     targets: tuple[TargetSummary, ...],
     misfits: bool,
 ) -> tuple[StepSummary, ...]:
-    failing = _open_failures(failures)
+    failing, kept = _open_and_kept(bench, failures)
     state, runs = bench.choices.state, bench.run_history.runs
-    leaves = len(state.leaves)
     graphs = _graphs(failures)
-    done = f"{leaves} in PyTorch" if leaves else f"{graphs} graphs" if graphs else "all captured"
+    done = f"{kept} in PyTorch" if kept else f"{graphs} graphs" if graphs else "all captured"
     capture = f"{failing} fail" if failing else done
-    in_pytorch = state.leaf_wrap and all(card.fqn or card.fixed for card in failures)  # else nothing is left
-    if failing and in_pytorch:
-        capture = f"{failing + leaves} in PyTorch"
     wrong = sum(bool(axis.problem) for axis in axes)
     names = list(dict.fromkeys(axis.symbol for axis in axes if axis.dynamic))
     chosen = [target for target in targets if target.chosen]
@@ -208,7 +212,7 @@ def _steps(
     count = sum(row.settings is not None for row in bench.choices.pruning.values())
     pruned = f"{count} pruned" if count else ""
     return (
-        StepSummary("capture", "Capture", capture, "bad" if failing and not in_pytorch else "good"),
+        StepSummary("capture", "Capture", capture, "bad" if failing else "good"),
         StepSummary(
             "axes",
             "Axes",
@@ -236,9 +240,11 @@ def _sentence(bench: Parts, failures: tuple[FailureSummary, ...]) -> str:
     """Describe the progress in one sentence, e.g. ``"2 modules cannot be captured · batch dynamic · 41 int8, 3 float
     · ..."``.
     """
-    failing = _open_failures(failures)
+    failing, kept = _open_and_kept(bench, failures)
     graphs = _graphs(failures)
     done = f"captured as {graphs} graphs" if graphs else "all modules captured"
+    if kept:
+        done = f"{kept} module{'s' * (kept != 1)} kept in PyTorch"
     said = [f"{failing} module{'s' * (failing != 1)} cannot be captured" if failing else done]
     said.append(axes_words(bench.choices.axes))
     said.append(precision_words(bench.choices.explained).replace(" · ", ", "))

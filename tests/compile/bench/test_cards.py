@@ -110,7 +110,29 @@ def test_data_that_the_model_itself_refuses_is_named_and_no_size_is_made_dynamic
     card = ends(bench)
     assert not card.buttons
     for said in (note.text, card.text):
-        assert "data[1] has input.shape[1] = 5, and the model itself raises on it: RuntimeError: mat1" in said
+        assert "data[1]: input has the shape (2, 5), and the model itself raises on it: RuntimeError: mat1" in said
+
+
+@pytest.mark.parametrize("columns", [4, 5])
+def test_calibration_inputs_of_another_size_are_named_when_the_bench_opens(columns: int) -> None:
+    calibration = [torch.randn(8, columns) for _ in range(2)]
+    bench = pb.Bench(torch.nn.Linear(4, 4).eval(), tracing_inputs=[torch.randn(2, 4)], calibration_inputs=calibration)
+    (note,) = [note for note in bench.summary().notes if note.kind == "bad"]
+    assert "calibration_inputs[0]" in note.text
+    assert note.label == ("Make the batch dynamic" if columns == 4 else "")
+    card = ends(bench)
+    assert [button.action for button in card.buttons] == (["make_dynamic"] if columns == 4 else [])
+    assert "data[0]" not in card.text + card.details
+
+
+def test_the_head_counts_what_is_kept_in_pytorch() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()).eval()
+    bench = pb.Bench(model, tracing_inputs=[torch.randn(2, 4)])
+    assert bench.summary().sentence.startswith("all modules captured · ")
+    bench.set_leaf("0", True)
+    summary = bench.summary()
+    assert summary.sentence.startswith("1 module kept in PyTorch · ")
+    assert summary.steps[0].status == "1 in PyTorch"
 
 
 def test_a_run_that_was_not_measured_says_why() -> None:

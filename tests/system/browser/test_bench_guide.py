@@ -105,6 +105,9 @@ def test_without_a_search_a_compile_leads_on(page: Page) -> None:
     open_bench(page, {**given, "search_now": {**given["search_now"], "unavailable": "there is no data"}})
     assert primaries(page) == ["Compile"]
     expect(guide(page)).to_contain_text("No search: there is no data")
+    for label in ("Quality at least, in dB", "Size at most, in MB"):
+        expect(page.get_by_label(label)).to_be_hidden()
+    expect(guide(page).get_by_text("settings within these limits")).to_be_hidden()
 
 
 def test_it_stays_dismissed_and_the_steps_stay_free(page: Page) -> None:
