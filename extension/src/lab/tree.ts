@@ -6,7 +6,7 @@ import { element } from "./widgets";
 const ROW_HEIGHT = 24;
 const SPARE_ROWS = 8;
 const GLYPHS: Readonly<Record<string, string>> = { traced: "●", failed: "✕", leaf: "▣", unvisited: "∅" };
-const WORDS: Readonly<Record<string, string>> = { unvisited: "not visited" };
+const WORDS: Readonly<Record<string, string>> = { leaf: "kept in PyTorch", unvisited: "not reached" };
 
 /** The modules of one document. */
 export class TreeState {

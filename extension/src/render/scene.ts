@@ -278,7 +278,7 @@ class Builder {
         box({
           id: `note:${here}`,
           kind: "note",
-          title: `+${missing.length - UNVISITED} unvisited`,
+          title: `+${missing.length - UNVISITED} not reached`,
           status: "unvisited",
           fqn: here,
         }),

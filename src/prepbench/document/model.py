@@ -21,6 +21,13 @@ VERSION = "1.2"
 MIME_TYPE = "application/vnd.prepbench.graph+json"
 
 Status = Literal["traced", "failed", "leaf", "unvisited"]
+STATUS_WORDS: dict[Status, str] = {
+    "traced": "traced",
+    "leaf": "kept in PyTorch",
+    "failed": "failed",
+    "unvisited": "not reached",
+}
+"""What a status is called wherever people read it."""
 Level = Literal["module", "aten"]
 Kind = Literal["number", "category", "precision"]
 Combine = Literal["sum", "mean", "max", "min"]

@@ -1,14 +1,15 @@
 """Every colour of the front end, by meaning, for light and dark pages.
 
 Outline, shape and badge tell the capture status; they were chosen so that any two states differ by at least 15
-(CIEDE2000) in normal
-vision and in simulations of protanopia, deuteranopia and tritanopia, with a contrast of at least 3 to the page. A
-test computes it.
+(CIEDE2000) in normal vision and in simulations of protanopia, deuteranopia and tritanopia, with a contrast of at least
+3 to the page. A test computes it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from prepbench.document.model import STATUS_WORDS
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,10 @@ CLUSTER = Shade("#fafbfc", "#191c20")
 CLUSTER_LINE = Shade("#c3cad2", "#474e57")
 
 STATUS = {
-    "traced": Mark(Shade("#767a80", "#7c7f86"), 1.0, "box", "rounded,filled", "●", "traced"),
-    "failed": Mark(Shade("#e04f00", "#ff5a36"), 3.0, "octagon", "filled", "✕", "failed"),
-    "leaf": Mark(Shade("#6b0f69", "#efc4ea"), 2.5, "component", "filled", "▣", "leaf"),
-    "unvisited": Mark(Shade("#767a80", "#7c7f86"), 1.5, "box", "dashed,filled", "∅", "unvisited"),
+    "traced": Mark(Shade("#767a80", "#7c7f86"), 1.0, "box", "rounded,filled", "●", STATUS_WORDS["traced"]),
+    "failed": Mark(Shade("#e04f00", "#ff5a36"), 3.0, "octagon", "filled", "✕", STATUS_WORDS["failed"]),
+    "leaf": Mark(Shade("#6b0f69", "#efc4ea"), 2.5, "component", "filled", "▣", STATUS_WORDS["leaf"]),
+    "unvisited": Mark(Shade("#767a80", "#7c7f86"), 1.5, "box", "dashed,filled", "∅", STATUS_WORDS["unvisited"]),
 }
 
 LINE = Shade("#d5dae0", "#3a4048")

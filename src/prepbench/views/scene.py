@@ -236,7 +236,7 @@ class _Builder:
             for fqn in missing[:_UNVISITED]
         ]
         if len(missing) > _UNVISITED:
-            more = f"+{len(missing) - _UNVISITED} unvisited"
+            more = f"+{len(missing) - _UNVISITED} not reached"
             boxes.append(Box(f"note:{here}", "note", more, status="unvisited", fqn=here))
         return boxes
 

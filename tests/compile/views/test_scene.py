@@ -37,8 +37,8 @@ def test_every_status_is_shown_with_word_and_shape() -> None:
     dot = to_dot(view)
     for word in (
         "✕ failed",
-        "▣ leaf",
-        "∅ unvisited",
+        "▣ kept in PyTorch",
+        "∅ not reached",
         "octagon",
         "component",
         "dashed",

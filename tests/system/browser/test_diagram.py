@@ -37,7 +37,7 @@ def test_every_interaction_by_mouse(page: Page, lab: Any, document: DiagramDocum
 
     # 2: what cannot be captured is listed; one click leads to reason, line and remedy
     expect(view.legend).to_contain_text("✕ 1 failed")
-    expect(view.legend).to_contain_text("∅ 1 unvisited")
+    expect(view.legend).to_contain_text("∅ 1 not reached")
     view.side.get_by_role("button", name=re.compile("gate")).click()
     expect(view.side).to_contain_text("data-dependent branch")
     expect(view.side).to_contain_text("What to do")

@@ -31,7 +31,16 @@ from prepbench.capture.modules.tracer import RobustTracer, Target, is_layer_clas
 from prepbench.capture.sizes.axis import SizeTexts
 from prepbench.checks import check_text, described
 from prepbench.document.hierarchy import grouped
-from prepbench.document.model import Failure, Finding, Graph, GraphCollectionDocument, Module, Node, Status
+from prepbench.document.model import (
+    STATUS_WORDS,
+    Failure,
+    Finding,
+    Graph,
+    GraphCollectionDocument,
+    Module,
+    Node,
+    Status,
+)
 from prepbench.errors import CaptureError, InputError, UnknownNameError
 from prepbench.inputs import Sample
 from prepbench.objects import flatten as structures
@@ -314,11 +323,11 @@ class GraphCollection(HasDiagram):
         if self.model is None:
             return "GraphCollection(nothing traced yet; use recursive_trace)"
         modules = self.document().modules
-        count = {status: sum(module.status == status for module in modules) for status in _STATUSES}
+        count = Counter(module.status for module in modules)
         name = self.document().model_type
         lines = [
             f"GraphCollection of {name}: {len(modules)} modules, "
-            + ", ".join(f"{number} {status}" for status, number in count.items())
+            + ", ".join(f"{count[status]} {words}" for status, words in STATUS_WORDS.items() if count[status])
         ]
         for failure in self.failures:
             where = f" at {failure.source.file}:{failure.source.line}" if failure.source else ""
@@ -326,9 +335,6 @@ class GraphCollection(HasDiagram):
             lines.append(f"  {name} ({failure.module_type}): {failure.kind}{where}. {failure.remedy}")
         lines += [f"  assumes {line}" for line in self.assumptions]
         return "\n".join([*lines, *(f"  note {finding.message}" for finding in self.findings)])
-
-
-_STATUSES = ("traced", "leaf", "failed", "unvisited")
 
 
 def _callable_children(prefix: str, module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
