@@ -61,6 +61,7 @@ from prepbench.settings import (
     PruningSettings,
     QuantizationSettings,
 )
+from prepbench.settings.rules import layer_named
 from prepbench.targets import target_for
 from prepbench.targets.base import unsupported
 
@@ -648,15 +649,15 @@ class Choices:
         self.history.choose(leaves=tuple([*others, fqn] if leaf else others))
 
     def select(self, fqn: str | None) -> None:
-        """Select a module in all views; None or "" selects nothing.
+        """Select a module in all views, or a layer that is a tensor of one; None or "" selects nothing.
 
         Args:
-            fqn: the module.
+            fqn: the module or layer.
 
         Raises:
             InputError: there is no such module.
         """
-        if fqn is not None and (not isinstance(fqn, str) or fqn not in self._modules):
+        if fqn is not None and not (isinstance(fqn, str) and (fqn in self._modules or fqn in self.layer_rules.layers)):
             raise InputError(
                 f"fqn must name a module of the model, got {described(fqn)}. Give a name of model.named_modules()."
             )
@@ -723,15 +724,15 @@ class Sizes:
     """
 
     def __init__(self, model: nn.Module, layers: Sequence[str]) -> None:
-        modules = dict(model.named_modules(remove_duplicate=False))
         self._whole = state_bytes(model)
         self._weights: dict[str, tuple[list[torch.Size], int, int]] = {}
         seen: set[int] = set()
         for fqn in layers:
-            found = [tensor for tensor in _weights_of(modules[fqn]) if id(tensor) not in seen]
+            layer = layer_named(model, fqn)
+            found = [tensor for tensor in _weights_of(layer) if id(tensor) not in seen]
             seen.update(map(id, found))
             count = sum(tensor.numel() * tensor.element_size() for tensor in found)
-            axis = int(isinstance(modules[fqn], _TRANSPOSED) and modules[fqn].groups == 1)
+            axis = int(isinstance(layer, _TRANSPOSED) and layer.groups == 1)
             self._weights[fqn] = [tensor.shape for tensor in found], axis, count
         self._known: dict[tuple[str, QuantizationSettings, bool, bool], int] = {}
 

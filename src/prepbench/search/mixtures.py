@@ -20,7 +20,7 @@ from prepbench.settings import (
     explain_settings,
     prunable_layers,
 )
-from prepbench.settings.rules import is_table
+from prepbench.settings.rules import is_table, layer_named
 
 FLOAT = "float"
 """The choice of a layer that stays as it is: neither quantized nor pruned."""
@@ -187,8 +187,7 @@ def _with_tables(
     """Add rules for embedding tables, which only weight-only settings quantize."""
     if common.prefer_weights_only_quantization:
         return rules
-    modules = dict(model.named_modules())
-    tables = {fqn: value for fqn, value in wanted.items() if is_table(modules[fqn])}
+    tables = {fqn: value for fqn, value in wanted.items() if is_table(layer_named(model, fqn))}
     return rules | {fqn: _rule(value, common) for fqn, value in tables.items()}
 
 

@@ -313,7 +313,7 @@ class BenchPicture:
             self.widget.add_overlay(precisions, name="precision", show=show)
         self._colour_costs()
         self._colour_difference()
-        selected = self._bench.selected
+        selected = self._module_around(self._bench.selected)
         if (selected not in self.widget.selected) if selected else bool(self.widget.selected):
             self.widget.selected = [selected] if selected else []
 
@@ -345,8 +345,16 @@ class BenchPicture:
 
     def _selected(self, change: Any) -> None:
         fqn = change["new"][-1] if change["new"] else ""
+        if fqn and fqn == self._module_around(self._bench.selected):
+            return
         if self._bench.choices.has_module(fqn):  # operations can be selected there, too
             self._bench.select(fqn)
+
+    def _module_around(self, fqn: str) -> str:
+        """Return the module whose box stands for a layer: that of its tensor, where it is one."""
+        while fqn and not self._bench.choices.has_module(fqn):
+            fqn = fqn.rpartition(".")[0]
+        return fqn
 
 
 def bench_bundle(bench: Bench) -> dict[str, Any]:
