@@ -159,12 +159,20 @@ def _thread_local_node_metadata() -> AbstractContextManager[None]:
     return patched(traceback, "set_current_meta", only_here(lambda *_, **__: nullcontext(), of_torch))
 
 
-def _flags() -> list[AbstractContextManager[None]]:
-    from torch.fx import _symbolic_trace
+_FLAGS = [
+    function
+    for owner, names in (
+        (torch.compiler, ("is_compiling", "is_exporting")),
+        (torch.fx._symbolic_trace, ("is_fx_tracing", "is_fx_symbolic_tracing")),
+    )
+    for name in names
+    if (function := getattr(owner, name, None)) is not None
+]
+"""torch's own functions, read before anything replaces them for a while."""
 
-    functions = [getattr(torch.compiler, name, None) for name in ("is_compiling", "is_exporting")]
-    functions += [getattr(_symbolic_trace, name, None) for name in ("is_fx_tracing", "is_fx_symbolic_tracing")]
-    return [flag_only_in_this_thread(function) for function in functions if function is not None]
+
+def _flags() -> list[AbstractContextManager[None]]:
+    return [flag_only_in_this_thread(function) for function in _FLAGS]
 
 
 _REPLACED_BY_EXPORT = ((builtins, "max"), (builtins, "min"), (math, "pow"))

@@ -15,6 +15,8 @@ from torch import fx, nn
 
 import prepbench as pb
 from prepbench._torch_compat.symbolic_fx import thread_local_fx_traces
+from prepbench._torch_compat.threads import torch_traces_here
+from prepbench.patching import patched_here
 from prepbench.progress_bar import shows_progress
 
 
@@ -82,3 +84,15 @@ def test_torch_is_not_loaded_for_a_job() -> None:
     code = "import sys, prepbench.jobs as jobs; jobs.Job(lambda progress: 1).result(); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_a_trace_begins_while_another_thread_answers_a_flag_itself() -> None:
+    with patched_here(torch.compiler, "is_compiling", lambda: True), ThreadPoolExecutor(1) as pool:
+
+        def traced() -> tuple[bool, bool]:
+            with torch_traces_here():
+                return torch.compiler.is_compiling(), torch.compiler.is_exporting()
+
+        assert pool.submit(traced).result(60) == (False, False)
+        assert torch.compiler.is_compiling()
+    assert not torch.compiler.is_compiling()
