@@ -90,10 +90,14 @@ class Twin:
         return self._made.get(id(part), part)
 
     def give_back(self, program: torch.export.ExportedProgram) -> None:
-        """Put the user's own tensors into a program that was exported from the twin."""
+        """Put the user's own tensors into a program that was exported from the twin, but for parameters into which its
+        runs would write.
+        """
         for table in (program.state_dict, program.constants):
             for name, value in table.items():
-                table[name] = self.original(value)
+                original = self.original(value)
+                if not (isinstance(original, nn.Parameter) and is_written(original)):
+                    table[name] = original
 
     def _twin(self, value: Any) -> Any:
         kind = type(value)

@@ -1,8 +1,8 @@
-"""What calls leave behind: buffers that the first one builds, and arguments that each one changes."""
+"""What calls leave behind: buffers that the first one builds, tensors that they write into, and changed arguments."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from prepbench.interrupts import interruptible
 from prepbench.objects.copy import Twin
 from prepbench.objects.flatten import is_registered, register_nodes
 from prepbench.objects.parts import LEAVES
+from prepbench.objects.restore import is_written, same_bits
 from prepbench.running.unchanged import own_copy, unchanged, without_output
 
 _ROUNDS = 3
@@ -69,6 +70,65 @@ def _is_settled(model: torch.nn.Module, samples: Sequence[Sample]) -> bool:
         own_copy(sample).call(model)
         settled &= not built_buffers(start, dict(model.named_buffers()))
     return settled
+
+
+# State outside of buffers: plain tensors of modules, and parameters, into which calls write.
+
+
+class WrittenTensors:
+    """Finds the tensors of a twin that calls write into and that are no buffers.
+
+    Args:
+        model: a twin, before its calls.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        self._before = [(value, version_of(value)) for _, _, value in self._plain()]
+
+    def become_buffers_(self, sample: Sample) -> bool:
+        """Turn them into buffers of the same names, which a graph hands on from call to call.
+
+        Only parameters that a second call changes further are state: ``nn.Embedding(max_norm=...)`` writes the same
+        numbers again.
+
+        Args:
+            sample: a call.
+
+        Returns:
+            Whether there is any.
+        """
+        plain = {id(value) for value, version in self._before if version_of(value) != version}
+        found = [(module, name, value) for module, name, value in self._plain() if id(value) in plain]
+        state = self._growing(sample)
+        found += [
+            (module, name, state[id(value)])
+            for module in self._model.modules()
+            for name, value in module._parameters.items()
+            if id(value) in state
+        ]
+        for module, name, value in found:
+            delattr(module, name)
+            module.register_buffer(name, value)
+        return bool(found)
+
+    def _plain(self) -> Iterator[tuple[torch.nn.Module, str, torch.Tensor]]:
+        for module in self._model.modules():
+            for name, value in vars(module).items():
+                if type(value) is torch.Tensor and not name.startswith("_"):
+                    yield module, name, value
+
+    def _growing(self, sample: Sample) -> dict[int, torch.Tensor]:
+        """Return the written parameters whose value a second call changes, as the tensors of future buffers, by id."""
+        written = [value for value in self._model.parameters() if is_written(value)]
+        if not written:
+            return {}
+        with torch.no_grad(), unchanged(self._model), without_output(), interruptible():
+            own_copy(sample).call(self._model)
+            first = [value.detach().clone() for value in written]
+            own_copy(sample).call(self._model)
+            growing = [not same_bits(value, before) for value, before in zip(written, first, strict=True)]
+        return {id(value): value.detach() for value, is_state in zip(written, growing, strict=True) if is_state}
 
 
 # Find objects that several samples share and that a call fills: afterwards an empty cache is empty in none of them.

@@ -37,7 +37,7 @@ from prepbench.running.check_inputs import (
     twin_with_own_writes,
     warn_of_fast_path,
 )
-from prepbench.running.first_calls import REMEDY, built_buffers, fill_caches_, filled_for_all
+from prepbench.running.first_calls import REMEDY, WrittenTensors, built_buffers, fill_caches_, filled_for_all
 from prepbench.running.given_samples import with_tokenizer
 from prepbench.running.tracing import tracing
 from prepbench.running.transforms import chosen_transform
@@ -190,11 +190,12 @@ def _captured(
 ) -> tuple[torch.export.ExportedProgram, list[Failure], HoldsWhere]:
     """Capture a twin, because export puts other tensors into a module while it traces."""
     twin = twin_with_own_writes(model, samples[0])
-    noted = NotedState(twin.model)
+    noted, written = NotedState(twin.model), WrittenTensors(twin.model)
     with transforming_modules(twin.model) as deriving:
         expected = [_expected(twin.model, sample, noted, samples) for sample in samples]
     before = dict(twin.model.named_buffers())
-    if any(built_buffers(before, found.buffers) for found in expected) and fill_caches_(twin.model, samples):
+    builds = any(built_buffers(before, found.buffers) for found in expected) and fill_caches_(twin.model, samples)
+    if written.become_buffers_(samples[0]) or builds:
         noted = NotedState(twin.model)
         expected = [_expected(twin.model, sample, noted, samples) for sample in samples]
     warn_of_fast_path(model, samples[0], expected[0].output)
