@@ -6,8 +6,10 @@ import functools
 import logging
 import sys
 import threading
+import time
 import types
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -256,8 +258,21 @@ def output_here(output: Any, errors: Any = None) -> Iterator[None]:
     """
     errors = output if errors is None else errors
     out, error = _Layer(sys, "stdout"), _Layer(sys, "stderr")
-    with out.set(_Stream(output, out)), error.set(_Stream(errors, error)):
-        yield
+    streams = _Stream(output, out), _Stream(errors, error)
+    try:
+        with out.set(streams[0]), error.set(streams[1]):
+            yield
+    finally:
+        now = time.monotonic()
+        _ended.append((now, streams))
+        while _ended and _ended[0][0] < now - _LONGEST_PRINT:
+            _ended.popleft()
+
+
+# print() does not hold the stream that it writes to (https://github.com/python/cpython/issues/130163, mended in later
+# versions): one that another thread takes away meanwhile must live on, or the process ends with a segmentation fault
+_ended: deque[tuple[float, tuple[_Stream, _Stream]]] = deque()
+_LONGEST_PRINT = 10.0  # seconds
 
 
 class _Here:
