@@ -226,9 +226,7 @@ def show_in_terminal(kind: type[BaseException], error: BaseException, trace: Tra
 
 
 def install(of_prepbench: type[BaseException]) -> None:
-    """Show errors of a class in few lines in a terminal, and leave all others to Python; only where nobody shows them
-    already.
-    """
+    """Show errors of a class in few lines in a terminal, unless something shows them; leave all others to Python."""
     if sys.excepthook is not sys.__excepthook__:
         return
 
@@ -379,9 +377,7 @@ def _file_words(file: str, cell: str) -> str:
 
 
 def _frames(error: BaseException, cell: str) -> Iterator[str]:
-    """Yield the traceback of an error after those of its causes. Lines of libraries have no numbers, which each release
-    changes.
-    """
+    """Yield the traceback of an error after those of its causes; without the line numbers of libraries."""
     before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if before is not None and before is not error:
         yield from _frames(before, cell)

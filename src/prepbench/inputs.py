@@ -142,9 +142,7 @@ def named_leaves(module_or_function: Callable[..., Any], sample: Sample) -> list
 
 
 def positional_names(module_or_function: Callable[..., Any], count: int) -> list[str]:
-    """Return names for ``count`` positional arguments: parameter names, then ``args[i]`` for those taken by
-    ``*args``.
-    """
+    """Return names for ``count`` positional arguments: parameter names, then ``args[i]`` for those of ``*args``."""
     signature = signature_of(module_or_function)
     if signature is None:
         return [f"args[{i}]" for i in range(count)]
@@ -183,9 +181,7 @@ def plain_defaults(module_or_function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def scripted_signature(module: torch.jit.ScriptModule) -> inspect.Signature:
-    """Return the parameters of a scripted module's forward, which has no signature in Python where the module was
-    traced.
-    """
+    """Return the parameters of a scripted module's forward, which has no signature in Python if it was traced."""
     forward: Any = module.forward
     kind, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
     return inspect.Signature(

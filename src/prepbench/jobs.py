@@ -129,9 +129,7 @@ def check_cancelled(stage: str = "") -> None:
 
 
 class _Stop(BaseException):
-    """Raised when the job was cancelled; not an ``Exception``, so that no model and no fallback takes it for an
-    error.
-    """
+    """The job was cancelled; not an ``Exception``, so that no model and no fallback takes it for an error."""
 
 
 def _text(stage: str) -> str:

@@ -18,9 +18,7 @@ from prepbench.patching import logs_dropped_here, patched, patched_here, undoing
 
 
 def forget_compiled() -> None:
-    """Make ``torch.cond`` and similar functions compile again at their next call; keep the user's compiled
-    functions.
-    """
+    """Make ``torch.cond`` and similar functions compile anew at their next call; keep the user's compiled functions."""
     with needed_for("forgetting compiled branches"):
         eval_frame: Any = importlib.import_module("torch._dynamo.eval_frame")
     reset_code = getattr(eval_frame, "reset_code", None)

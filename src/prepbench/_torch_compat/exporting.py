@@ -40,9 +40,7 @@ def quiet_export() -> Iterator[None]:
 
 
 def mark_module_stack() -> Callable[[], None]:
-    """Return a function that resets export's stack of entered modules to its current state, for after a caught
-    exception.
-    """
+    """Return a function that resets export's stack of entered modules to its present state, for a caught exception."""
     with needed_for("going on with an export after an exception"):
         from torch.fx.experimental.proxy_tensor import get_proxy_mode
     mode = get_proxy_mode()

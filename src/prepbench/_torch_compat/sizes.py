@@ -49,9 +49,7 @@ def _size_name(shape_env: ShapeEnv, symbol: Any) -> str:
 
 
 def named_expression(size: torch.SymInt) -> tuple[Any, dict[Any, str]]:
-    """Return a symbolic size as an expression, and the input size behind each symbol in it, such as
-    ``"x.shape[0]"``.
-    """
+    """Return a symbolic size as an expression, and the input size of each symbol in it, e.g. ``"x.shape[0]"``."""
     with needed_for("seeing what a size is made of"):
         shape_env, expression = size.node.shape_env, size.node.expr
     return expression, {symbol: _size_name(shape_env, symbol) for symbol in expression.free_symbols}

@@ -339,9 +339,7 @@ class _Training:
             self._worse += 1
 
     def _is_better(self, score: float, loss: float) -> bool:
-        """Return whether it is better than the best so far; scores on few samples are often equal, so the loss
-        breaks ties.
-        """
+        """Return whether it beats the best so far; scores on few samples are often equal, so the loss breaks ties."""
         best = self.scores[self.best_step]
         return self.goal.is_better(score, best) or (score == best and loss < self._least)
 

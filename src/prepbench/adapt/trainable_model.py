@@ -393,9 +393,7 @@ class TrainableModel(nn.Module):
 
 @functools.lru_cache(maxsize=64)
 def _with_signature(forward: Callable[..., Any]) -> type[TrainableModel]:
-    """Return the class of models whose original has this ``forward``, so that inspecting the class finds the
-    original's signature.
-    """
+    """Return the class of models whose original has this ``forward``: its signature is the original's."""
 
     def call(self: TrainableModel, *args: Any, **kwargs: Any) -> Any:
         return TrainableModel.forward(self, *args, **kwargs)

@@ -118,9 +118,7 @@ def _attribute(name: str) -> str:
 
 
 def _observed_arguments(observed: fx.GraphModule, node: fx.Node) -> dict[int, list[str]]:
-    """Return, by position among the leaves of a node's arguments, the observers on that argument, the innermost
-    first.
-    """
+    """Return by position among the leaves of a node's arguments the observers on it, the innermost first."""
     leaves, _ = pytree.tree_flatten((node.args, node.kwargs))
     found: dict[int, list[str]] = {}
     for place, leaf in enumerate(leaves):

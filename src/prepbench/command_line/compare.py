@@ -113,9 +113,7 @@ def _sizes(candidates: dict[str, str], bounds: dict[Budget, float]) -> Report:
 
 
 def _size(text: str) -> int:
-    """Return the bytes of a saved model, as its own report says them, or of the parameters and buffers of an
-    original.
-    """
+    """Return the bytes of a saved model by its own report, or of the parameters and buffers of an original."""
     if is_reference(text):
         from prepbench.objects.restore import state_bytes
 

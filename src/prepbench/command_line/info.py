@@ -124,9 +124,7 @@ def _prepare() -> None:
 
 
 def _quantize() -> None:
-    """Check the parts of quantization and the classes derived from them; without a graph, whose conversion takes
-    seconds.
-    """
+    """Check the parts of quantization and the classes derived from them; no graph, whose conversion takes seconds."""
     from prepbench._torchao_compat import pt2e
 
     pt2e()

@@ -94,9 +94,7 @@ class _Grouping:
         return replace(self._document, graphs=graphs, groups=groups)
 
     def _insert(self, node: Node, owners: set[str]) -> tuple[str, int]:
-        """Insert a node under its modules; a module call lies beside the captured content of the module, if there is
-        any.
-        """
+        """Insert a node under its modules; a module call lies beside the captured content of the module, if any."""
         calls = self._calls.get(node.id, {})
         owner = node.fqn
         if node.op == "call_module" and owner not in owners:
@@ -168,9 +166,7 @@ def _walk(place: Place, order: list[Place]) -> None:
 def _alike(
     order: list[Place], document: GraphCollectionDocument, modules: Mapping[str, Module], where: Mapping[str, str]
 ) -> dict[str, int]:
-    """Return a number for each group; equal content (types, wiring, shapes, status), compared bottom up, has equal
-    numbers.
-    """
+    """Return a number for each group: equal for equal content (types, wiring, shapes, status), compared bottom up."""
     nodes = [node for graph in document.graphs for node in graph.nodes if node.id in where]
     parents = {place.group.id: place.group.parent for place in order}
     members: dict[str, list[Node]] = defaultdict(list)
@@ -364,9 +360,7 @@ class Parts:
         return f"{name} ↻ {call}" if module is not None and module.calls > 1 else name
 
     def _gathered_inputs(self, place: Place) -> list[_Member]:
-        """Remove consecutive inputs with a common prefix from a place with many inputs; return a part for each such
-        row.
-        """
+        """Remove consecutive inputs with a common prefix from a place with many; return a part for each such row."""
         gathered: list[_Member] = []
         inputs = [node for node in place.nodes if node.op == "placeholder"]
         for _, row in groupby(inputs, key=lambda node: re.split(r"\d", node.label)[0]):

@@ -333,9 +333,7 @@ class CellNames:
     # -- what files have -----------------------------------------------------------------------------------------------
 
     def read(self, name: str, value: Any, names: Names) -> str:
-        """Return the name by which the cell reads a global of a file; it is imported where the cell does not have
-        it.
-        """
+        """Return the name by which the cell reads a global of a file; it is imported where the cell lacks it."""
         if _is_main(names):
             return name
         if self._used.get(name, value) is value:
@@ -679,9 +677,7 @@ class _OutOfClass(cst.CSTTransformer):
 
 
 class _Header(cst.CSTTransformer):
-    """Rewrites decorators, defaults and annotations for outside of the class: its names are qualified, unknown ones
-    quoted.
-    """
+    """Rewrites decorators, defaults and annotations for outside of the class: qualifies names, quotes unknown ones."""
 
     def __init__(self, kind: type, name: str, names: dict[str, Any]) -> None:
         super().__init__()

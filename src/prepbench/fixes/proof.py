@@ -1,6 +1,4 @@
-"""Prove a change: the model gives the same results with and without it, on samples that take every side of
-conditions.
-"""
+"""Prove a change: the model gives the same results without it, on samples that take every side of conditions."""
 
 from __future__ import annotations
 
@@ -381,9 +379,7 @@ class Answer:
 
     @property
     def is_told(self) -> bool:
-        """Whether the call is within the model's contract: it gives a result, or an error that the model means to
-        raise.
-        """
+        """Whether the call is within the model's contract: a result, or an error that the model means to raise."""
         return self.error is None or self.is_wanted or self.is_lookup or self.is_of_numbers
 
     @property
@@ -619,9 +615,7 @@ def _has_gradient(leaf: Any) -> bool:
 
 
 def _is_raised_by_user(error: BaseException) -> bool:
-    """Return whether the innermost instruction of an error is the user's own ``raise`` or ``assert``, anywhere in
-    its line.
-    """
+    """Return whether the innermost instruction of an error is the user's own ``raise`` or ``assert``."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -682,9 +676,7 @@ _MOST_COLUMNS = 8
 
 
 def usual_changes(samples: Sequence[Sample]) -> list[Change]:
-    """Return the changes that are always tried: of floating-point numbers, and of integers within and beside the
-    seen range.
-    """
+    """Return the changes that are always tried: of floats, and of integers within and beside the seen range."""
     return [*_USUAL, *_integer_changes(*_range(samples))]
 
 
@@ -797,9 +789,7 @@ def _range(samples: Sequence[Sample]) -> tuple[int, int]:
 
 
 def _integer_changes(low: int, high: int) -> Iterator[Change]:
-    """Yield changes of integers: the ends of the seen range, values near and far, and a random draw; bools are
-    negated.
-    """
+    """Yield changes of integers: the ends of the seen range, values near and far, a random draw; bools are negated."""
     ends = (low, high, 0, 1, low - 1, high + 1, (low + high) // 2, low - 100, high + 100)
     for value in dict.fromkeys(ends):
         yield partial(_filled, value=value)

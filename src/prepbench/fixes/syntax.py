@@ -406,9 +406,7 @@ class SourceText:
         return (lines[0][0], lines[-1][1]) if lines else (1, 1)
 
     def diff(self, since: str | None = None) -> str:
-        """Return the unified diff of the user's file, or of an earlier ``since``; line numbers are those of the
-        file.
-        """
+        """Return the unified diff of the user's file, or of an earlier ``since``, with the file's line numbers."""
         before, name = self.original if since is None else since, source_line(self.file, 1).file
         lines = difflib.unified_diff(before.splitlines(True), self.text.splitlines(True), name, name, n=2)
         earlier = replace(self, text=before)

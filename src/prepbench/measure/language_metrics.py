@@ -25,9 +25,7 @@ IGNORED_CLASS = -100
 
 
 def logits_of(output: Any) -> torch.Tensor:
-    """Return the logits in a model's output: itself, its ``logits``, its only tensor, or the first element of a
-    tuple.
-    """
+    """Return a model's logits: its output, the output's ``logits``, its only tensor, or a tuple's first element."""
     logits = named_logits(output)
     if logits is not None:
         return logits

@@ -325,9 +325,7 @@ def not_timed(target: str) -> str:
 
 
 def doubtful_times(target: str) -> str:
-    """Return why times of the target of this name say nothing about it here, for a search, which needs some; "" where
-    they do.
-    """
+    """Return why times of the target of this name say nothing about it here, for a search; "" where they do."""
     place = _elsewhere(target)
     return f"timed {place}, not on its own hardware, so its times say nothing about that" if place else ""
 

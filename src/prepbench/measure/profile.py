@@ -304,9 +304,7 @@ class Profile:
         )
 
     def table(self) -> pandas.DataFrame:
-        """Return one row for each layer and each named part of the rest, the slowest first; sizes in MB (10**6
-        bytes).
-        """
+        """Return one row for each layer and named part of the rest, the slowest first; sizes in MB (10**6 bytes)."""
         return view("views.layer_charts", "profile_table", self)  # type: ignore[no-any-return]
 
     def figure(self) -> plotly.graph_objects.Figure:

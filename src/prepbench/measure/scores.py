@@ -31,9 +31,7 @@ Candidate = Callable[..., Any]
 
 
 class SqnrScore:
-    """SQNR in dB over all the data. Powers are summed first, since a mean over batches is infinite if one is
-    perfect.
-    """
+    """SQNR in dB over all data. Powers are summed first: a mean over batches is infinite if one is perfect."""
 
     def __init__(self) -> None:
         self._powers = Powers()

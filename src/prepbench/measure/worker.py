@@ -24,9 +24,7 @@ from typing import Any, TextIO
 
 
 def timed_calls(call: Callable[[], Any], settle: int, calls: int) -> list[int]:
-    """Return the nanoseconds of each of ``calls`` calls, after ``settle`` untimed ones that wake threads and fill
-    caches.
-    """
+    """Return the nanoseconds of each of ``calls`` calls, after ``settle`` others that wake threads and fill caches."""
     import torch
 
     wait = torch.cuda.synchronize if torch.cuda.is_initialized() else _no_synchronization

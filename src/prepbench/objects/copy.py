@@ -407,9 +407,7 @@ class _Images:
         return value
 
     def type(self, kind: type) -> type:
-        """Return the class with changed methods; its subclasses are made anew as well, in the order that ``super()``
-        follows.
-        """
+        """Return the class with changed methods; its subclasses are made anew, too, in the order of ``super()``."""
         known: type | None = self._made.get(id(kind))
         if known is not None:
             return known

@@ -54,9 +54,7 @@ def is_nothing(value: Any) -> bool:
 
 
 def map_values(value: Any, function: Callable[[Any], Any]) -> Any:
-    """Return ``value`` with ``function`` applied to every tensor and symbolic number in it; unchanged parts stay
-    shared.
-    """
+    """Return ``value`` with ``function`` applied to its tensors and symbolic numbers; unchanged parts are shared."""
     return _Mapper(function).visit(value)
 
 
@@ -135,9 +133,7 @@ def paths(value: Any) -> list[tuple[Steps, Any]]:
 
 
 def tensor_at(value: Any, index: int) -> Any:
-    """Return the ``index``-th tensor or symbolic number in ``value``; generated code calls it where there is no
-    path.
-    """
+    """Return the ``index``-th tensor or symbolic number of ``value``; generated code calls it where no path exists."""
     return collect(value)[index]
 
 
@@ -262,9 +258,7 @@ def _leaves(value: Any) -> list[Any]:
 
 
 def _register_object(value: Any, around: tuple[int, ...]) -> bool:
-    """Register an object's class if it holds tensors; return whether it does. ``around`` has the ids of the enclosing
-    objects.
-    """
+    """Register an object's class if it holds tensors; return whether it does. ``around``: ids of enclosing objects."""
     if is_value(value):
         return True
     kind = type(value)
@@ -358,9 +352,7 @@ def _is_part(value: Any) -> bool:
 
 
 def marks_in(value: Any) -> dict[Any, bool]:
-    """Return the dict itself if an object marks finished work by its keys, as caches do with layers; else an empty
-    one.
-    """
+    """Return the dict if an object marks finished work by its keys, as caches do with layers; else an empty one."""
     return value if type(value) is dict and all(type(part) is bool for part in value.values()) else {}
 
 

@@ -343,9 +343,7 @@ def is_own_function(function: types.FunctionType) -> bool:
 
 
 def is_own_object(kind: type) -> bool:
-    """Return whether objects of this class are defined by their attributes; those of torch, NumPy and Python are
-    not.
-    """
+    """Return whether attributes define objects of this class; they do not in those of torch, NumPy and Python."""
     return kind in _MEMBERS or not is_library(kind.__module__)
 
 

@@ -290,9 +290,7 @@ def tensors_kept(
     others: list[torch.Tensor],
     function: Any = None,
 ) -> Iterator[PutBack]:
-    """Perform the restoring of :func:`restored` step by step, for callers that have :func:`tensors_of` the model
-    already.
-    """
+    """Do as :func:`restored`, step by step, for callers that have :func:`tensors_of` the model already."""
     yield from map(_value_kept, others)
     yield _parameters_kept(parameters)
     yield from kept(root, function)

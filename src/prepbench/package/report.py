@@ -186,9 +186,7 @@ class CompileReport:
         return "\n".join(lines)
 
     def _left_over(self) -> list[str]:
-        """Return tensors outside of layers that stay in float although they are as large as a weight, and unused
-        ones.
-        """
+        """Return tensors outside of layers that stay in float though as large as a weight, and unused ones."""
         if not self.layers:
             return []
         large = [row for row in self.tensors if row.elements >= _LARGE and row.reason]

@@ -324,9 +324,7 @@ def _joined_layers(reports: Sequence[CompileReport]) -> Iterator[LayerReport]:
 
 
 def _joined_tensors(reports: Sequence[CompileReport]) -> Iterator[TensorReport]:
-    """Yield a row for each tensor: quantized where it is so in one variant, and not reached where no variant reaches
-    it.
-    """
+    """Yield a row for each tensor: quantized if it is so in one variant, not reached if no variant reaches it."""
     rows: dict[tuple[str, str], list[TensorReport]] = {}
     for report in reports:
         for row in report.tensors:

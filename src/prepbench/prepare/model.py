@@ -138,9 +138,7 @@ def _are_real(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def names_taken(model: torch.nn.Module) -> list[str]:
-    """Return the attributes of ``model`` that a graph module uses itself, so that the prepared model cannot have
-    them.
-    """
+    """Return the attributes of ``model`` that a graph module uses itself: the prepared model cannot have them."""
     return [] if isinstance(model, PreparedModel) else [name for name in vars(model) if name in _TAKEN]
 
 
@@ -153,9 +151,7 @@ def _copy_of(graph: fx.Graph) -> fx.Graph:
 
 
 def _shells(root: torch.nn.Module, graph: fx.Graph) -> torch.nn.Module:
-    """Return copies of the modules whose code the graph contains; layers, parameters and all else are the same
-    objects.
-    """
+    """Return copies of the modules whose code the graph contains; layers, parameters and all else are shared."""
     above = {""}
     for node in graph.nodes:
         if node.op == "call_module":

@@ -143,9 +143,7 @@ def _compared(
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Disable garbage collection during the block, because it would walk the many small objects of a graph
-    repeatedly.
-    """
+    """Pause garbage collection in the block: it would walk the many small objects of a graph repeatedly."""
     running = gc.isenabled()
     gc.disable()
     try:

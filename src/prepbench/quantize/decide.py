@@ -336,9 +336,7 @@ class FloorSearch:
         return self._measured.powers_of(self._plan.nodes[fqn], scheme)
 
     def _work(self, layers: Iterable[str]) -> dict[str, float]:
-        """Return the cost of each layer in float: its multiplications, and half a layer's for the conversions around
-        it.
-        """
+        """Return each layer's cost in float: its multiplications, and half a layer's for conversions around it."""
         each = self._measured.multiplications
         work = {fqn: float(sum(each.get(one.node.name, 0) for one in self._plan.nodes[fqn])) for fqn in layers}
         conversions = 0.5 * max(1.0, math.fsum(work.values()) / max(1, len(work)))
@@ -378,9 +376,7 @@ class _Program:
 
 
 def _share(schemes: Sequence[WeightScheme], one: WeightScheme) -> float:
-    """Return the cost of a finer scheme as a share of that of float: by its additional bits; a little where it has
-    none.
-    """
+    """Return the cost of a finer scheme as a share of float's: by its additional bits; a little where it has none."""
     first = schemes[0]
     if one.multiplies_in_float and not first.multiplies_in_float:
         return _IN_FLOAT
@@ -388,9 +384,7 @@ def _share(schemes: Sequence[WeightScheme], one: WeightScheme) -> float:
 
 
 def _next(corrected: float, allowed: float, enough: float, too_much: float) -> float:
-    """Return the noise to allow next: the estimate of the floor, within the known bounds, and not too far from the
-    last.
-    """
+    """Return the noise to allow next: the estimated floor, within the known bounds, not too far from the last."""
     corrected = min(max(corrected, allowed / _FARTHEST), allowed * _FARTHEST)
     if too_much < math.inf and not enough < corrected < too_much:
         return math.sqrt(enough * too_much) if enough else too_much / 2

@@ -84,9 +84,7 @@ class Floors:
         return score.divergence is not None and self.options.model_sqnr_floor is None
 
     def exceeded(self, score: Score) -> float:
-        """Return a model's noise as a multiple of the allowed noise: 1 at the floor, and infinite where no signal
-        remains.
-        """
+        """Return a model's noise as a multiple of the allowed one: 1 at the floor, infinite where no signal remains."""
         if self.judges_predictions(score):
             assert score.divergence is not None
             return score.divergence / _DIVERGENCE[self.bits]

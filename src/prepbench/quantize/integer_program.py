@@ -110,9 +110,7 @@ class _Program:
         self.limits = [limit for limit in self.limits if limit.at_most < math.inf]
 
     def discard_impossible(self) -> bool:
-        """Drop choices that exceed a limit even if all other units take their least; return False where nothing is
-        left.
-        """
+        """Drop choices that exceed a limit even if all other units take their least; return False if none is left."""
         # To a fixed point: a dropped choice can raise the least of its unit, which takes room from all others.
         changed = True
         while changed:

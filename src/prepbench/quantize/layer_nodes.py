@@ -150,9 +150,7 @@ class LayerNode:
         return 1 - self.weight.meta["val"].ndim if self.is_convolution else -1
 
     def end(self) -> fx.Node:
-        """Return the last node of the group that one kernel computes: the layer, or the activation that alone
-        follows it.
-        """
+        """Return the last node that one kernel computes: the layer, or the activation that alone follows it."""
         users = list(self.node.users)
         return users[0] if len(users) == 1 and users[0].target in ACTIVATIONS else self.node
 
@@ -218,9 +216,7 @@ def parameter_of(node: fx.Node) -> fx.Node | None:
 
 
 def sources_of(parameter: fx.Node) -> tuple[str, ...]:
-    """Return the names in the model of the tensors that a ``get_attr`` node reads, or that its constant was computed
-    from.
-    """
+    """Return the names of the tensors that a ``get_attr`` node reads, or that its constant was computed from."""
     found: tuple[str, ...] = parameter.meta.get(SOURCES, (str(parameter.target),))
     return found
 
@@ -259,9 +255,7 @@ def runs_in_steps(graph: fx.Graph, fqn: str) -> bool:
 
 
 def operators_of(graph: fx.Graph, fqn: str) -> list[str]:
-    """Return the operators that the module ``fqn`` runs, those on its parameters first, to explain why it was not
-    quantized.
-    """
+    """Return the operators of the module ``fqn``, those on its parameters first, to explain why it stayed in float."""
     on_parameters: list[str] = []
     others: list[str] = []
     for node in graph.nodes:

@@ -93,9 +93,7 @@ class MixedGraph:
         self._writing = threading.RLock()
 
     def plan(self, mixture: Mixture, *, even_alone: bool = False) -> Plan:
-        """Return which values are quantized; with ``even_alone`` also layers that are only worth quantizing beside
-        others.
-        """
+        """Return which values are quantized; ``even_alone``, also layers only worth quantizing beside others."""
         placement = self.placement.of_single_layers() if even_alone else self.placement
         return make_plan(self.graph, mixture, placement)
 

@@ -460,9 +460,7 @@ class _Layer:
 
 
 def _regularizer_slope(soft: torch.Tensor, done: float) -> torch.Tensor:
-    """Return the regularization that pulls numbers between 0 and 1 to the nearer of both, more strongly with each
-    step.
-    """
+    """Return the regularization that pulls numbers to the nearer of 0 and 1, more strongly with each step."""
     if done < _WARM:
         return torch.zeros(())
     share = (done - _WARM) / (1 - _WARM)
@@ -613,9 +611,7 @@ class Im2col:
 
     @classmethod
     def of(cls, layer: LayerNode) -> Im2col | None:
-        """Return the patches of a convolution; None for other layers, and where the Hessian of patches would be too
-        large.
-        """
+        """Return a convolution's patches; None for other layers, and where the Hessian of patches is too large."""
         shape = layer.weight.meta["val"].shape
         if not layer.is_convolution or layer.is_transposed or len(shape) not in (3, 4):
             return None

@@ -279,9 +279,7 @@ def tensor_shapes(function: Callable[..., Any], samples: Sequence[Sample], *, wi
 
 
 def _check_marks(function: Callable[..., Any], first: Sample, other: Sample) -> None:
-    """Check that the samples agree in a cache's marks, such as filled encoder states, because they decide the
-    computation.
-    """
+    """Check that the samples agree in a cache's marks, such as filled encoder states: they decide the computation."""
     one, two = _numbers(function, first), _numbers(function, other)
     for path in sorted(one.keys() & two.keys()):
         if is_mark(path, one[path]) and one[path] != two[path]:
@@ -295,9 +293,7 @@ def _check_marks(function: Callable[..., Any], first: Sample, other: Sample) -> 
 
 
 def _check_windows(first: Sample, leaves: dict[str, Any], other: Sample, others: dict[str, Any]) -> None:
-    """Check that samples agree in how full a fixed-length window is, which decides the columns of a mask with a row per
-    new token.
-    """
+    """Check that samples agree in how full a fixed-length window is, which decides the columns of their masks."""
     if not any(tensor_numbers(kind) for kind in classes_in((first.args, first.kwargs))):
         return
     for path, mask in leaves.items():

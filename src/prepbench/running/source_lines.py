@@ -128,9 +128,7 @@ _WIDTH = 120
 
 
 def code_frame(file: str, line: int) -> str:
-    """Return the lines around ``line`` with their numbers, the line itself marked with ``>``; "" when there is no
-    source.
-    """
+    """Return the lines around ``line`` with their numbers, the line itself marked ``>``; "" if there is no source."""
     numbers = range(max(1, line - _AROUND), line + _AROUND + 1)
     texts = {number: printable(linecache.getline(file, number)) for number in numbers}
     if not texts[line].strip():
@@ -162,9 +160,7 @@ def _readable(file: str) -> str:
 
 
 def cell_flags(file: str) -> int | None:
-    """Return the flags that a notebook compiles its cells with, such as those of ``__future__``; None for other
-    files.
-    """
+    """Return the flags that a notebook compiles cells with, such as those of ``__future__``; None for other files."""
     compiler = _cell_compiler(file)
     return compiler.flags & _FUTURES | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if compiler is not None else None
 

@@ -1,6 +1,4 @@
-"""``tracing()``: the lock around tracing, export, patching and lowering, which torch supports in one thread at a
-time.
-"""
+"""The lock around tracing, export, patching and lowering, which torch supports in one thread at a time."""
 
 from __future__ import annotations
 

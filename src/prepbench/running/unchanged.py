@@ -237,9 +237,7 @@ def _numpy_kept() -> Callable[[], None]:
 
 
 def run(function: Callable[..., Any], sample: Sample, model: torch.nn.Module) -> Any:
-    """Return the output on one sample, under ``no_grad``, with ``model``, the sample and random state as before
-    afterwards.
-    """
+    """Return the output on one sample under ``no_grad``; ``model``, sample and random state stay as they are."""
     with torch.no_grad(), unchanged(model), functorch_levels_kept(), interruptible():
         # what a model returns may be one of its buffers, which unchanged() resets
         return detached_copy(own_copy(sample).call(function))

@@ -301,9 +301,7 @@ class Tables:
         return tuple(self.kernels.get(name, name) for name in mixture)
 
     def noise_parts(self, mixture: Mixture) -> Parts:
-        """Return the parts of a mixture's noise: its layers, the values rounded for any of them, and the pruned
-        channels.
-        """
+        """Return the parts of a mixture's noise: its layers, the values rounded for them, and the pruned channels."""
         taken = frozenset(zip(self.layers, mixture, strict=True))
         own = ((fqn, self.bits.get(name, name)) for fqn, name in taken)
         rounded = (part for part, needed_by in self.rounded.items() if needed_by & taken)
@@ -397,9 +395,7 @@ class DropCurve:
         return self.drops[right - 1] + share * (self.drops[right] - self.drops[right - 1])
 
     def noise_at(self, drop: float) -> float:
-        """Return the largest noise whose drop is at most this; infinite where nothing drops, negative where no noise is
-        allowed.
-        """
+        """Return the largest noise of at most this drop; infinite if nothing drops, negative if none is allowed."""
         if self.drops[-1] <= drop:
             return math.inf if self._slope == 0 else self.noise[-1] + (drop - self.drops[-1]) / self._slope
         right = bisect.bisect_right(self.drops, drop)

@@ -54,9 +54,7 @@ def task(function: F) -> F:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Return the name by which another process finds a task's function, e.g.
-    ``"prepbench.search.sensitivity:exact_noise"``.
-    """
+    """Return the name by which another process finds a function, ``"prepbench.search.sensitivity:exact_noise"``."""
     return f"{function.__module__}:{function.__qualname__}"
 
 

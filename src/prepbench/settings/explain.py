@@ -242,9 +242,7 @@ def _with_table(
 
 
 def _is_by_weights(settings: QuantizationSettings | None) -> bool:
-    """Return whether a table can be looked up in the weights that these settings store: float, or weight-only
-    integers.
-    """
+    """Return whether tables can be looked up in the weights of these settings: float, or weight-only integers."""
     return settings is None or settings.prefer_weights_only_quantization
 
 

@@ -88,9 +88,7 @@ class LayerNames:
         return [key for key in reversed(list(rules)) if _is_pattern(key) and key not in self.modules]
 
     def matching(self, fqn: str, rules: Mapping[str, Any], patterns: Sequence[str] | None = None) -> list[str]:
-        """Return the keys that match a layer; the first one wins. Pass ``patterns`` to avoid computing them for each
-        layer.
-        """
+        """Return the keys that match a layer; the first one wins. ``patterns`` need not be computed for each layer."""
         above, types = self._distances(fqn)
         by_name = {name: distance for name, distance in above.items() if name in rules}
         by_type = {kind: types[kind] for kind in types if kind in rules and kind not in self.modules}
@@ -105,9 +103,7 @@ class LayerNames:
         return self._matched[pattern]
 
     def _distances(self, fqn: str) -> tuple[dict[str, int], dict[str, int]]:
-        """Return the distance from a layer to each module around it, by name and by class; a shared layer has
-        several parents.
-        """
+        """Return a layer's distance to each module around it, by name and class; a shared layer has several parents."""
         if fqn not in self._around:
             above: dict[str, int] = {}
             types: dict[str, int] = {}

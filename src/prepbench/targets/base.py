@@ -164,9 +164,7 @@ class Target(ABC):
                 imported(name, self.settings_type.__name__, install, _OTHERWISE)
 
     def runs_elsewhere(self) -> str:
-        """Return where it runs here instead of on its own hardware, e.g. ``"in ONNX Runtime"``; "" where it is its
-        own.
-        """
+        """Return where it runs here instead of on its own hardware, e.g. ``"in ONNX Runtime"``; "" on its own."""
         return ""
 
     def types_to_replace(self, program: torch.export.ExportedProgram) -> frozenset[torch.dtype]:
@@ -250,9 +248,7 @@ NO_RECURRENT = Constraint(lambda call: call.layer.is_recurrent, "no integer form
 
 
 def check_settings(target: Target, settings: DeploymentSettings, explained: Iterable[ExplainedLayer]) -> None:
-    """Raise ``SettingsError`` for the first layer whose settings the target does not support; it lists the supported
-    ones.
-    """
+    """Raise ``SettingsError`` for the first layer whose settings the target does not support; list those it does."""
     placement = target.placement
     for layer in explained:
         if layer.settings is None:

@@ -160,9 +160,7 @@ def _numbers(module: fx.GraphModule) -> list[tuple[Any, ...]]:
 
 
 def _emptied(program: Program, module: fx.GraphModule, tensors: Mapping[str, Any]) -> _Form | None:
-    """Return the form of a program; None if its tensors or quantizers are not those of the graph it was derived
-    from.
-    """
+    """Return the form of a program; None if its tensors or quantizers are not those of the graph it comes from."""
     if _numbers(program.graph_module) != _numbers(module):
         return None
     names: dict[Any, str] = {}

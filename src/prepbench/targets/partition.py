@@ -1,6 +1,4 @@
-"""Partition a graph into pieces for a target and fallbacks to PyTorch for the nodes that the target does not
-support.
-"""
+"""Partition a graph into pieces for a target and fallbacks to PyTorch for nodes that the target does not support."""
 
 from __future__ import annotations
 

@@ -165,9 +165,7 @@ def _each(values: Sequence[Any], dims: int) -> list[Any]:
 
 
 def _may_leave_out(extents: Sequence[int], steps: Sequence[int], pads: Sequence[int]) -> bool:
-    """Return whether with ``ceil_mode`` a window may start beyond the image, which PyTorch drops and OpenVINO (2026.4)
-    keeps.
-    """
+    """Return whether a window of ``ceil_mode`` may start beyond the image; PyTorch drops it, OpenVINO (2026.4) not."""
     return any(step > extent - pad for extent, step, pad in zip(extents, steps, pads, strict=True))
 
 

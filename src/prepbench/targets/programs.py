@@ -186,9 +186,7 @@ def written_buffers(program: torch.export.ExportedProgram) -> set[str]:
 
 
 def outputs_computed_from_floats(program: torch.export.ExportedProgram) -> list[bool]:
-    """Return, for each output, whether floating-point numbers decide its values: only then may rounding change
-    integers.
-    """
+    """Return for each output whether floating-point numbers decide it: only then may rounding change integers."""
     rounded: set[fx.Node] = set()
     for node in program.graph.nodes:  # in the order in which they run
         value = node.meta.get("val")

@@ -60,9 +60,7 @@ class ChartRun:
 def bench_chart(
     runs: Sequence[ChartRun], metric: str, unit: str, higher_is_better: bool, *, per: str = "call"
 ) -> Chart:
-    """Return the laid-out chart; each run must have a number for both axes. ``per`` names the unit of work of the
-    latency.
-    """
+    """Return the laid-out chart; each run has a number for both axes. ``per`` names the latency's unit of work."""
     runs = [run for run in runs if run.p50_ms > 0 and math.isfinite(run.p50_ms) and not math.isnan(run.score)]
     if not runs:
         return Chart()

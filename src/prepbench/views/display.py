@@ -557,9 +557,7 @@ def explanation_table(layers: Any) -> pandas.DataFrame:
 
 
 def records_table(records: Iterable[Any], kind: type) -> pandas.DataFrame:
-    """Return one row for each record of a dataclass, one column for each field; a source line becomes file, line and
-    code.
-    """
+    """Return a row for each record of a dataclass, a column for each field; source lines become file, line and code."""
     import pandas
 
     names = [field.name for field in fields(kind)]

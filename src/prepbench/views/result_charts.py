@@ -279,9 +279,7 @@ def recovery_figure(found: Recovery) -> go.Figure:
 
 
 def recovery_bundle(found: Recovery) -> dict[str, Any]:
-    """Return the notebook output: the chart if plotly's renderer is installed, else the scores as a table, else
-    text.
-    """
+    """Return the notebook output: the chart if plotly's renderer is installed, else a table of scores, else text."""
     table = (
         found.table()
         .dropna(subset=[found.metric])

@@ -408,9 +408,7 @@ def _filter(cluster: Cluster, keep: Callable[[Box], bool]) -> Cluster:
 
 
 def with_references(root: Cluster, edges: list[tuple[str, str]]) -> tuple[Cluster, list[tuple[str, str]]]:
-    """Replace a value that is used often and far away by a reference at each use: long edges make layouts slow and
-    unreadable.
-    """
+    """Replace a value used often and far away by a reference at each use: long edges make layouts slow."""
     uses = Counter(source for source, _ in edges)
     ranks = _ranks(edges)
     titles = {box.id: box.title for box in all_boxes(root)}

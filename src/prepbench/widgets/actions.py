@@ -1,6 +1,4 @@
-"""The requests that a page may send to a widget: tables of actions, each with a payload that is checked before it
-runs.
-"""
+"""The requests that a page may send to a widget: tables of actions, whose payloads are checked before they run."""
 
 from __future__ import annotations
 

@@ -89,9 +89,7 @@ def einsum(call: Call) -> Value | None:
 
 
 def attention(call: Call) -> Value | None:
-    """``scaled_dot_product_attention``: heads are units, because products of queries and keys sum over the other
-    dims.
-    """
+    """``scaled_dot_product_attention``: heads are units, since queries and keys are summed over the other dims."""
     query, key, value = (call.needed(name) for name in ("query", "key", "value"))
     if call.given.get("enable_gqa"):
         key, value = (_repeated(each, query.shape[-3]) for each in (key, value))

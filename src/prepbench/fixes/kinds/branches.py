@@ -112,9 +112,7 @@ class Branches:
         return made
 
     def _holds_return(self, node: cst.If) -> bool:
-        """Return whether a chosen branch in or at this ``if`` returns, so that the statements after it belong to its
-        sides.
-        """
+        """Return whether a chosen branch in or at this ``if`` returns, so that what follows belongs to its sides."""
         if self.is_chosen(node):
             return has_exit(node.body, cst.Return) or (node.orelse is not None and has_exit(node.orelse, cst.Return))
         inner = [part for part in walk_here(node) if isinstance(part, cst.If) and self.is_chosen(part)]
@@ -208,9 +206,7 @@ class Branches:
         return node.with_changes(body=block_of(sides[0]), orelse=orelse), told
 
     def _condition(self, node: cst.If) -> tuple[Expression, list[Statement]]:
-        """Return the name of the condition, and the statements that compute it; names that a side assigns may be
-        part of it.
-        """
+        """Return the condition's name, and the statements that compute it; names that a side assigns may be in it."""
         condition = condition_of(self.site, node.test)
         if isinstance(condition, cst.Name) and condition.value not in stored_names(node):
             return condition, []

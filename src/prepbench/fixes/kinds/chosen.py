@@ -273,9 +273,7 @@ def _if(test: Expression, yes: Expression, no: Expression) -> Expression:
 
 
 def _named(site: Site) -> Iterator[Proposal]:
-    """Propose to name the condition instead of the text in ``mode = "a" if c else "b"``, or in the same as a
-    statement.
-    """
+    """Propose to name the condition instead of the text in ``mode = "a" if c else "b"``, also as a statement."""
     for line in site.expressions(cst.SimpleStatementLine | cst.If):
         name, choice = _assigned(site, line)
         if choice is None:

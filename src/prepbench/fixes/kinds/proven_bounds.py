@@ -88,9 +88,7 @@ def _all_of(test: cst.CSTNode) -> Iterator[cst.CSTNode]:
 
 
 def _flag(node: cst.While) -> Iterator[cst.CSTNode]:
-    """Yield the conditions that hold while the loop continues by ``done = ... or count >= limit``, in ``while not
-    done``.
-    """
+    """Yield what holds while the loop continues by ``done = ... or count >= limit``, in ``while not done``."""
     test, is_turned = node.test, False
     if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
         test, is_turned = test.expression, True

@@ -196,9 +196,7 @@ class Steps:
         return None
 
     def _dims(self, node: cst.Subscript) -> set[int]:
-        """Return the possible numbers of dims of a part; for one that is written, those of the tensor that it is
-        part of.
-        """
+        """Return the possible numbers of dims of a part; for a written one, those of the tensor that it is part of."""
         known = self.site.fact(node).dims
         gone = sum(isinstance(each.slice, cst.Index) and not self._is_mask(each.slice.value) for each in node.slice)
         return known or {dims - gone for dims in self.site.fact(node.value).dims}

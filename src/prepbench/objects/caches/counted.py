@@ -198,9 +198,7 @@ def _varying(rows: Sequence[Mapping[Any, int]]) -> dict[Any, tuple[int, ...]]:
 
 
 def _sums(sizes: Mapping[tuple[Steps, int], tuple[int, ...]]) -> Iterator[tuple[Any, tuple[int, ...]]]:
-    """Yield sizes, their differences and sums, with the values in all samples; each size is named by its first
-    place.
-    """
+    """Yield sizes, their differences and sums, with their values in all samples; sizes have their first name."""
     first: dict[tuple[int, ...], tuple[Steps, int]] = {}
     for place, values in sizes.items():
         first.setdefault(values, place)

@@ -159,9 +159,7 @@ def _static_mask_sizes(original: Any) -> Any:
 
 def _static_update(original: Any) -> Any:
     def update(layer: Any, keys: Any, values: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        """Write new entries, and return those that the queries may see: the window of the first query and all after
-        it.
-        """
+        """Write new entries, and return what the queries may see: the window of the first query and all after it."""
         seen = layer.cumulative_length_int
         if not isinstance(seen, torch.Tensor):
             states: tuple[Any, Any] = original(layer, keys, values, *args, **kwargs)

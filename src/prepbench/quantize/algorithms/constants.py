@@ -138,9 +138,7 @@ def consumers(node: fx.Node) -> list[fx.Node]:
 
 
 def add_constant(graph: fx.GraphModule, name: str, value: torch.Tensor) -> fx.Node:
-    """Add a buffer to the graph and a node that reads it at the insertion point; the caller sets its meta. Return
-    the node.
-    """
+    """Add a buffer and a node that reads it at the insertion point; return the node, whose meta the caller sets."""
     number = next(i for i in range(len(graph.graph.nodes) + 1) if not hasattr(graph, f"{name}_{i}"))
     graph.register_buffer(f"{name}_{number}", value)
     return graph.graph.get_attr(f"{name}_{number}")
@@ -181,9 +179,7 @@ def channels(node: object) -> int | None:
 
 
 def keeps_channels_last(node: fx.Node) -> bool:
-    """Return whether the operator only moves or drops whole rows, so that element c of the last axis stays element
-    c.
-    """
+    """Return whether the operator only moves or drops whole rows: element c of the last axis stays element c."""
     if node.op != "call_function" or node.target not in _KEEPS_CHANNELS_LAST:
         return False
     source = node.args[0]

@@ -187,9 +187,7 @@ class _Equalizer:
         return total
 
     def _made(self, layer: LayerNode, scale: torch.Tensor) -> torch.Tensor:
-        """Return the noise of rounding a layer's weights in its outputs; 0 where scaling the outputs does not change
-        it.
-        """
+        """Return the noise of rounded weights in a layer's outputs; 0 where scaling the outputs does not change it."""
         settings, x = self._settings.get(layer.fqn), self._seen[layer.input]
         if settings is None or settings.per_channel or x is None:
             return torch.zeros_like(scale)

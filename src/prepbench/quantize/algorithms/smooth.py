@@ -56,9 +56,7 @@ _STRENGTHS = (0.5, 0.65, 0.8, 0.95)
 
 @dataclass(frozen=True)
 class _Group:
-    """Layers that read the same activation, which ``root`` computes, possibly moved or sliced but with the same
-    channels.
-    """
+    """Layers that read the same activation of ``root``, possibly moved or sliced but with the same channels."""
 
     root: fx.Node
     layers: tuple[LayerNode, ...]
@@ -142,9 +140,7 @@ def _groups(constants: Constants, layers: Sequence[LayerNode]) -> list[_Group]:
 
 
 def _may_leave(reader: fx.Node) -> bool:
-    """Return whether a reader of a weight can keep the old one for free: a lookup stays float, the layer becomes
-    int8.
-    """
+    """Return whether a reader of a weight keeps the old one for free: a lookup stays float, the layer becomes int8."""
     return reader.target in _LOOKUPS
 
 

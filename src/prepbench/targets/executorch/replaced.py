@@ -60,9 +60,7 @@ def _stable_sort(x: torch.Tensor, *, stable: bool | None = None, dim: int = -1, 
 
 
 def _gelu(x: torch.Tensor, *, approximate: str = "none") -> Any:
-    """Compute the tanh approximation by its formula, because the kernel's leaves 60 dB where all values are
-    negative.
-    """
+    """Compute the tanh approximation by its formula: the kernel leaves 60 dB where all values are negative."""
     if approximate != "tanh":
         return NotImplemented
     inner = math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x))

@@ -154,9 +154,7 @@ _ACTIVATIONS = {"rnn_tanh": "Tanh", "rnn_relu": "Relu"}
 
 
 def dynamic_lstm_layer(x: Any, h: Any, c: Any, weights: Sequence[Any], lengths: Any = None) -> Any:
-    """Translate ``prepbench::dynamic_lstm_layer`` to an LSTM that ``pack_recurrent_weights`` recognises by its
-    activations.
-    """
+    """Translate ``prepbench::dynamic_lstm_layer`` to an LSTM whose activations tell ``pack_recurrent_weights``."""
     return lstm_layer(x, h, c, weights, lengths, dynamic=True)
 
 
@@ -242,9 +240,7 @@ def _direction(directions: int) -> str:
 
 
 def _weights(weights: Sequence[Any], directions: int, gates: Sequence[int]) -> list[Any]:
-    """Return the weights of the input, those of the state, and the biases of both or None, each with a dim of
-    directions.
-    """
+    """Return the weights of input and state, and the biases of both or None, each with a dim of directions."""
     onnx = _recurrent_operators()
     first = onnx.Constant(value_ints=[0])
     each = len(weights) // directions

@@ -142,9 +142,7 @@ class Engine(Runtime):
         return self._reference.run(leaves) if results is None else results
 
     def _call(self, context: Any, feeds: Mapping[str, Any]) -> list[torch.Tensor] | None:
-        """Return the results, or None if the engine was not built for these sizes or cannot tell those of its
-        results.
-        """
+        """Return the results, or None if the engine was not built for these sizes or cannot tell its results'."""
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
             tensors = {name: torch.from_numpy(array).cuda().contiguous() for name, array in feeds.items()}
