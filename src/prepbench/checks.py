@@ -27,14 +27,7 @@ def check_switches(**values: object) -> None:
 
 
 def check_function(name: str, value: object, call: str, *, optional: bool = False) -> None:
-    """Raise ``SettingsError`` unless the value can be called.
-
-    Args:
-        name: of the argument.
-        value: the argument.
-        call: the form of its calls, e.g. ``"metric(output, target)"``.
-        optional: whether None is allowed.
-    """
+    """Raise ``SettingsError`` unless the value can be called, in a form such as ``"metric(output, target)"``."""
     if not (callable(value) or (optional and value is None)) or isinstance(value, type):
         leave_out = ", or leave it out" if optional else ""
         raise SettingsError(

@@ -18,11 +18,7 @@ _USUAL_LARGE = 2**17
 
 
 def give_back(weights: int) -> None:
-    """Collect unreachable objects, and return freed memory to the system, which glibc would keep.
-
-    Args:
-        weights: bytes of the weights at hand; where they are few, nothing is done.
-    """
+    """Collect garbage, and return memory that glibc would keep to the system; does nothing for few bytes of weights."""
     if weights < _LARGE_WEIGHTS:
         return
     gc.collect()  # graphs are cyclic

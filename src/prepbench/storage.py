@@ -350,12 +350,7 @@ def _place_for_files() -> Iterator[None]:
 
 @contextlib.contextmanager
 def typed_errors(path: Path, needed: int | None = None) -> Iterator[None]:
-    """Turn errors of the operating system into :class:`StorageError`, with operation, path and remaining files.
-
-    Args:
-        path: the file or folder being written.
-        needed: its size in bytes, if known.
-    """
+    """Turn the system's errors into :class:`StorageError`, with operation, path, needed bytes and remaining files."""
     existed = os.path.lexists(path)
     try:
         yield

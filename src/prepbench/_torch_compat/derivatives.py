@@ -176,11 +176,7 @@ with needed_for("tracing derivatives"):
 
 
 def in_forward_mode(error: BaseException) -> bool:
-    """Return whether an exception was raised inside forward-mode differentiation.
-
-    Args:
-        error: it is read only; its traceback tells.
-    """
+    """Return whether an exception was raised inside forward-mode differentiation, as its traceback tells."""
     return any(frame.f_code is _FORWARD_MODE for frame, _ in traceback.walk_tb(error.__traceback__))
 
 

@@ -161,11 +161,7 @@ def is_drawn_from(then: Any, now: Any) -> bool:
 
 
 class Draws(OperatorMode):
-    """Detects whether this thread draws from torch's generators in the block.
-
-    Attributes:
-        seen: whether it did.
-    """
+    """Detects whether this thread draws from torch's generators in the block: ``seen``."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -98,14 +98,7 @@ def watch(
     nodes: Sequence[fx.Node],
     seen: Callable[[fx.Node, Sequence[Any], Any], None],
 ) -> None:
-    """Run a flat program on samples.
-
-    Args:
-        program: takes leaves.
-        samples: its calls.
-        nodes: those to watch.
-        seen: called with the node, its arguments and its result.
-    """
+    """Run a flat program on samples; ``seen`` is called with each watched node, its arguments and its result."""
     runner = _Watched(program.graph_module, seen, set(nodes))
     for sample in samples:
         check_cancelled("prune")

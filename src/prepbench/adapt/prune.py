@@ -27,13 +27,7 @@ Program = torch.export.ExportedProgram
 
 @dataclass(frozen=True)
 class Pruned:
-    """A pruned program.
-
-    Attributes:
-        program: the program.
-        layers: the outcome for each layer.
-        masks: ones for weights that stay, by name, where single weights were removed.
-    """
+    """A pruned program, the outcome of each layer, and masks by name: ones for weights that stay, if single ones go."""
 
     program: Program
     layers: tuple[PrunedLayer, ...]
@@ -259,10 +253,6 @@ def in_own_classes(model: nn.Module, program: torch.export.ExportedProgram) -> n
     """Return a copy of a model with the tensors of a pruned program, and with its sizes in torch's own layers.
 
     A forward that uses other numbers, such as a number of heads, may fail on it: run it before use.
-
-    Args:
-        model: the captured model.
-        program: with the names of its parameters and buffers.
     """
     made = copy.deepcopy(model)
     modules = dict(made.named_modules(remove_duplicate=False))
@@ -373,13 +363,7 @@ class MaskedLayer:
 def masked_layers(
     program: torch.export.ExportedProgram, layers: Sequence[PrunableLayer], samples: Sequence[Sample]
 ) -> list[MaskedLayer]:
-    """Return the layers whose settings prune single weights, in any pattern but whole channels.
-
-    Args:
-        program: a flat program.
-        layers: the decision for each layer.
-        samples: calls of it, for scores and thresholds that need them.
-    """
+    """Return the layers whose settings prune single weights, in any pattern but whole channels."""
     rows = [row for row in layers if row.settings is not None and row.settings.mask_type != CHANNELS]
     by_weight: dict[str, list[Use]] = {}
     for use in uses_of(program):

@@ -468,12 +468,7 @@ def weights_of(model: nn.Module) -> bytes:
 
 
 class Unchanged:
-    """The models that a training starts from, which must not be trained meanwhile.
-
-    Args:
-        prepared: the model that is trained.
-        teacher: whose outputs are learned; None for nobody's.
-    """
+    """The models that a training starts from (``teacher`` may be None), which must not be trained meanwhile."""
 
     def __init__(self, prepared: TrainableModel, teacher: nn.Module | None) -> None:
         self._original, self._prepared_from = prepared.parts.original, prepared.parts.prepared_from

@@ -248,13 +248,7 @@ def size_outcomes(sizes: dict[str, int], bounds: dict[Budget, float]) -> Iterato
 
 
 def outcomes(comparison: Comparison, noise: Comparison | None, bounds: dict[Budget, float]) -> Iterator[Outcome]:
-    """Yield the checks of a comparison.
-
-    Args:
-        comparison: with the metric.
-        noise: with SQNR, where the metric is another one.
-        bounds: those that the call sets.
-    """
+    """Yield the checks of a comparison; ``noise`` has the SQNR, where the metric is another one."""
     for name in _judged([row.name for row in comparison.rows]):
         row = comparison[name]
         for budget, bound in bounds.items():

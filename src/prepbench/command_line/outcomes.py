@@ -20,13 +20,7 @@ _NOT_IN_XML = re.compile("[\ufffe\uffff]")
 
 @dataclass(frozen=True)
 class Outcome:
-    """One check.
-
-    Attributes:
-        name: of the check, e.g. ``"size of int8"``.
-        passed: whether it is as expected.
-        message: the result and the expectation.
-    """
+    """One check: its name, e.g. ``"size of int8"``, whether it passed, and the result beside the expectation."""
 
     name: str
     passed: bool

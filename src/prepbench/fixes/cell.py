@@ -369,12 +369,7 @@ class CellNames:
         return self._classes[kind]
 
     def class_name(self, kind: type, where: str) -> tuple[str, str]:
-        """Return the expression for a class, and the line that it requires.
-
-        Args:
-            kind: the class.
-            where: an expression for it where it has no name.
-        """
+        """Return the expression for a class, ``where`` if it has no name, and the line that it requires."""
         names = self._globals_of(kind)
         first, *rest = kind.__qualname__.split(".")
         value = names.get(first) if names is not None else None

@@ -503,11 +503,7 @@ class Confusion:
         return table
 
     def pairs(self, n: int = _PAIRS) -> pandas.DataFrame:
-        """Return the pairs of classes that are confused most often, with the counts of the first candidate.
-
-        Args:
-            n: how many pairs.
-        """
+        """Return the ``n`` pairs of classes that are confused most often, with the counts of the first candidate."""
         import pandas
 
         check_count("n", n, 1)

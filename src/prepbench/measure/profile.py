@@ -338,12 +338,7 @@ class Profile:
 
 @dataclass(frozen=True, repr=False)
 class ProfileDifference:
-    """Two profiles of a model side by side.
-
-    Attributes:
-        first: the one that the other is compared with.
-        second: the other.
-    """
+    """Two profiles of a model side by side, the second compared with the first."""
 
     first: Profile
     second: Profile

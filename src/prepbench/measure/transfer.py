@@ -40,12 +40,7 @@ def save_sample(sample: Sample, folder: Path) -> None:
 
 
 def save_leaves(leaves: Sequence[Any], folder: Path) -> None:
-    """Write the leaves of a call, for a candidate that knows their nesting; raises what :func:`save_sample` does.
-
-    Args:
-        leaves: in the order of the candidate's arguments.
-        folder: where to.
-    """
+    """Write the leaves of a call, in the order of the candidate's arguments; raises what :func:`save_sample` does."""
     _save(leaves, None, folder)
 
 

@@ -365,11 +365,6 @@ def fixed_numbers(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str
     """Return the numbers and texts that objects among the arguments of a call hold, by path, such as ``"cache.seen"``.
 
     They are in no leaf, and what Python computes from them is part of a graph.
-
-    Args:
-        names: of the arguments by position, as far as they have any.
-        args: those by position.
-        kwargs: those by keyword.
     """
     further = [f"args[{index}]" for index in range(len(names), len(args))]
     return {

@@ -408,9 +408,6 @@ def writes_watched(model: torch.nn.Module) -> Iterator[None]:
     """Restore parameters that the block writes to, and record which ones; does nothing if that is known.
 
     For one run of a twin that shares the parameters of the user's model.
-
-    Args:
-        model: whose forward runs in the block.
     """
     if is_known(model):
         yield

@@ -271,13 +271,7 @@ def _variant_call(spec: CallSpec, constants: Mapping[int, Any]) -> VariantCall:
 
 
 def joined_report(reports: Sequence[CompileReport], texts: Sequence[str], **changes: Any) -> CompileReport:
-    """Return the joined report of these variants.
-
-    Args:
-        reports: of the variants.
-        texts: the description of each.
-        changes: fields that are known of the whole.
-    """
+    """Return the joined report of variants; ``texts`` describe them, ``changes`` are fields known of the whole."""
     sqnrs = [report.model_sqnr for report in reports if report.model_sqnr is not None]
     divergences = [report.model_divergence for report in reports if report.model_divergence is not None]
     bits = [report.bits_per_weight for report in reports]

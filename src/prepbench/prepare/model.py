@@ -193,12 +193,7 @@ def _ancestors(name: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class BeforeAfter:
-    """Two collections that a notebook shows side by side.
-
-    Attributes:
-        before: the graphs of the original.
-        after: the graphs of the prepared model.
-    """
+    """The graphs of the original and of the prepared model, which a notebook shows side by side."""
 
     before: GraphCollection
     after: GraphCollection

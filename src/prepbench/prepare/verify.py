@@ -327,14 +327,7 @@ class UnequalSizes:
 def unequal_sizes(
     model: torch.nn.Module, prepared: PreparedModel, samples: Sequence[Sample], trace: TraceResult
 ) -> UnequalSizes | None:
-    """Return the check for sizes of 0 and 1, which tracing assumes impossible, found by trying them.
-
-    Args:
-        model: the original.
-        prepared: its graph.
-        samples: those that were traced.
-        trace: the trace, with its guards on sizes.
-    """
+    """Return the check for sizes of 0 and 1, which tracing assumes impossible, found by trying them."""
     groups = linked_axes(DynamicAxes.infer(list(samples), model))
     now = sizes_in(model, samples[0])
     names = tuple(str(node.target) for node in prepared.graph.nodes if node.op == "placeholder")
@@ -427,11 +420,6 @@ def prepared_difference(model: torch.nn.Module, expected: Outcome, got: Outcome)
     """Return the first difference of a call of the prepared model from one of the original.
 
     A prepared model may lack buffers, but none that a call changes. Buffers that a call builds, it builds at each call.
-
-    Args:
-        model: the original, as it is before a call.
-        expected: a call of the original.
-        got: the same call of the prepared model.
     """
     before = dict(model.named_buffers())
     kept = {

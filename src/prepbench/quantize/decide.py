@@ -311,12 +311,7 @@ class FloorSearch:
         return best or {}
 
     def output_noise(self, schemes: Mapping[str, Sequence[WeightScheme]], *, in_nats: bool) -> OutputNoise:
-        """Estimate what each quantizer adds to the outputs of the model.
-
-        Args:
-            schemes: for each layer, those that could be chosen.
-            in_nats: as a divergence of predictions.
-        """
+        """Estimate what each quantizer adds to the model's outputs; ``in_nats``, as a divergence of predictions."""
         restore_biases(self._graph, self._before)
         self._before = {}
         self._graph.recompile()

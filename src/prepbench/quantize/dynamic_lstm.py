@@ -22,15 +22,7 @@ def dynamic_lstm_layer(
     weights: Sequence[torch.Tensor],
     lengths: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Compute ``prepbench::lstm_layer`` with inputs, and the states of each step, rounded to 8 bits in each call.
-
-    Args:
-        x: as in ``prepbench::lstm_layer``.
-        h: as in ``prepbench::lstm_layer``.
-        c: as in ``prepbench::lstm_layer``.
-        weights: as in ``prepbench::lstm_layer``, without projections.
-        lengths: as in ``prepbench::lstm_layer``.
-    """
+    """Compute ``prepbench::lstm_layer``, without projections, on inputs and states rounded to 8 bits in each call."""
     each = len(weights) // len(h)
     found = [
         _direction(x, h[place], c[place], weights[place * each : (place + 1) * each], lengths, backwards=bool(place))

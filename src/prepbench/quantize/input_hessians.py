@@ -298,13 +298,7 @@ def _fit(scheme: WeightScheme, weights: Sequence[torch.Tensor], axis: int) -> bo
 
 
 def fitted(scheme: WeightScheme, weights: Sequence[torch.Tensor], axis: int) -> WeightScheme:
-    """Return the scheme with a block size that divides the inputs of a layer's weights, as :func:`fitting_schemes`.
-
-    Args:
-        scheme: what is wanted.
-        weights: of the layer; only their shapes count.
-        axis: of output channels.
-    """
+    """Return the scheme with a block size that divides the inputs of a layer's weights, as :func:`fitting_schemes`."""
     return scheme if _fit(scheme, weights, axis) else replace(scheme, block_size=_dividing(scheme, weights, axis))
 
 

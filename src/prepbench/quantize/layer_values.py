@@ -155,11 +155,7 @@ def layer_values(
 
 
 class ValueCounts:
-    """Counts values: a histogram that widens as values come, and the range of each channel.
-
-    Args:
-        axis: the axis of channels.
-    """
+    """Counts values: a histogram that widens as values come, and the range of each channel of ``axis``."""
 
     def __init__(self, axis: int) -> None:
         self._axis = axis

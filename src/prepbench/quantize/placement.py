@@ -21,13 +21,7 @@ def why_reduce_range() -> str:
 
 @dataclass(frozen=True)
 class LayerCall:
-    """A call of a layer in its graph, as constraints see it.
-
-    Attributes:
-        layer: the call's node.
-        all_settings: of each layer, by FQN.
-        calls: the calls of all layers.
-    """
+    """A call of a layer in its graph, as constraints see it: beside the calls and the settings of all layers."""
 
     layer: LayerNode
     all_settings: Mapping[str, QuantizationSettings]

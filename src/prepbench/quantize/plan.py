@@ -249,12 +249,7 @@ def following_layers(nodes: Mapping[str, Iterable[LayerNode]]) -> list[tuple[str
 
 
 def tied_layers(graph: fx.GraphModule, plan: Plan) -> tuple[frozenset[str], ...]:
-    """Return groups of two or more layers that share weights.
-
-    Args:
-        graph: that the plan was made for.
-        plan: of layers that are all quantized.
-    """
+    """Return groups of two or more layers that share weights, by a plan that quantizes all layers."""
     groups: dict[int, set[str]] = {}
     for fqn, nodes in plan.nodes.items():
         for weight in (weight for layer in nodes for weight in layer.weights):

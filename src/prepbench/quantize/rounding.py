@@ -373,11 +373,7 @@ class _Layer:
         self.zeros = self._spread(zero_point.float())
 
     def learned(self, scale: torch.Tensor) -> torch.Tensor:
-        """Return the integers found by gradient descent, each next to the weight.
-
-        Args:
-            scale: of each row or block.
-        """
+        """Return the integers found by gradient descent, each next to the weight; a scale for each row or block."""
         scales = self._spread(scale)
         exact = self.rows / scales
         floor = exact.floor()
@@ -405,12 +401,7 @@ class _Layer:
         return (floor + (chance >= 0) + self.zeros).clamp_(self.low, self.high).flatten(0, 1)
 
     def improved(self, numbers: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the integers and scales after changing single integers, and the error of each row.
-
-        Args:
-            numbers: integers to begin with, of shape (rows, in).
-            scale: of each row or block.
-        """
+        """Return integers (rows, in) and scales after changing single integers, and the error of each row."""
         grouped = self._grouped(numbers.clone())
         for _ in range(_FITS):
             self._sweep(grouped, self._spread(scale))
@@ -486,12 +477,7 @@ class CachedRows:
         self._rows: dict[tuple[int, WeightScheme], PackedRows] = {}
 
     def rows(self, axis: int, scheme: WeightScheme) -> QuantizedRows:
-        """Return the weight in integers.
-
-        Args:
-            axis: the axis of output channels.
-            scheme: of the weight.
-        """
+        """Return the weight in integers; output channels lie along ``axis``."""
         assert self.weight is not None
         if (axis, scheme) not in self._rows:
             found = quantized_rows(self.weight, axis, scheme, self.hessian)

@@ -36,12 +36,7 @@ class QuantizedRows:
         )
 
     def floats(self, weight: torch.Tensor, axis: int) -> torch.Tensor:
-        """Return the dequantized values, in the shape of the weight.
-
-        Args:
-            weight: any tensor of that shape.
-            axis: the axis of output channels.
-        """
+        """Return the dequantized values in the shape of ``weight``, whose output channels lie along ``axis``."""
         values = self.integers.float()
         if bool(self.zero_point.any()):
             values -= self.zero_point[:, None]

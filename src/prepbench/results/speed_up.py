@@ -107,10 +107,6 @@ def speed_ups(rows: Sequence[Timed], names: Sequence[str]) -> tuple[SpeedUp | No
 
     The baseline is the first float row of the same runtime, so that a ratio tells what quantization has won. Where
     there is none, it is the model that the row was timed beside, and the text names it.
-
-    Args:
-        rows: the results.
-        names: a name for each.
     """
     floats: dict[str, int] = {}
     for place, row in enumerate(rows):

@@ -141,10 +141,6 @@ def filled_for_all(model: torch.nn.Module, samples: Sequence[Sample]) -> str:
     """Return a sentence on an argument that several samples share and a call changes; "" if there is none.
 
     Runs the model once for each object that samples share, on copies.
-
-    Args:
-        model: the callee.
-        samples: as they were given.
     """
     holders: dict[tuple[str, int], list[Sample]] = {}
     for sample in samples:

@@ -253,14 +253,7 @@ def without_output() -> Iterator[None]:
 def outcome(
     function: Callable[..., Any], sample: Sample, model: torch.nn.Module, noted: NotedState | None = None
 ) -> Outcome:
-    """Return all effects of one call under ``no_grad``, and undo them.
-
-    Args:
-        function: the callee.
-        sample: with what.
-        model: whose state the call may change.
-        noted: that state, where it is noted already.
-    """
+    """Return all effects of one call under ``no_grad``, and undo them; ``noted`` is the model's state, if known."""
     own = own_copy(sample)
     given = {i: leaf for i, leaf in enumerate(pytree.tree_leaves((own.args, own.kwargs))) if _is_tensor(leaf)}
     with torch.no_grad(), (noted or NotedState(model)).unchanged(), functorch_levels_kept(), interruptible():

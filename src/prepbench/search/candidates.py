@@ -236,12 +236,7 @@ def _choice(name: object, value: object) -> LayerChoice | None:
 
 
 class PrunedTrials:
-    """Trials of layers with candidates that prune, one layer at a time.
-
-    Args:
-        simulation: of the whole model.
-        choices: by name.
-    """
+    """Trials of layers with candidates that prune, one layer at a time."""
 
     def __init__(self, simulation: Simulation, choices: Mapping[str, LayerChoice]) -> None:
         self._simulation = simulation

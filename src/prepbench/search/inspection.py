@@ -157,12 +157,7 @@ def _deployment(compiled: CompiledModel | None, given: DeploymentSettings | None
 
 @dataclass(frozen=True)
 class PlannedLayer:
-    """The settings of a layer, and who decided them.
-
-    Attributes:
-        settings: with one number of bits and one block size; None in float.
-        why: the rule that decided, or the reason for float.
-    """
+    """The settings of a layer, None in float, and the rule that decided or the reason for float."""
 
     settings: QuantizationSettings | None
     why: str = ""
@@ -268,13 +263,7 @@ class WhatIf:
 
 @dataclass(frozen=True)
 class LayerTime:
-    """The time of a layer in one call.
-
-    Attributes:
-        ms: milliseconds.
-        share: of the whole call, 0 to 1.
-        target: where it was measured.
-    """
+    """The milliseconds of a layer in one call, its share of the call (0 to 1), and the target where it was measured."""
 
     ms: float
     share: float

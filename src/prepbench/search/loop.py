@@ -170,11 +170,7 @@ class Loop:
         return False
 
     def _next(self, *, timed: bool) -> tuple[int, Mixture] | None:
-        """Return the target and mixture to measure or score next; None where no better one is predicted.
-
-        Args:
-            timed: whether only those will do that have been timed.
-        """
+        """Return the target and mixture to measure next, or to score if ``timed``; None if none better is predicted."""
         best = self._best()
         proposals = [(at, one) for at in range(len(self._jobs)) for one in self._proposals(at, timed)]
         if proposals:
@@ -447,10 +443,6 @@ def moves(tables: Tables, mixture: Mixture) -> Iterator[Mixture]:
     """Yield mixtures in which a few consecutive layers all change to one other choice.
 
     Layers that cannot take it stay as they are. Layers that share weights, or lose the same channels, change together.
-
-    Args:
-        tables: of the target.
-        mixture: the current choices of the layers.
     """
     taken_now = dict(zip(tables.layers, mixture, strict=True))
     seen = {mixture}
@@ -514,14 +506,7 @@ def gain(
 
 
 def near(state: TargetState, best: Mixture, budget: Budget, scale: Scale) -> list[Mixture]:
-    """Return unsimulated neighbours of the best mixture that may be better and within the budget.
-
-    Args:
-        state: of the target.
-        best: the best measured mixture within the budget.
-        budget: the limits and the objective.
-        scale: of the metric.
-    """
+    """Return unsimulated neighbours of the best measured mixture that may be better and within the budget."""
     value = state.measured[best].value(budget.minimize)
     noise = state.bounds(budget, scale, LOOSEST).get(DROP.name, math.inf)
     limits = {one: one.limit(budget, scale.limit(budget)) for one in costs_besides_drop() if not one.is_time}
@@ -542,13 +527,7 @@ def near(state: TargetState, best: Mixture, budget: Budget, scale: Scale) -> lis
 
 
 def measured_mixtures(journal: SearchJournal, arguments: Arguments, at: int) -> Iterator[Mixture]:
-    """Yield each mixture of a target that the journal has measured, once, in the order of measurement.
-
-    Args:
-        journal: of this model.
-        arguments: of ``compile_model`` for each mixture.
-        at: the target's position.
-    """
+    """Yield each mixture of a target that the journal has measured, once, in the order of measurement."""
     layers, choices, deployment = arguments.targets[at]
     seen = set()
     for result in journal.all(deployment):

@@ -169,12 +169,7 @@ _DOUBT_OF_SIZE = 0.03
 
 @dataclass(frozen=True)
 class UniformModel:
-    """Time and profile of a model in which all layers take one choice.
-
-    Attributes:
-        seconds: of one call, in a process of its own.
-        profile: where they go; None where the target does not tell.
-    """
+    """Seconds of a call, in its own process, and profile, if known, of a model in which all layers take one choice."""
 
     seconds: float
     profile: Profile | None
@@ -283,12 +278,7 @@ def _conversions(neighbours: Sequence[Neighbours]) -> dict[Part, Estimate]:
 
 
 def sizes_of(weights: Mapping[tuple[str, str], float], whole: float) -> Corrected:
-    """Return the bytes of each (layer, choice).
-
-    Args:
-        weights: bytes of a layer's weights with a choice.
-        whole: bytes of the model in float, as it is saved.
-    """
+    """Return the bytes of each (layer, choice), by those of its weights and of the whole float model as it is saved."""
     rest = max(whole - sum(count for (_, name), count in weights.items() if name == FLOAT), 0)
     estimates: dict[Part, Estimate] = {REST: Estimate(rest, _DOUBT_OF_SIZE * whole)}
     for part, count in weights.items():

@@ -161,12 +161,7 @@ class EqualizableCandidates(dict[str, Candidate]):
 
 @dataclass(frozen=True)
 class EqualizedChoices:
-    """The choices that layers may take.
-
-    Attributes:
-        choices: by name.
-        notes: the candidates whose equalization gains too little to be tried.
-    """
+    """The choices that layers may take, by name, and notes on candidates whose equalization gains too little."""
 
     choices: Choices
     notes: tuple[str, ...] = ()
@@ -176,10 +171,6 @@ def with_equalised(simulation: Simulation, choices: Choices) -> EqualizedChoices
     """Add an equalized copy of each integer choice that is at least 1 dB quieter with equalized channels.
 
     Each choice is simulated in all layers that can take it. Where no channels can be scaled, nothing is run.
-
-    Args:
-        simulation: of the model.
-        choices: by name.
     """
     found, notes = dict(choices), []
     for name, choice in choices.items():

@@ -130,12 +130,7 @@ class Objective:
         return next((found for field in self.bounds if (found := getattr(budget, field)) is not None), None)
 
     def limit(self, budget: Settings, largest_loss: float) -> float:
-        """Return the most that candidates may have within a budget; infinite for no bound.
-
-        Args:
-            budget: a ``Budget``.
-            largest_loss: within the budget, as :meth:`Scale.limit` gives it.
-        """
+        """Return the most that candidates may have within a ``Budget`` of this largest loss; infinite for no bound."""
         found = self.bound(budget)
         return math.inf if found is None else found * self.per_unit
 

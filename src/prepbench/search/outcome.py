@@ -95,13 +95,7 @@ class Known:
         return labels.index(target)
 
     def searched(self, budget: Budget, proven: bool, tries: int) -> SearchResult:
-        """Return the best measured mixture within the search's own budget, and how the search ended.
-
-        Args:
-            budget: the budget.
-            proven: whether nothing that was not measured is predicted to be better.
-            tries: how many were allowed.
-        """
+        """Return the best measured mixture within the search's budget; ``proven``: none better is predicted."""
         candidates = self._candidates(budget)
         measured = [each for each in candidates if each.measured]
         best = self._best(measured, budget)

@@ -182,12 +182,7 @@ def read_often(data: Any, samples: list[Sample]) -> Any:
 
 
 def check_data(simulation: Simulation, batches: Iterable[Batch]) -> None:
-    """Raise ``InputError`` for the first batch that the captured model does not take.
-
-    Args:
-        simulation: of the model.
-        batches: the data, read once.
-    """
+    """Raise ``InputError`` for the first batch that the captured model does not take; reads the data once."""
     calls = simulation.source.call_spec
     for batch in batches:
         sample = batch.sample

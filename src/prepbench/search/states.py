@@ -327,13 +327,7 @@ def _with_share(costs: list[list[float]], noise: list[list[float]]) -> list[list
 
 
 def front(tables: Tables, goal: str, points: int) -> list[Mixture]:
-    """Return mixtures from the quietest to the one with the least cost, each the best at its noise.
-
-    Args:
-        tables: of the target.
-        goal: the name of the objective, which is not the drop.
-        points: how many bounds of noise are tried.
-    """
+    """Return mixtures from the quietest to the cheapest, each the best at its noise, by ``points`` bounds of noise."""
     least, most = (solve(tables, each, {}) for each in (DROP.name, goal))
     if least is None or most is None:
         return []
@@ -354,13 +348,7 @@ Pairs = list[list[float]]
 
 
 def borders_of(tables: Tables, goal: Objective, limited: Mapping[str, int]) -> list[Border]:
-    """Return the borders between neighbouring layers, where conversions may cost time.
-
-    Args:
-        tables: of the target.
-        goal: the objective.
-        limited: the limited quantities, with the index of each limit.
-    """
+    """Return the borders between neighbouring layers, where conversions may cost time."""
     place = {fqn: at for at, fqn in enumerate(tables.layers)}
 
     def border(one: str, other: str, adds: Mapping[str, Pairs]) -> Border:

@@ -387,13 +387,7 @@ _KEYWORDS = ("quantization_settings", "layer_quantization_settings", "compile_op
 
 @dataclass(frozen=True)
 class Setting:
-    """One entry of the settings axis: arguments of :func:`prepbench.compile_model`.
-
-    Attributes:
-        quantization: None for float.
-        layers: rules for layers.
-        options: the algorithms.
-    """
+    """One entry of the settings axis: arguments of :func:`prepbench.compile_model`; no ``quantization`` for float."""
 
     quantization: QuantizationSettings | None = None
     layers: Mapping[str, LayerQuantizationSettings] | None = None
@@ -414,13 +408,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Axes:
-    """The checked axes of a sweep.
-
-    Attributes:
-        models: by name.
-        targets: their settings by name.
-        settings: by name.
-    """
+    """The checked axes of a sweep, each by name."""
 
     models: Mapping[str, Callable[..., Any]]
     targets: Mapping[str, DeploymentSettings]
@@ -599,14 +587,7 @@ class How:
 def measured_group(
     candidates: Mapping[str, Any], data: Iterable[Any], how: How, progress: ProgressCallback = report_nothing
 ) -> dict[str, dict[str, Any]]:
-    """Measure candidates; return fields of a ``Result`` for each, or its error alone where it failed.
-
-    Args:
-        candidates: the reference first.
-        data: batches, as ``pb.compare`` takes them, which can be read again.
-        how: how to measure.
-        progress: may raise to cancel.
-    """
+    """Measure candidates, the reference first; return fields of a ``Result`` for each, or its error alone."""
     try:
         return _compared(candidates, data, how, progress)
     except (Cancelled, KeyboardInterrupt):

@@ -25,12 +25,7 @@ _LEAST_ESTIMATE = 0.02  # of what was estimated: no layer takes less time than t
 
 @dataclass(frozen=True)
 class Estimate:
-    """The prior size of a part, before any sum with it was measured.
-
-    Attributes:
-        value: 0 or more.
-        doubt: how far off it may be, as a standard deviation in the same unit.
-    """
+    """The prior size of a part, 0 or more, before any sum with it was measured, and its standard deviation."""
 
     value: float
     doubt: float
@@ -38,13 +33,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Measured:
-    """A measured sum of parts.
-
-    Attributes:
-        parts: how often each part occurs in it.
-        value: the sum.
-        doubt: how far off the measurement may be, as a standard deviation.
-    """
+    """A measured sum of parts, how often each occurs in it, and the standard deviation of the measurement."""
 
     parts: Parts
     value: float
@@ -177,11 +166,7 @@ class Shrinking:
     left: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     def counts(self, taken: Mapping[str, str]) -> dict[str, float]:
-        """Return a factor for each layer's cost relative to a uniform model of its choice; factors of 1 are omitted.
-
-        Args:
-            taken: the choice of each layer.
-        """
+        """Return a factor for each layer's cost relative to a uniform model of its choice; factors of 1 are omitted."""
         found: dict[str, float] = {}
         for each in self.readings:
             more = each.more.get((taken[each.maker], taken[each.reader]), 0.0)
@@ -204,13 +189,7 @@ REST, CONVERSION, CONVERTED_BYTE = "rest", "conversion", "converted byte"
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Two layers, of which one reads the other's output.
-
-    Attributes:
-        one: FQN of the layer that is computed first.
-        other: FQN of the layer that reads.
-        bytes: of the values between them, in float.
-    """
+    """Two layers, the second of which reads the first's output, and the bytes of the values between them, in float."""
 
     one: str
     other: str

@@ -236,15 +236,7 @@ def _more(
 
 
 class PrunedParts:
-    """The channels of a model that choices prune.
-
-    Args:
-        simulation: of the whole model.
-        choices: of layers, by name.
-
-    Attributes:
-        layers: the possible cuts; None where no choice prunes.
-    """
+    """The channels of a model that choices prune; ``layers`` are the possible cuts, None where no choice prunes."""
 
     def __init__(self, simulation: Simulation, choices: Choices) -> None:
         self._simulation = simulation
@@ -267,11 +259,7 @@ class PrunedParts:
         return ""
 
     def with_partners(self, refused: Mapping[tuple[str, str], str]) -> dict[tuple[str, str], str]:
-        """Return the refused (layer, choice) pairs, and those that are refused because a partner's pair is.
-
-        Args:
-            refused: those that do not go together by themselves, with the reason.
-        """
+        """Return the refused (layer, choice) pairs, and those that are refused because a partner's pair is."""
         found, cuts = dict(refused), self.possible
         changed = True
         while changed:

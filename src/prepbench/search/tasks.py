@@ -60,12 +60,7 @@ def name_of(function: Callable[..., Any]) -> str:
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder of files that tasks read.
-
-    Attributes:
-        path: where it is here.
-        files: the digest (SHA-256) and the bytes of each file, by its path in the folder.
-    """
+    """A folder of files that tasks read: ``files`` has the SHA-256 and bytes of each, by its path in the folder."""
 
     path: Path
     files: Mapping[str, tuple[str, int]]

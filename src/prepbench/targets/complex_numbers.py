@@ -61,11 +61,7 @@ def is_complex(node: fx.Node) -> bool:
 
 
 class _Parts:
-    """The real and imaginary parts of a graph's complex nodes.
-
-    Attributes:
-        replaced: nodes that nothing reads any more once all are replaced.
-    """
+    """The real and imaginary parts of a graph's complex nodes; nothing reads ``replaced`` nodes in the end."""
 
     def __init__(self, graph: fx.Graph) -> None:
         self._graph, self._pairs = graph, dict[fx.Node, Pair]()

@@ -54,13 +54,7 @@ def decompose(program: Program, decompositions: Mapping[OpOverload, Callable[...
 def _traced(
     node: fx.Node, decomposition: Callable[..., Any], traced: dict[Hashable, fx.GraphModule | None]
 ) -> fx.GraphModule | None:
-    """Return the operators of a decomposition for the arguments of a node; None if it does not support them.
-
-    Args:
-        node: of the program.
-        decomposition: of its operator.
-        traced: earlier results, which operators with the same arguments share.
-    """
+    """Return a decomposition's operators for a node's arguments, shared by ``traced``; None if unsupported."""
     form = _form(node)
     if form not in traced:
         traced[form] = steps = _newly_traced(node, decomposition)

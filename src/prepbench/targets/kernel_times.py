@@ -50,12 +50,7 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class KernelTimes:
-    """The kernels of one call.
-
-    Attributes:
-        kernels: in the order in which they ran.
-        seconds: of the whole call. What is in no kernel is the runtime's own.
-    """
+    """The kernels of one call in their order, and its seconds; what is in no kernel is the runtime's own."""
 
     kernels: tuple[KernelTime, ...]
     seconds: float
@@ -143,9 +138,6 @@ def typical(calls: Sequence[KernelTimes]) -> KernelTimes:
     """Return the median of each kernel, and of the time between kernels, over the quickest quarter of some calls.
 
     Slower calls were interrupted by other programs. Where these calls ran different kernels, it is one of them.
-
-    Args:
-        calls: of one sample, at least one.
     """
     calls = sorted(calls, key=lambda call: call.seconds)[: math.ceil(len(calls) / 4)]
     if len({tuple(kernel.name for kernel in call.kernels) for call in calls}) > 1:
@@ -213,9 +205,6 @@ def layers_of(graph: fx.Graph) -> dict[str, str | None]:
     """Return FQNs by node names.
 
     Quantizers of weights belong to what reads them, and those of activations to nothing.
-
-    Args:
-        graph: of an exported program.
     """
     layers: dict[str, str | None] = {}
     for node in reversed(graph.nodes):

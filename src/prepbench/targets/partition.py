@@ -255,13 +255,7 @@ class Partition:
 
 
 class PartitionedRuntime(Runtime):
-    """Runs partitions one after the other and passes their tensors on.
-
-    Args:
-        inputs: names of the model's inputs.
-        outputs: names of the values that the model returns.
-        partitions: in the order in which they run.
-    """
+    """Runs partitions one after the other and passes their tensors on, by the names of values."""
 
     def __init__(self, inputs: Sequence[str], outputs: Sequence[str], partitions: Sequence[Partition]) -> None:
         self._inputs, self._outputs, self._partitions = tuple(inputs), tuple(outputs), tuple(partitions)

@@ -77,13 +77,7 @@ _PAGE = """<!doctype html>
 
 
 def report_page(shown: ShownBench, graph: DiagramDocument, made: str) -> str:
-    """Return the HTML of the report.
-
-    Args:
-        shown: the content.
-        graph: the diagram.
-        made: date and version of the report, in words.
-    """
+    """Return the HTML of the report; ``made`` has its date and version in words."""
     first = graph.documents[0]
     policy = re.search(r'<meta http-equiv="Content-Security-Policy"[^>]*>', script("page.html"))
     assert policy is not None
@@ -156,13 +150,7 @@ def bench_bundle(shown: ShownBench, graph: DiagramDocument) -> dict[str, Any]:
 
 
 def bench_html(shown: ShownBench, graph: DiagramDocument, note: str = NO_KERNEL) -> str:
-    """Return a bench as HTML of bounded size, with the fonts and colours of the page around it.
-
-    Args:
-        shown: the content.
-        graph: the diagram.
-        note: a hint in place of the missing controls.
-    """
+    """Return a bench as HTML of bounded size, in the style of the page around it, with a note instead of controls."""
     short = shortened(shown)
     page = _html(short, picture_html(graph), note)
     if len(page.encode()) > _LONGEST:  # our own type has the samples, too

@@ -49,12 +49,7 @@ _EDGE = {"color": EDGE.light, "arrowsize": "0.55", "penwidth": "1"}
 
 
 def to_dot(view: Scene, *, compact: bool = False) -> str:
-    """Return the DOT source of a scene.
-
-    Args:
-        view: the visible part.
-        compact: spend less of the layout's time on short edges (for large scenes).
-    """
+    """Return the DOT source of a scene; ``compact`` spends less time on short edges, for large scenes."""
     graph = {**_GRAPH, **({"nslimit": "1", "nslimit1": "1"} if compact else {})}
     names = {box.id: f"n{i}" for i, box in enumerate(all_boxes(view.root))}
     lines = [

@@ -315,11 +315,7 @@ def picture(values: torch.Tensor, side: int) -> str:
 
 
 def png(pixels: torch.Tensor) -> bytes:
-    """Encode a PNG file.
-
-    Args:
-        pixels: uint8 of shape (height, width, 1 or 3).
-    """
+    """Encode uint8 pixels of shape (height, width, 1 or 3) as a PNG file."""
     height, width, channels = pixels.shape
     rows = pixels.contiguous().reshape(height, -1).tolist()
     data = b"".join(b"\0" + bytes(row) for row in rows)

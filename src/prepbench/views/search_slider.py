@@ -22,13 +22,7 @@ _ROOM = 84
 
 
 def slider_figure(result: SearchResult, budgets: Sequence[Budget]) -> go.Figure:
-    """Draw the chart of a search with a slider; the candidates of all budgets are shown, with the best of one
-    marked.
-
-    Args:
-        result: of the search.
-        budgets: in the order of the slider; the result's own is where it starts, if it is among them.
-    """
+    """Draw the chart of a search with a slider over budgets, which marks the best candidate of each."""
     solved = [result if budget == result.budget else result.with_budget(budget) for budget in budgets]
     known = {each.name: each for one in (*solved, result) for each in one.candidates}
     charts = [search_figure(replace(one, candidates=_with_best(known, one))) for one in solved]

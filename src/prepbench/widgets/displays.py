@@ -52,11 +52,7 @@ def close_all(*widgets: ipywidgets.Widget) -> None:
 
 
 def call_after_cells(call: Callable[[], object]) -> Callable[[], None]:
-    """Call a function after each further cell; does nothing outside of IPython.
-
-    Returns:
-        What ends it; it may be called more than once.
-    """
+    """Call a function after each further cell of IPython; call the result, as often as you like, to end this."""
     shell: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if shell is None:
         return lambda: None

@@ -254,13 +254,7 @@ class ChannelClasses:
             roots = further
 
     def join(self, one: torch.Tensor, other: torch.Tensor, tied: str = "") -> None:
-        """Put these channels into one class, pair by pair.
-
-        Args:
-            one: numbers of channels.
-            other: as many.
-            tied: where and why, if an operator takes them for one.
-        """
+        """Put these channels into one class, pair by pair; ``tied`` says where and why, if an operator does."""
         pairs = np.stack([self._roots(one.numpy().reshape(-1)), self._roots(other.numpy().reshape(-1))], 1)
         pairs = np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0)
         for left, right in pairs.tolist():

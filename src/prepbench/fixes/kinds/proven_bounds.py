@@ -33,12 +33,7 @@ _ENDS = {cst.LessThan: 0, cst.LessThanEqual: 1, cst.GreaterThan: 0, cst.GreaterT
 
 @dataclass(frozen=True)
 class Bound:
-    """The most iterations of a loop.
-
-    Attributes:
-        steps: the sequence that the loop iterates over, as code.
-        most: how many these are on the samples.
-    """
+    """The most iterations of a loop: its sequence as code, and how many steps it has at most on the samples."""
 
     steps: str
     most: int

@@ -178,11 +178,7 @@ def _takes_tensors(site: Site, node: cst.Subscript) -> bool:
 
 
 class _RowsByNumber(cst.CSTTransformer):
-    """Replaces ``x[i]`` by names.
-
-    Attributes:
-        known: a name and the tensor, by the text of the tensor.
-    """
+    """Replaces ``x[i]`` by names: ``known`` has a name and the tensor, by the text of the tensor."""
 
     def __init__(self, site: Site, index: str, taken: Sequence[str]) -> None:
         super().__init__()

@@ -279,12 +279,7 @@ _MOST_SAMPLES = 12
 
 
 def exported_piece(captured: Captured, made: LeafDefinition) -> Runtime | None:
-    """Return a user-chosen leaf as a program; None if it does not export.
-
-    Args:
-        captured: the model, whose samples show how the leaf is called.
-        made: the leaf's operator.
-    """
+    """Return a user-chosen leaf as a program; None if it does not export."""
     chosen = any(leaf.fqn == made.fqn and leaf.kind == CHOSEN for leaf in captured.leaves)
     call = made.outputs.learned.variants[0].calls[0]
     only_tensors = all(kind in ("", "Tensor") for kind in made.signature.kinds)

@@ -236,12 +236,7 @@ _CONTENT = {"training": list, "state": dict, "forward_fn": bool, "functions": li
 
 @dataclass(frozen=True)
 class LoadedLeaves:
-    """The result of loading leaves.
-
-    Attributes:
-        leaves: the parts that stay in Python.
-        operators: the operators of this process, by their names in the folder.
-    """
+    """Loaded parts that stay in Python, and the operators of this process by their names in the folder."""
 
     leaves: ModelLeaves
     operators: Mapping[str, str]

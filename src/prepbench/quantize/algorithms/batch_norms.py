@@ -120,13 +120,7 @@ def _fold(known: Constants, calls: Sequence[_Norm]) -> None:
 
 
 def scaled_weight(weight: torch.Tensor, factor: torch.Tensor, axis: int) -> torch.Tensor:
-    """Return the weight times a factor for each output channel, which may span the groups of another axis.
-
-    Args:
-        weight: of a layer.
-        factor: a vector.
-        axis: the axis of output channels.
-    """
+    """Return the weight times a factor for each channel of ``axis``, which may span the groups of another axis."""
     groups = len(factor) // weight.shape[axis] if axis else 1
     rows = weight.unflatten(0, (groups, -1)) if axis else weight.unsqueeze(0)
     shape = [groups, *(1 for _ in weight.shape)]

@@ -50,9 +50,6 @@ class Constants:
     """The constants of a graph: finds all readers of a constant's memory, under any name, and scales constants.
 
     It stays valid while constants are scaled through it; make another one after they are replaced elsewhere.
-
-    Args:
-        graph: whose constants.
     """
 
     def __init__(self, graph: fx.GraphModule) -> None:

@@ -24,12 +24,7 @@ Operators = tuple[tuple[str, str | None], ...]
 
 @dataclass(frozen=True)
 class InstructionLayers:
-    """The layers of a program's instructions, by instruction number.
-
-    Attributes:
-        operators: FQNs of operators.
-        delegates: the operators of each delegate.
-    """
+    """The FQNs of a program's instructions, by instruction number: of operators, and of those of each delegate."""
 
     operators: Mapping[int, str | None]
     delegates: Mapping[int, Operators]
@@ -43,11 +38,7 @@ NO_LAYERS = InstructionLayers({}, {})
 
 
 def layers_by_handle(edge: Any) -> dict[int, str | None]:
-    """Return FQNs by ExecuTorch's operator handles, which change later.
-
-    Args:
-        edge: ExecuTorch's manager of the program with its delegates.
-    """
+    """Return FQNs by ExecuTorch's operator handles, which change later."""
     return {
         node.meta["debug_handle"]: _layer(node)
         for node in edge.exported_program().graph.nodes
@@ -56,13 +47,7 @@ def layers_by_handle(edge: Any) -> dict[int, str | None]:
 
 
 def instruction_layers(edge: Any, lowered: Any, places: Mapping[int, str | None]) -> InstructionLayers:
-    """Return the layers of a lowered program.
-
-    Args:
-        edge: ExecuTorch's manager of the program with its delegates.
-        lowered: the manager of what it became.
-        places: the earlier result of :func:`layers_by_handle`.
-    """
+    """Return the layers of a lowered program; ``places`` are from :func:`layers_by_handle` before it was lowered."""
     module = edge.exported_program().graph_module
     delegates = [
         _operators(getattr(module, node.args[0].target).original_module.graph)

@@ -255,12 +255,7 @@ class Package:
 
 
 def write_dim_orders(file: Path, inputs: Sequence[torch.Tensor]) -> None:
-    """Record the memory layout of a package's inputs, because the machine code assumes it unchecked.
-
-    Args:
-        file: the output of ``aoti_compile_and_package``.
-        inputs: the tensors with which the program was traced.
-    """
+    """Record the memory layout of a package's traced inputs, because the machine code assumes it unchecked."""
     orders = [sorted(range(value.dim()), key=value.stride, reverse=True) for value in inputs]
     with zipfile.ZipFile(file, "a") as archive:
         archive.writestr(_ORDERS, json.dumps(orders))

@@ -197,11 +197,7 @@ _FUNCTIONS = {"max": "Max", "min": "Min", "abs": "Abs"}
 
 
 class SizePredicates:
-    """Writes conditions on sizes, in 64-bit integers.
-
-    Attributes:
-        nodes: the nodes so far.
-    """
+    """Writes conditions on sizes, in 64-bit integers, as ``nodes``."""
 
     def __init__(self) -> None:
         self.nodes: list[Any] = []

@@ -270,9 +270,6 @@ def pack_recurrent_weights(model: Any) -> None:
 
     Those in integers stay integers. Where a layer computes in float, a Cast and a product dequantize them, which
     runtimes compute once when they load the model; a DequantizeLinear they would compute in each call.
-
-    Args:
-        model: an ``onnx_ir.Model``.
     """
     made: dict[bytes, Any] = {}
     for node in [node for node in model.graph if node.op_type in _LAYERS]:

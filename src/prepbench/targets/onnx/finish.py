@@ -1,4 +1,4 @@
-"""Edit the finished ONNX graph: enforce exact results in runtimes, and remove private data."""
+"""Edit the finished ONNX graph, an ``onnx_ir.Model``: enforce exact results in runtimes, and remove private data."""
 
 from __future__ import annotations
 
@@ -175,9 +175,6 @@ def clip_before_quantizers(model: Any) -> None:
     """Clip values in front of quantizers instead of their integers, in place; the integers stay the same.
 
     OpenVINO selects its integer kernels only if a quantizer and its dequantizer are adjacent.
-
-    Args:
-        model: an ``onnx_ir.Model``.
     """
     import onnx_ir
 

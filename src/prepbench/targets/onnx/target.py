@@ -23,11 +23,7 @@ from prepbench.targets.programs import check_stateless
 
 
 class OnnxTarget(Target):
-    """A target that reads ONNX.
-
-    Attributes:
-        changes: its changes of the ONNX graph, each in place.
-    """
+    """A target that reads ONNX, after its own ``changes`` of the ONNX graph, each in place."""
 
     packages: ClassVar[tuple[str, ...]] = ("onnx", "onnxscript")
     changes: ClassVar[tuple[Change, ...]] = (quantize_biases,)

@@ -1,4 +1,4 @@
-"""Quantized weights of float layers: packed, and in the layout of the kernels that unpack them."""
+"""Quantized weights of float layers in an ``onnx_ir.Model``: packed, in the layout of kernels that unpack them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,6 @@ def pack_weights(model: Any) -> None:
     A matrix becomes the right operand of its product, because only there ONNX Runtime uses a kernel that unpacks
     weights while it multiplies (``MatMulNBits``). Integers from -8 to 7 are stored in 4 bits. Layers with quantized
     activations keep 8 bits, which is what their kernels read.
-
-    Args:
-        model: an ``onnx_ir.Model``.
     """
     for node in list(model.graph):
         if node.op_type != "DequantizeLinear" or constant_of(node.inputs[0]) is None:
@@ -43,9 +40,6 @@ def dequantize_at_load(model: Any) -> None:
 
     ONNX Runtime has no kernel of convolutions that unpacks weights. It computes such products once, when it loads the
     file, and a DequantizeLinear in each call.
-
-    Args:
-        model: an ``onnx_ir.Model``.
     """
     for node in list(model.graph):
         if node.op_type != "DequantizeLinear" or any(constant_of(value) is None for value in node.inputs):
@@ -227,9 +221,6 @@ def look_up_integers(model: Any) -> None:
 
     ONNX Runtime would dequantize the whole table in each call. Integers from -8 to 7 are stored as two in a byte, and
     where a product multiplies by the same table, ``MatMulNBits`` reads the same bytes.
-
-    Args:
-        model: an ``onnx_ir.Model``.
     """
     for node in list(model.graph):
         table = constant_of(node.inputs[0]) if node.op_type == "DequantizeLinear" else None
@@ -429,11 +420,6 @@ def rename_ends(file: Path, inputs: Mapping[str, str], outputs: Sequence[str]) -
     """Rename inputs and outputs of a file, in place; those in bfloat16 become float32, for NumPy arrays.
 
     Weights beside the file stay as they are.
-
-    Args:
-        file: the ONNX file.
-        inputs: new names by the old ones.
-        outputs: new names in order.
     """
     import onnx_ir
 

@@ -52,9 +52,6 @@ def fill_empty_batches(model: Any) -> None:
     GRUs are padded to one step, too: a sequence of length 0 ends the process (ONNX Runtime 1.31).
 
     Initial states of nothing but zeros are left out, because these operators begin with zeros by themselves.
-
-    Args:
-        model: an ``onnx_ir.Model``.
     """
     for node in [node for node in model.graph if node.op_type in _LAYERS]:
         states = [index for index in _STATES if index < len(node.inputs) and node.inputs[index] is not None]
@@ -75,11 +72,7 @@ _CROSSING, _CROSSED = ("MatmulTransposeFusion",), "prepbench.crossed_products"
 
 
 def mark_crossed_products(model: Any) -> None:
-    """Note in the metadata of a model that such a product may be empty, for :func:`open_session`.
-
-    Args:
-        model: an ``onnx_ir.Model``.
-    """
+    """Note in the metadata of a model that such a product may be empty, for :func:`open_session`."""
     for node in model.graph:
         producers = [value.producer() for value in node.inputs if value is not None] if node.op_type == "MatMul" else []
         for producer in producers:
@@ -94,9 +87,6 @@ def keep_integer_products(model: Any) -> None:
 
     Where all sizes are fixed, ONNX Runtime (seen in 1.31) first makes ``Gemm`` in float of a product and a bias of one
     dim, and then does not find the product of integers, which is three times as fast in a small transformer.
-
-    Args:
-        model: an ``onnx_ir.Model``.
     """
     changed = False
     for node in list(model.graph.all_nodes()):
@@ -523,12 +513,7 @@ _DISABLED = ("WeightBiasQuantization",)
 
 
 def open_session(file: Path, options: Any) -> Any:
-    """Return a session on the CPU that keeps layers in float which are in float in the file.
-
-    Args:
-        file: the ONNX file.
-        options: an ``onnxruntime.SessionOptions``.
-    """
+    """Return a session on the CPU that keeps layers in float which are in float in the file."""
     session = _session(file, options, _DISABLED)
     if _CROSSED in session.get_modelmeta().custom_metadata_map:
         session = _session(file, options, (*_DISABLED, *_CROSSING))

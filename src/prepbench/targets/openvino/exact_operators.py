@@ -1,4 +1,4 @@
-"""Keep OpenVINO exact for maxima, minima, ties, computed indices and Softplus."""
+"""Keep OpenVINO exact for maxima, minima, ties, computed indices and Softplus, mostly in an ``onnx_ir.Model``."""
 
 from __future__ import annotations
 
@@ -28,9 +28,6 @@ def keep_extremes_in_floats(model: Any) -> None:
 
     OpenVINO (2026.4) computes what follows in the same kernel, up to a quantizer, and then takes the maximum of values
     that are no integers yet as if they were. It computes nothing in that kernel that follows a change of shape.
-
-    Args:
-        model: an ``onnx_ir.Model``.
     """
     import onnx_ir
 
@@ -102,9 +99,6 @@ def keep_indices_inside(model: Any) -> None:
 
     PyTorch raises for such an index, and so does ONNX Runtime. OpenVINO (2026.4) ends the process, or answers with what
     lies beside the table; it has no operator that raises.
-
-    Args:
-        model: an ``onnx_ir.Model``.
     """
     for node in [node for node in model.graph if node.op_type in (*_OF_ALL_DIMS, *_OF_ONE_DIM)]:
         data, indices = node.inputs[:2]
@@ -153,9 +147,6 @@ def keep_small_exponentials(model: Any) -> None:
     OpenVINO (2026.4) adds, so that nothing is left of values below -17, and at -10 one digit in a hundred is wrong. It
     also takes ``(1 + e) - 1`` for ``e``, so a sum is not corrected. ``log(1 + e)`` is twice the inverse hyperbolic
     tangent of ``e / (2 + e)``, which is a third at most: seven terms of its series are exact.
-
-    Args:
-        model: an ``onnx_ir.Model``.
     """
     import onnx_ir
 
@@ -197,11 +188,7 @@ _FEW_BITS = ("i4", "u4")
 
 
 def is_all_integer(model: Any) -> bool:
-    """Return whether activations are quantized and no layer has weights in float.
-
-    Args:
-        model: an ``openvino.Model``.
-    """
+    """Return whether activations are quantized and no layer has weights in float."""
     operations = model.get_ops()
     return any(operation.get_type_name() == "FakeQuantize" for operation in operations) and not any(
         _is_float_constant(operation.input_value(1).get_node())
@@ -219,11 +206,7 @@ _AMPLIFY = frozenset(
 
 
 def amplifies_rounding(model: Any) -> bool:
-    """Return whether an operator of floating-point numbers amplifies the rounding of its operands.
-
-    Args:
-        model: an ``openvino.Model``.
-    """
+    """Return whether an operator of floating-point numbers amplifies the rounding of its operands."""
     return any(
         operation.get_type_name() in _AMPLIFY and operation.get_input_element_type(0).is_real()
         for operation in model.get_ops()
@@ -231,11 +214,7 @@ def amplifies_rounding(model: Any) -> bool:
 
 
 def multiplies_few_bits(model: Any) -> bool:
-    """Return whether a layer multiplies by 4-bit integers; lookup tables do not count.
-
-    Args:
-        model: an ``openvino.Model``.
-    """
+    """Return whether a layer multiplies by 4-bit integers; lookup tables do not count."""
     sources = (
         _constant_behind(operation.input_value(1).get_node(), _SCALE)
         for operation in model.get_ops()

@@ -1,4 +1,4 @@
-"""Passes over the ONNX graph for OpenVINO: the places of quantizers, and their integer types."""
+"""Passes over the ONNX graph, an ``onnx_ir.Model``, for OpenVINO: the places of quantizers, and their integer types."""
 
 from __future__ import annotations
 
@@ -19,9 +19,6 @@ def hoist_quantizers(model: Any) -> None:
 
     A kernel of OpenVINO writes integers only where a quantizer follows directly. OpenVINO moves dequantizers forward
     through these, but does not move quantizers back.
-
-    Args:
-        model: an ``onnx_ir.Model``.
     """
     import onnx_ir
 
@@ -47,9 +44,6 @@ def use_signed_integers(model: Any) -> None:
     """Replace uint8 with a zero point of 128 by int8 without one, in place; the values stay the same.
 
     Products of int8 are faster, because the zero point of uint8 must be multiplied with the weights, too.
-
-    Args:
-        model: an ``onnx_ir.Model``.
     """
     for quantize in list(model.graph):
         if quantize.op_type != "QuantizeLinear" or not _has_middle_zero_point(quantize):
@@ -69,9 +63,6 @@ def add_biases(model: Any) -> None:
     Where one of the readers is a quantizer, OpenVINO (2026.4) mistakes the scale of what that receives, unless a bias
     is added in between. A bias of 0 would be removed first, so this one is tiny: it changes no number that is not
     tiny, too, and is still a normal number when it is divided by the scales.
-
-    Args:
-        model: an ``onnx_ir.Model``.
     """
     for node in [node for node in model.graph if node.op_type == "Conv"]:
         result = node.outputs[0]
@@ -91,9 +82,6 @@ def multiply_rows(model: Any) -> None:
 
     OpenVINO (2026.4) moves the scales of the weights behind the step that makes a vector of the row again, and keeps
     their two dims, so the result is a row. It does not move them past a limit, here that of all numbers.
-
-    Args:
-        model: an ``onnx_ir.Model``.
     """
     import onnx_ir
 

@@ -31,11 +31,7 @@ Span = tuple[int, int]
 
 
 class Requests:
-    """The requests of one compiled model. Thread-safe.
-
-    Args:
-        compiled: an ``openvino.CompiledModel``.
-    """
+    """The requests of one ``openvino.CompiledModel``. Thread-safe."""
 
     def __init__(self, compiled: Any) -> None:
         import openvino
@@ -212,12 +208,7 @@ def kernel_times(
 
 
 def named_operations(model: Any, layers: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Return FQNs by names of a model's operations: those that the file names, and those that reading expanded them to.
-
-    Args:
-        model: as it was read.
-        layers: FQNs by the names in the file.
-    """
+    """Return FQNs by names of a model's operations, those of the file and those that reading it expanded them to."""
     found = dict(layers)
     for operation in reversed(model.get_ordered_ops()):
         name = operation.get_friendly_name()

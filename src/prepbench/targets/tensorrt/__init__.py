@@ -116,12 +116,7 @@ def has_tensorrt() -> bool:
 
 
 class Engine(Runtime):
-    """An engine built from an ONNX file; calls of sizes that it was not built for run in ONNX Runtime.
-
-    Args:
-        file: the ONNX file.
-        reference: the same file in ONNX Runtime, which also knows the names.
-    """
+    """An engine built from an ONNX file; ``reference``, the file in ONNX Runtime, takes calls of other sizes."""
 
     def __init__(self, file: Path, reference: OnnxRuntime) -> None:
         self._reference = reference
@@ -167,12 +162,7 @@ class Engine(Runtime):
 
 
 def _build(file: Path, examples: Mapping[str, Sequence[int]]) -> Any:
-    """Return an engine for sizes from small ones to a multiple of the examples'.
-
-    Args:
-        file: the ONNX file.
-        examples: a shape that each input can have.
-    """
+    """Return an engine for sizes from small ones to a multiple of those of the examples, a shape for each input."""
     import tensorrt
 
     logger = tensorrt.Logger(tensorrt.Logger.ERROR)
@@ -215,11 +205,7 @@ _QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
 
 
 def check_explicit(model: Any) -> None:
-    """Raise ``TargetError`` naming the first quantizer that TensorRT would refuse or misread.
-
-    Args:
-        model: an ``onnx.ModelProto``.
-    """
+    """Raise ``TargetError`` naming the first quantizer that TensorRT would refuse or misread."""
     from onnx import TensorProto, numpy_helper
 
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
