@@ -44,11 +44,7 @@ class SharedMemory(CaptureError):
 
 
 class NoGraphError(CaptureError):
-    """Raised if not even one operator can stand for the model, because its results have several structures.
-
-    Attributes:
-        failure: why the model itself cannot be exported.
-    """
+    """Not even one operator can stand for the model, because its results have several structures."""
 
     def __init__(self, message: str, failure: Failure) -> None:
         super().__init__(message)

@@ -56,12 +56,7 @@ from prepbench.running.source_lines import line_in_stack_trace
 
 @dataclass(frozen=True)
 class Origin:
-    """How a capture was made.
-
-    Attributes:
-        code: the code of the model then.
-        again: captures again with the newest code, in the same way.
-    """
+    """How a capture was made: with which code, and how to capture ``again`` with the newest code."""
 
     code: ModelCode
     again: Callable[[], Captured]

@@ -233,12 +233,7 @@ class LeafOperators:
         return operator
 
     def define(self, definition: LeafDefinition, run: Callable[..., Any] | None = None) -> OpOverload:
-        """Register an operator.
-
-        Args:
-            definition: the definition of the operator.
-            run: its implementation, if that is not the module or the statements of its name.
-        """
+        """Register an operator, with its implementation if that is not the module or statements of its name."""
         fqn, signature, outputs = definition.fqn, definition.signature, definition.outputs
         self._namespace = self._namespace or _free_namespace()
         name = _free_name(self._namespace, fqn)

@@ -105,12 +105,7 @@ def _range_text(bounds: tuple[int, int | None]) -> str:
 
 
 class ChosenGraph(torch.nn.Module):
-    """The graphs of several variants; runs the first whose conditions the sizes of a call meet.
-
-    Args:
-        model: the model that they were captured from.
-        graphs: each with its conditions.
-    """
+    """The graphs of several variants; runs the first whose conditions the sizes of a call meet."""
 
     def __init__(self, model: torch.nn.Module, graphs: Sequence[tuple[Program, Sequence[SizeCondition]]]) -> None:
         super().__init__()

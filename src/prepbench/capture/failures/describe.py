@@ -207,12 +207,7 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def remedy_of_branch(file: str, line: int) -> str | None:
-    """Return the remedy for a check or a loop; None if torch.where or the like helps, or the source is unknown.
-
-    Args:
-        file: name of the file, or of the notebook's cell, as :mod:`linecache` knows it.
-        line: the line of the condition, counted from 1.
-    """
+    """Return the remedy for a check or loop at a line; None if torch.where or the like helps, or there is no source."""
     tree = _tree("".join(linecache.getlines(file)))
     around = _around(tree, line) if tree is not None else []
     for at, node in reversed(list(enumerate(around))):

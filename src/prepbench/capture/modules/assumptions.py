@@ -65,13 +65,7 @@ def number_findings(
 
 
 def contradiction(trace: TraceResult, prefix: str, type_name: Callable[[str], str]) -> Failure | None:
-    """Return why no single graph fits all samples: the first assumption of this one that a sample breaks.
-
-    Args:
-        trace: of one module.
-        prefix: the name of that module.
-        type_name: gives the class of a module by its name.
-    """
+    """Return why no single graph fits all samples: the first assumption of a trace that a sample breaks."""
     for found in trace.contradicted:
         values = dict(enumerate(values_on_samples(found.expression, trace.sizes)))
         text = disagreement(found.expression, size_names(trace.sizes), values, "sizes")

@@ -386,12 +386,7 @@ def recursive_trace(
 
 @dataclass(frozen=True)
 class Visits:
-    """Counts how often tracing called each submodule.
-
-    Attributes:
-        counts: the number of calls by fully qualified name.
-        unvisited: the names of the modules that were never called.
-    """
+    """Counts how often tracing called each submodule; ``unvisited`` are the names of those it never called."""
 
     counts: Mapping[str, int]
     unvisited: AbstractSet[str]

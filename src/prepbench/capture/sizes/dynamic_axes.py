@@ -367,11 +367,7 @@ class NumbersDecide(RuntimeError):
 
 
 class SampleSizes:
-    """The sizes of all tensors in all samples.
-
-    Args:
-        function: the callee, which gives positional arguments their names.
-    """
+    """The sizes of all tensors in all samples; the callee gives positional arguments their names."""
 
     def __init__(self, function: Callable[..., Any], samples: Sequence[Sample]) -> None:
         self._sizes: list[dict[tuple[str, ...], int]] = []

@@ -73,15 +73,7 @@ def lstm_results(
 def recurrent_layer(
     x: torch.Tensor, h: torch.Tensor, weights: Sequence[torch.Tensor], kind: str, lengths: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run :func:`lstm_layer` for layers without a cell.
-
-    Args:
-        x: as there.
-        h: as there.
-        weights: as there.
-        kind: ``"gru"``, ``"rnn_tanh"`` or ``"rnn_relu"``.
-        lengths: as there.
-    """
+    """Run :func:`lstm_layer` for layers without a cell: ``"gru"``, ``"rnn_tanh"`` or ``"rnn_relu"``."""
     y, h_last = _recurrent_layer(x, h, weights, kind, lengths)
     return _own(y), _own(h_last)
 

@@ -249,13 +249,7 @@ def _is_plain(leaf: Any) -> bool:
 
 
 class _Leaf:
-    """Makes the values of one leaf valid.
-
-    Args:
-        index: its number.
-        samples: the leaves of each sample.
-        after: the leaves of the new one.
-    """
+    """Makes the values of one leaf valid, by the leaves of each sample and those of the new one."""
 
     def __init__(self, index: int, samples: Sequence[Sequence[Any]], after: Sequence[Any]) -> None:
         self._sizes = [list(_sizes(leaves, index)) for leaves in samples]

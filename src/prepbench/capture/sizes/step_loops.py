@@ -479,13 +479,7 @@ class Rows(list[Any]):
 
 @dataclass(frozen=True)
 class Source:
-    """The iterable of a loop.
-
-    Attributes:
-        count: the number of steps.
-        rows: tensors with the steps first.
-        item: makes the body's argument from a row of each of these.
-    """
+    """The iterable of a loop: how many steps, tensors with the steps first, and what makes an item of their rows."""
 
     count: Any
     rows: tuple[torch.Tensor, ...]

@@ -485,11 +485,7 @@ class StatementLeaf:
         return self.released(lambda part: part).on(model)
 
     def released(self, original: Callable[[Any], Any]) -> ReleasedLeaf:
-        """Return the leaf without strong references to the model.
-
-        Args:
-            original: gives the function that the one here was made of.
-        """
+        """Return the leaf without strong references to the model; ``original`` gives the function it was made of."""
         return ReleasedLeaf(
             self.outlined, self._code, weakref.ref(original(self._origin)), self.owner_fqn, self.has_owner
         )

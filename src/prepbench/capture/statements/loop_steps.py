@@ -56,11 +56,7 @@ _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
 class LoopSteps:
-    """Rewrites functions of a model whose loops fail.
-
-    Attributes:
-        model: the model with these functions; ``model`` itself as long as there are none.
-    """
+    """Rewrites functions of a model whose loops fail; ``model`` is the model itself as long as there are none."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.model = self._given = model

@@ -224,12 +224,7 @@ class Surroundings:
 
 
 class _Mover:
-    """Hoists expressions out of one statement.
-
-    Args:
-        around: the known facts about names.
-        numbers: for new names.
-    """
+    """Hoists expressions out of one statement; ``around`` has the known facts about names."""
 
     def __init__(self, around: Surroundings, numbers: Iterator[int]) -> None:
         self.moved: list[ast.stmt] = []
@@ -338,13 +333,7 @@ class _Mover:
 
 
 def move_out(statement: ast.stmt, around: Surroundings, numbers: Iterator[int]) -> list[ast.stmt]:
-    """Hoist expressions out of a statement, in place; return the assignments to put before it.
-
-    Args:
-        statement: an ``if``, or a statement without others inside.
-        around: the known facts about the names in it.
-        numbers: for new names.
-    """
+    """Hoist expressions out of an ``if``, or a statement without inner ones, in place; return what to put before."""
     mover = _Mover(around, numbers)
     mover.statement(statement)
     for made in mover.moved:

@@ -36,13 +36,7 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class StatementRange:
-    """Consecutive statements of one block.
-
-    Attributes:
-        block: the block that contains them.
-        start: the first.
-        end: the last.
-    """
+    """Consecutive statements of one block, from the first to the last."""
 
     block: Block
     start: ast.stmt
@@ -223,14 +217,7 @@ def _can_be_cut(found: StatementRange) -> bool:
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A user's file or notebook cell.
-
-    Attributes:
-        name: the name that Python knows it by.
-        tree: its syntax.
-        codes: its code objects, by path.
-        text: its source text.
-    """
+    """A user's file or notebook cell: the name that Python knows it by, its text, syntax, and code objects by path."""
 
     name: str
     tree: ast.Module
