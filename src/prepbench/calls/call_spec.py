@@ -660,11 +660,7 @@ def _part(value: Any, key: Any, kind: str) -> Any:
 
 
 class SizeChecks:
-    """Refuses calls of sizes for which the graph is not known to equal the model.
-
-    Args:
-        conditions: the conditions on them.
-    """
+    """Refuses calls of sizes for which the graph is not known to equal the model, by the conditions on them."""
 
     def __init__(self, conditions: Sequence[SizeCondition]) -> None:
         self._conditions = [condition for condition in conditions if condition.formula]

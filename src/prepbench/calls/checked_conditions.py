@@ -214,12 +214,7 @@ def _row(condition: SizeCondition, inputs: Sequence[str]) -> dict[str, Any]:
 
 
 def write_conditions(file: Path, conditions: FileConditions) -> None:
-    """Write conditions into an ONNX or IR file, in place.
-
-    Args:
-        file: ends in ``.onnx`` or ``.xml``.
-        conditions: of the model in it; where there are none, nothing is written.
-    """
+    """Write conditions into an ONNX (``.onnx``) or IR (``.xml``) file, in place; without any, nothing is written."""
     if not conditions:
         return
     text = conditions_text(conditions)

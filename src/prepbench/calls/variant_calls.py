@@ -51,12 +51,7 @@ class VariantCall:
 
 
 class VariantChoice:
-    """Chooses the variant for a call: the first whose conditions the sizes meet.
-
-    Args:
-        variants: in the order in which they are asked.
-        paths: of the input leaves, for messages.
-    """
+    """Chooses the variant for a call: the first, in order, whose conditions the sizes meet."""
 
     def __init__(self, variants: Sequence[VariantCall], paths: Sequence[str]) -> None:
         self._variants = variants
