@@ -64,10 +64,6 @@ def captured_task(request: CompileRequest, progress: ProgressCallback) -> Captur
     """Capture a model, or reuse the capture of an earlier compile with the same dependencies.
 
     Everything that compiles, trains, prunes or simulates a model begins here.
-
-    Args:
-        request: the model, its samples, and how to compile it.
-        progress: told when this thread has to wait for another one that traces.
     """
     request = request.read()
     assert request.dynamic_axes is not None

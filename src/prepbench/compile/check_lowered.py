@@ -369,12 +369,7 @@ def coarsest_type(program: torch.export.ExportedProgram) -> torch.dtype:
 
 
 def with_edge_values(sample: Sample, *, is_quantized: bool) -> Iterator[tuple[str, Sample]]:
-    """Yield calls with values that are rare in samples, by description.
-
-    Args:
-        sample: the sample to change.
-        is_quantized: whether the program computes in integers, of which the small ones are all the same.
-    """
+    """Yield calls with values that are rare in samples, by description; integers have no small ones."""
     for what, change in _EDGES.items():
         if is_quantized and what not in _EDGES_OF_INTEGERS:
             continue

@@ -131,9 +131,6 @@ def memory_needed(task: CompileTask) -> int:
     """Return a lower bound on the bytes that a compile holds at a time, beyond the model and loaded libraries.
 
     Activations and the memory of the target's own compiler come on top.
-
-    Args:
-        task: the program in the types of the model, with the settings of its layers.
     """
     schemes = _schemes(task)
     names: dict[int, list[str]] = {}

@@ -25,13 +25,7 @@ _QUANTIZED = 2
 
 @dataclass(frozen=True)
 class CaptureKey:
-    """The dependencies of a capture.
-
-    Attributes:
-        model: the model, and what calls it.
-        samples: the samples that are traced.
-        choices: axes, leaf modules and so on.
-    """
+    """The dependencies of a capture: the model and its caller, the traced samples, axes, leaf modules and so on."""
 
     model: StateDigest
     samples: StateDigest
@@ -54,12 +48,7 @@ class KeptCapture:
         self._lock = threading.Lock()
 
     def statistics(self, task: CompileTask, scaled: frozenset[str]) -> Statistics:
-        """Return the calibration statistics of this task's graph, with its current weights.
-
-        Args:
-            task: the capture, with the settings of its layers.
-            scaled: layers whose weights an algorithm changed.
-        """
+        """Return the calibration statistics of this task's graph, whose ``scaled`` layers an algorithm changed."""
         options, rows = task.options, task.layer_settings or ()
         changed: tuple[Any, ...] = ()
         equalizes = options.cross_layer_equalization or any(
@@ -116,13 +105,7 @@ def samples_digest(samples: Sequence[Sample]) -> StateDigest:
 
 
 def capture_key(model: StateDigest, samples: Sequence[Sample], *choices: Any) -> CaptureKey:
-    """Return the dependencies of a model's capture.
-
-    Args:
-        model: the model or function, and ``forward_fn``.
-        samples: the samples that are traced.
-        choices: other values that decide, told apart by their text.
-    """
+    """Return the dependencies of a model's capture; further choices are told apart by their text."""
     modes = (
         torch.get_default_dtype(),
         torch.get_default_device(),
@@ -134,11 +117,7 @@ def capture_key(model: StateDigest, samples: Sequence[Sample], *choices: Any) ->
 
 
 class Captures:
-    """A thread-safe cache of the most recently used captures.
-
-    Args:
-        limit: the most entries.
-    """
+    """A thread-safe cache of the most recently used captures, ``limit`` at most."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit

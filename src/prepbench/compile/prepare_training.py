@@ -520,13 +520,7 @@ def zeros_of(own: nn.Module, masks: Mapping[str, torch.Tensor]) -> dict[int, tor
 
 
 def pruned_as_graph(task: CompileTask, own: nn.Module, before: Unprepared) -> SmallerModel:
-    """Prune the graph of a model, and give a copy of the model its tensors.
-
-    Args:
-        task: of ``own``; pruning it was proven before.
-        own: as it is.
-        before: the decision for each layer.
-    """
+    """Prune the graph of a model, which was proven before, and give a copy of the model its tensors."""
     deciding = replace(task, calibration=tuple(before.calibration))
     pruned = pruned_program(
         deciding, before.layers, StageTimer(report_nothing, CompileLog(None, task.name)), is_plan=True

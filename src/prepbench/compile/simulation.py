@@ -462,12 +462,7 @@ class Rounded:
 
 @dataclass(frozen=True)
 class LayerEffects:
-    """The effects of quantized layers on the outputs, as additive terms: noise relative to the signal, or nats.
-
-    Attributes:
-        weights: by FQN.
-        values: the values that are rounded between layers.
-    """
+    """The effects of layers' weights, by FQN, and of values between them on the outputs: relative noise, or nats."""
 
     weights: Mapping[str, float]
     values: Sequence[Rounded]
@@ -585,12 +580,7 @@ def check_settings(fqn: str, settings: object) -> None:
 
 
 def quantizable_nodes(graph: MixedGraph, layers: Mapping[str, LayerFacts]) -> dict[str, list[LayerNode]]:
-    """Return the nodes of each layer with at least one way of quantization, in execution order.
-
-    Args:
-        graph: in float.
-        layers: those that settings could be for, by FQN.
-    """
+    """Return the nodes of each layer with at least one way of quantization, in execution order."""
     nodes = dict(graph.plan(dict.fromkeys(layers, _ONLY_WEIGHTS)).nodes)
     known = [fqn for fqn, facts in layers.items() if not facts.is_table]
     nodes = {**graph.plan(dict.fromkeys(known, QuantizationSettings())).nodes, **nodes}
@@ -602,11 +592,7 @@ def quantizable_nodes(graph: MixedGraph, layers: Mapping[str, LayerFacts]) -> di
 
 
 class WeightChanges:
-    """The changes of weights by a captured model's options.
-
-    Args:
-        source: the captured model.
-    """
+    """The changes of weights by a captured model's options."""
 
     def __init__(self, source: FloatProgram) -> None:
         self._source = source
@@ -704,12 +690,7 @@ _KEPT = 4  # the number of pruned models whose ranges are cached
 
 
 class PrunedSimulation(Simulation):
-    """The model with zeros for pruned weights; scores measure its distance from the whole float model.
-
-    Args:
-        whole: of the whole model.
-        program: of the same calls, with other weights.
-    """
+    """The model with zeros for pruned weights; scores measure its distance from the whole float model."""
 
     def __init__(self, whole: Simulation, program: torch.export.ExportedProgram) -> None:
         super().__init__(replace(whole.source, program=program))
@@ -730,11 +711,7 @@ class PrunedSimulation(Simulation):
 
 
 class PrunedLayers:
-    """The effects of pruning layers, alone or together with quantization.
-
-    Args:
-        simulation: of the whole model.
-    """
+    """The effects of pruning layers, alone or together with quantization."""
 
     def __init__(self, simulation: Simulation) -> None:
         source = simulation.source

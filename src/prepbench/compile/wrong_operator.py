@@ -36,13 +36,7 @@ UNKNOWN = (
 
 
 class Blame:
-    """Finds the first operator whose value differs, by lowering the program with its values as further outputs.
-
-    Args:
-        target: the target in question.
-        settings: of the target.
-        lowering: its input.
-    """
+    """Finds the first operator whose value differs, by lowering the program with its values as further outputs."""
 
     def __init__(self, target: Target, settings: DeploymentSettings, lowering: Lowering) -> None:
         self._target, self._settings, self._lowering = target, settings, lowering
