@@ -32,13 +32,7 @@ from prepbench.running.callable_module import as_module
 
 
 class CompiledGraph:
-    """Replaces a graph: compiles at its first call, and again for other weights, numbers or sizes.
-
-    Args:
-        graph: the graph.
-        options: for ``compile_model``.
-        mode: of ``torch.compile``.
-    """
+    """Replaces a graph: compiles at its first call, and again for other weights, numbers or sizes."""
 
     def __init__(self, graph: fx.GraphModule, options: Mapping[str, Any] | None, mode: str | None) -> None:
         self._graph = TracedGraph.of(graph)
@@ -160,13 +154,7 @@ def _check_options(options: Mapping[str, Any] | None, mode: str | None) -> None:
 
 
 def compile_whole(call: GraphCall, run: GraphRun, result: Any) -> GraphRunner | None:
-    """Return a runner that calls the compiled model; None if the model computes more than this graph.
-
-    Args:
-        call: of the graph.
-        run: the same call, replayed.
-        result: the model's result of that call.
-    """
+    """Return a runner that calls the compiled model; None if the model computes more than this graph."""
     register_nodes(result)
     results = pytree.tree_leaves(result)
     places = {id(leaf): place for place, leaf in enumerate(results)}

@@ -16,12 +16,7 @@ from prepbench.errors import SettingsError
 
 @dataclass(frozen=True)
 class InputRoles:
-    """The roles of a graph's inputs, by position.
-
-    Attributes:
-        given: tensors that come with each call.
-        state: tensors of the model. When one changes, the graph is compiled again.
-    """
+    """Positions of a graph's inputs: ``given`` by each call, and the model's ``state``, for which it compiles anew."""
 
     given: tuple[int, ...] = ()
     state: tuple[int, ...] = ()

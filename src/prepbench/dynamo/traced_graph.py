@@ -18,13 +18,7 @@ from prepbench.running.unchanged import unchanged
 
 @dataclass(frozen=True)
 class TracedGraph:
-    """A graph from dynamo.
-
-    Attributes:
-        module: the graph.
-        inputs: the kind of each input.
-        tensor_outputs: for each output whether it is a tensor. The others are numbers.
-    """
+    """A graph from dynamo: the kind of each input, and for each output whether it is a tensor, else a number."""
 
     module: fx.GraphModule
     inputs: tuple[GraphInput, ...]

@@ -28,12 +28,7 @@ _LIBRARIES = frozenset({"prepbench", "torch", "transformers", "peft"})
 
 
 class Notices:
-    """Warns once for each reason that a call inside a block runs in PyTorch.
-
-    Args:
-        strict: raises in place of a warning.
-        quiet: says nothing, for callers that say it in another way.
-    """
+    """Warns once for each reason that a call in a block runs in PyTorch; raises if ``strict``, not if ``quiet``."""
 
     def __init__(self, *, strict: bool = False, quiet: bool = False) -> None:
         self._strict, self._quiet = strict, quiet

@@ -35,11 +35,7 @@ NO_CONFIGURATION: Configuration = MappingProxyType({})
 
 
 def configuration_of(model: Any) -> Configuration:
-    """Return the files that ``save_pretrained`` would write, apart from the weights.
-
-    Args:
-        model: any module; one whose ``config`` can be written as JSON has a configuration.
-    """
+    """Return the files that ``save_pretrained`` would write of a model with a ``config``, apart from the weights."""
     config = _table(getattr(model, "config", None))
     if config is None:
         return NO_CONFIGURATION
