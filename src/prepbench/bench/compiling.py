@@ -35,11 +35,7 @@ from prepbench.settings.rules import is_within
 
 @dataclass(eq=False)
 class Compiling:
-    """Compiles with the choices of a bench, and compares the results; see :class:`prepbench.Bench`.
-
-    Attributes:
-        training: the training between preparing and compiling.
-    """
+    """Compiles with the choices of a bench, and compares the results; see :class:`prepbench.Bench`."""
 
     inputs: Inputs
     captures: Captures

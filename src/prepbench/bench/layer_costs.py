@@ -234,11 +234,7 @@ def _column(key: str, title: str, unit: str, help_: str, costs: Sequence[Cost], 
 
 @dataclass(eq=False)
 class Costs:
-    """Measures the cost of quantizing each layer, and its share of the time; see :class:`prepbench.Bench`.
-
-    Attributes:
-        measured: the newest measurements.
-    """
+    """Measures the cost of quantizing each layer, and its share of the time; see :class:`prepbench.Bench`."""
 
     inputs: Inputs
     captures: Captures

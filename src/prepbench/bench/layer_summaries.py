@@ -205,12 +205,7 @@ _Kind = tuple[str, QuantizationSettings | None, str, PruningSettings | None]
 def decisions(
     explained: Sequence[ExplainedLayer], pruning: Mapping[str, PrunableLayer]
 ) -> tuple[tuple[Decision, ...], tuple[int, ...]]:
-    """Return the distinct decisions, and the index of each layer's decision.
-
-    Args:
-        explained: how layers are quantized.
-        pruning: the plan of pruning, by FQN.
-    """
+    """Return the distinct decisions, of quantization and pruning, and the index of each layer's decision."""
     kinds: dict[_Kind, int] = {}
 
     def kind_of(layer: ExplainedLayer) -> _Kind:

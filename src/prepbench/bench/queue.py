@@ -77,13 +77,7 @@ class QueuedRun:
 def buttons_after(
     outcomes: Sequence[RunOutcome], runs: Sequence[Run], without_float: Sequence[Run]
 ) -> tuple[CardButton, ...]:
-    """Return what can be done after runs that succeeded, three things at most.
-
-    Args:
-        outcomes: what the runs came to.
-        runs: the runs.
-        without_float: those of them on whose runtime the float model was not timed.
-    """
+    """Return what can be done after runs that succeeded, three at most; ``without_float`` lack the float's time."""
     ids = [run.id for run in runs]
     see = CardButton("See results", "results")
     if len(ids) > 1:

@@ -79,12 +79,7 @@ def _training_text(run: Run, untrained: Mapping[str, Run]) -> str:
 def staleness_of(
     runs: Sequence[Run], differences: Callable[[Run], tuple[str, ...]]
 ) -> tuple[tuple[Staleness, ...], tuple[int, ...]]:
-    """Return the distinct differences between the choices of runs and the current ones, and the index for each run.
-
-    Args:
-        runs: the runs, in the order in which they are shown.
-        differences: how the choices of a run differ from the current ones.
-    """
+    """Return the distinct differences of runs' choices from the current ones, and the index for each run."""
     kinds: dict[Staleness, int] = {}
     found = tuple(kinds.setdefault(Staleness(differences(run)), len(kinds)) for run in runs)
     return tuple(kinds), found
@@ -254,14 +249,7 @@ _TITLES = {
 def difference_of(
     first: Run, second: Run, settings: tuple[DifferenceRow, ...], found: Mapping[str, SpeedUp | None]
 ) -> RunDifference:
-    """Return the differences between two runs.
-
-    Args:
-        first: one run.
-        second: the other.
-        settings: the choices that differ.
-        found: how many times faster each is, by its id.
-    """
+    """Return the differences between two runs; ``found`` has the speed-ups by id."""
     texts = result_texts(first, found.get(first.id)), result_texts(second, found.get(second.id))
     known = [key for key in _TITLES if any(text[key] for text in texts)]
     results = [DifferenceRow(_TITLES[key], texts[0][key], texts[1][key]) for key in known]

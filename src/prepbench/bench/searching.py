@@ -276,11 +276,7 @@ def stops_of(found: Found) -> tuple[str, tuple[BudgetStop, ...], int]:
 
 @dataclass(eq=False)
 class Search:
-    """Searches for the best settings within a budget, and keeps what was found; see :class:`prepbench.Bench`.
-
-    Attributes:
-        result: of the newest search; None before its end.
-    """
+    """Searches for the best settings within a budget, and keeps what was found; see :class:`prepbench.Bench`."""
 
     inputs: Inputs
     captures: Captures

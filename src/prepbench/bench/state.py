@@ -273,12 +273,7 @@ class BenchState:
             raise SettingsError(f"Not a valid bench state: {error}. Save the bench again.") from error
 
     def differences(self, other: BenchState, changed: int = 0) -> tuple[str, ...]:
-        """Return the differences between other choices and these, in words.
-
-        Args:
-            other: the other choices.
-            changed: how many layers have other settings there.
-        """
+        """Return the differences of other choices, with that many changed layers, from these, in words."""
         axes = [
             f"{old.path} dim {old.dim} was {'dynamic' if old.dynamic else 'static'}"
             for new, old in zip(self.axes.axes, other.axes.axes, strict=False)
@@ -338,12 +333,7 @@ def plan_label(state: BenchState, explained: Sequence[ExplainedLayer], base: str
 
 
 def precision_label(explained: Sequence[ExplainedLayer], base: str) -> str:
-    """Return the precision of most layers, e.g. ``"int8"``; ``"mixed int8"`` where others differ.
-
-    Args:
-        explained: the plan for each layer.
-        base: the display name of a model without quantized layers.
-    """
+    """Return most layers' precision, e.g. ``"int8"``, ``"mixed int8"`` where others differ, ``base`` without any."""
     kinds = [_word(layer.settings) for layer in explained]
     quantized = [kind for kind in kinds if kind != FLOAT32.name]
     most_common = base if not quantized else max((*PRECISIONS, INT4.name), key=quantized.count)

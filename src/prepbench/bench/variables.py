@@ -35,13 +35,7 @@ _HINTS = re.compile(r"calib|sample|input|batch|^x$", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class ModelVariable:
-    """A variable that holds a model.
-
-    Attributes:
-        name: of the variable.
-        type: of the model, in words.
-        parameters: how many it has; -1 where that is not known.
-    """
+    """A variable that holds a model, its type in words, and how many parameters it has, -1 where unknown."""
 
     name: str
     type: str

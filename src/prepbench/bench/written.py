@@ -70,14 +70,7 @@ def compared_texts(rows: Rows, expected: Rows, decode: Decode | None) -> tuple[W
 def run_generation(
     row: CandidateResult, first: CandidateResult, workload: Generation, decode: Decode | None
 ) -> RunGeneration | None:
-    """Return the generation of a candidate as part of its run; None where it did not generate.
-
-    Args:
-        row: the candidate.
-        first: the float model.
-        workload: the prompts and the number of tokens.
-        decode: makes text of token numbers.
-    """
+    """Return a candidate's generation, beside the float model's, as part of its run; None if it did not generate."""
     if row.generation is None or first.generation is None:
         return None
     expected = rows_of(first)
