@@ -35,6 +35,7 @@ from prepbench.quantize.layer_nodes import (
     TIED,
     WEIGHTED,
     layer_nodes,
+    nodes_reached,
     parameter_of,
     sources_of,
 )
@@ -275,14 +276,7 @@ class _Folded:
 
 def _sources(node: fx.Node) -> Iterator[str]:
     """Yield the tensors that a constant is computed from, the largest first."""
-    rest, seen, reads = [node], set(), []
-    while rest:
-        one = rest.pop()
-        if one not in seen:
-            seen.add(one)
-            rest += one.all_input_nodes
-            if one.op == "get_attr":
-                reads.append(one)
+    reads = [one for one in nodes_reached([node]) if one.op == "get_attr"]
     for read in sorted(sorted(reads), key=lambda read: -read.meta["val"].numel() if "val" in read.meta else 0):
         yield from sources_of(read)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
@@ -49,6 +49,19 @@ ACTIVATIONS = frozenset(
     getattr(aten, name).default for name in ("relu", "relu_", "relu6", "relu6_", "hardtanh", "hardtanh_")
 )
 ADDITIONS = frozenset([aten.add.Tensor, aten.add_.Tensor])
+
+
+def nodes_reached(
+    starts: Iterable[fx.Node], step: Callable[[fx.Node], Iterable[fx.Node]] = lambda node: node.all_input_nodes
+) -> set[fx.Node]:
+    """Return these nodes, and all that steps lead to from them; by default, steps lead to what a node reads."""
+    left = list(starts)
+    found = set(left)
+    while left:
+        new = set(step(left.pop())) - found
+        found |= new
+        left += new
+    return found
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from prepbench.inputs import Sample
 from prepbench.jobs import check_cancelled
 from prepbench.objects.compare import Powers, powers
 from prepbench.quantize.floors import Score
-from prepbench.quantize.layer_nodes import LOOKUPS, WEIGHTED, LayerNode
+from prepbench.quantize.layer_nodes import LOOKUPS, WEIGHTED, LayerNode, nodes_reached
 from prepbench.quantize.observed import observed_value, observer_of, set_mode
 from prepbench.quantize.plan import Plan, is_dynamic
 from prepbench.quantize.simulate import as_tuple, changed_result, first_states, rounded_weights
@@ -257,7 +257,7 @@ class _Estimate(fx.Interpreter):
             del found
         # Also where some paths have a gradient: what is lost on the other path is unknown, so the estimate would be too
         # low.
-        unknown = self._before_blocks() | self._lost
+        unknown = _dependencies(self._blocked) | self._lost
         result = {}
         for places in self._by_node.values():
             for place in places:
@@ -391,16 +391,6 @@ class _Estimate(fx.Interpreter):
             squares += float((by_row - channels @ (sums.shift / max(1, sums.count))).square().sum())
         return squares / self._vectors
 
-    def _before_blocks(self) -> set[fx.Node]:
-        """Return the nodes whose results reach a node without a gradient."""
-        found, left = set(), list(self._blocked)
-        while left:
-            for source in left.pop().all_input_nodes:
-                if source not in found:
-                    found.add(source)
-                    left.append(source)
-        return found
-
 
 # operators whose results do not depend on the values that they are given
 _FORMS = ("_like", "new_", "empty")
@@ -457,7 +447,7 @@ class OutputVectors:
         (output,) = graph.find_nodes(op="output")
         results = output.args[0] if isinstance(output.args[0], tuple | list) else output.args
         counted = [results[index] for index in self._scale if isinstance(results[index], fx.Node)]
-        return {*counted, *dependencies(counted)}
+        return nodes_reached(counted)
 
     def rows(self, outputs: Sequence[Any]) -> int:
         """Return the common number of rows of all outputs that count; 1 where they differ."""
@@ -588,7 +578,7 @@ def judged_values(graph: fx.Graph) -> Judged:
     (output,) = graph.find_nodes(op="output")
     results = _results(output)
     layers = [node for node in graph.nodes if _is_layer(node)]
-    before, after = dependencies(layers), _followers(layers)
+    before, after = _dependencies(layers), _followers(layers)
     roots = [node for node in graph.nodes if node not in before and node in after and _chooses(node)]
     chosen = _followers(roots)
     indices = frozenset(index for index, one in enumerate(results) if one in chosen)
@@ -661,7 +651,7 @@ def _correction(result: Any, after: set[fx.Node]) -> fx.Node | None:
     if len(terms) != 2 or len(computed) != 1:
         return None
     (given,) = (term for term in terms if term not in after)
-    is_of_input = any(one.op == "placeholder" for one in {given, *dependencies([given])})
+    is_of_input = any(one.op == "placeholder" for one in nodes_reached([given]))
     value = _value(computed[0])
     is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
     return computed[0] if is_of_input and is_float else None
@@ -691,25 +681,12 @@ def _frontier(nodes: Iterable[fx.Node], chosen: set[fx.Node], after: set[fx.Node
 
 def _followers(nodes: Iterable[fx.Node]) -> set[fx.Node]:
     """Return these nodes, and all that depend on them."""
-    found, left = set(nodes), list(nodes)
-    while left:
-        for user in left.pop().users:
-            if user not in found:
-                found.add(user)
-                left.append(user)
-    return found
+    return nodes_reached(nodes, lambda node: node.users)
 
 
-def dependencies(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+def _dependencies(nodes: Iterable[fx.Node]) -> set[fx.Node]:
     """Return all nodes that these depend on."""
-    found: set[fx.Node] = set()
-    left = list(nodes)
-    while left:
-        for source in left.pop().all_input_nodes:
-            if source not in found:
-                found.add(source)
-                left.append(source)
-    return found
+    return nodes_reached(source for node in nodes for source in node.all_input_nodes)
 
 
 def _value(node: fx.Node) -> Any:

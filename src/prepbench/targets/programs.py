@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 import unicodedata
@@ -18,6 +17,7 @@ from prepbench._torch_compat.programs import program_from_json, program_to_json,
 from prepbench.capture.sizes.size_formulas import MAX_NUMBER, SYMBOL, parsed_size
 from prepbench.errors import ArtifactError, TargetError, sentence
 from prepbench.internal_errors import raise_if_internal
+from prepbench.quantize.layer_nodes import nodes_reached
 from prepbench.storage import write_file
 from prepbench.targets.base import NO_LEAVES
 
@@ -253,7 +253,7 @@ def check_kept_state(program: Program) -> None:
     """Raise ``TargetError`` when an output depends on a buffer that the model changes in each call."""
     signature = program.graph_signature
     nodes = {node.name: node for node in program.graph.nodes}
-    needed = _ancestors([nodes[name] for name in signature.user_outputs])
+    needed = nodes_reached([nodes[name] for name in signature.user_outputs], _sources)
     state = sorted({signature.inputs_to_buffers[name] for name in written_buffers(program) if nodes[name] in needed})
     if state:
         raise TargetError(
@@ -263,17 +263,10 @@ def check_kept_state(program: Program) -> None:
         )
 
 
-def _ancestors(nodes: list[fx.Node]) -> set[fx.Node]:
-    seen: set[fx.Node] = set()
-    rest = copy.copy(nodes)
-    while rest:
-        node = rest.pop()
-        if node not in seen:
-            seen.add(node)
-            # normalised with the statistics of the call, a batch norm only writes to those that it keeps
-            kept = node.args[3:5] if is_batch_norm_in_training(node) else ()
-            rest += [each for each in node.all_input_nodes if each not in kept]
-    return seen
+def _sources(node: fx.Node) -> list[fx.Node]:
+    # normalised with the statistics of the call, a batch norm only writes to those that it keeps
+    kept = node.args[3:5] if is_batch_norm_in_training(node) else ()
+    return [each for each in node.all_input_nodes if each not in kept]
 
 
 # Tensors whose memory other libraries can read.

@@ -26,6 +26,7 @@ from prepbench.adapt.channels.values import (
     varying,
     weight_value,
 )
+from prepbench.quantize.layer_nodes import nodes_reached
 
 
 @dataclass
@@ -70,14 +71,7 @@ def channels_of(program: torch.export.ExportedProgram) -> ChannelMap:
 
 def live_nodes(graph: fx.Graph) -> set[fx.Node]:
     """Return the nodes that the results depend on; others, such as unused attention weights, are ignored."""
-    (output,) = graph.find_nodes(op="output")
-    left, seen = [output], {output}
-    while left:
-        for node in left.pop().all_input_nodes:
-            if node not in seen:
-                seen.add(node)
-                left.append(node)
-    return seen
+    return nodes_reached(graph.find_nodes(op="output"))
 
 
 def _value(node: fx.Node, found: ChannelMap) -> Any:
