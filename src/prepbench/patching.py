@@ -286,13 +286,13 @@ class _Here:
 
 
 @contextmanager
-def warnings_ignored_here(category: type[Warning] = Warning) -> Iterator[None]:
+def warnings_ignored_here() -> Iterator[None]:
     """Drop this thread's warnings during the block.
 
     ``warnings.catch_warnings`` changes the filters of all threads, and two of them that overlap leave them changed.
     """
     here = _Here()
-    entry: Any = ("ignore", here, category, None, 0)
+    entry: Any = ("ignore", here, Warning, None, 0)
 
     def put_back() -> None:
         # a block of catch_warnings in another thread may bring the filter back, which must not match then

@@ -356,6 +356,6 @@ def check_shown(shown: ShownBench) -> None:
             raise DocumentError(f"{table.title[:60]!r} has no column {max(table.numbers)}. {_AGAIN}")
 
 
-def shown_to_json(shown: ShownBench, graph: Any) -> dict[str, Any]:
-    """Return the saved notebook output of a bench: the page's content, with the graph in any form."""
-    return {"format": BENCH_FORMAT, "version": BENCH_VERSION, "shown": plain(shown), "graph": graph}
+def shown_to_json(shown: ShownBench) -> dict[str, Any]:
+    """Return the saved notebook output of a bench: the page's content, with room for the graph in any form."""
+    return {"format": BENCH_FORMAT, "version": BENCH_VERSION, "shown": plain(shown), "graph": None}

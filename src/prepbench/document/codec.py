@@ -34,14 +34,14 @@ class _Rules:
     measured: bool = False
 
 
-def to_json(document: GraphCollectionDocument | DiagramDocument, *, indent: int | None = None) -> str:
+def to_json(document: GraphCollectionDocument | DiagramDocument) -> str:
     """Return the document as JSON text; equal documents give equal text.
 
     Example:
         >>> from_json(to_json(GraphCollectionDocument("Net", "module", (), ()))).model_type
         'Net'
     """
-    return json.dumps(asdict(document), ensure_ascii=False, indent=indent)
+    return json.dumps(asdict(document), ensure_ascii=False)
 
 
 def from_json(text: str) -> GraphCollectionDocument | DiagramDocument:

@@ -67,7 +67,7 @@ def round_by_inputs(
         found: dict[Source, InputHessian] = {}
         seen: set[Source] = set()
         sources = {source for weight in left for source in weight.sources}
-        for name, values in run_in_step(graph, samples, {name for name, _ in sources}, _MEMORY):
+        for name, values in run_in_step(graph, samples, {name for name, _ in sources}):
             here = [source for source in sources if source[0] == name]
             seen |= set(here)
             for source, value in itertools.product(here, values):
@@ -198,7 +198,7 @@ def can_run_in_step(graph: fx.GraphModule) -> bool:
 
 
 def run_in_step(
-    graph: fx.GraphModule, samples: Sequence[Sample], stops: Collection[str], limit: int
+    graph: fx.GraphModule, samples: Sequence[Sample], stops: Collection[str]
 ) -> Iterator[tuple[str, list[Any]]]:
     """Run all samples up to each of some nodes, one node after the other; nodes behind the last one do not run.
 
@@ -208,7 +208,6 @@ def run_in_step(
         graph: see :func:`can_run_in_step`.
         samples: calls of the graph.
         stops: names of nodes.
-        limit: bytes of results that may be kept from one stop to the next.
 
     Yields:
         The name of each stop, in execution order, and its result for each sample.
@@ -226,7 +225,7 @@ def run_in_step(
                 for runner in runners:
                     runner.run_part(part)
             yield node.name, [runner.env[node] for runner in runners]
-            if sum(runner.kept_bytes() for runner in runners) > limit:
+            if sum(runner.kept_bytes() for runner in runners) > _MEMORY:
                 return
             part = []
 

@@ -135,9 +135,7 @@ def _scattered(client: Any, work: Work) -> dict[str, Any]:
 
 
 def _submitted(client: Any, work: Work, number: int, files: dict[str, Any], resources: Any) -> Any:
-    layout = {
-        key: {path: digest for path, (digest, _) in work.folders[key].files.items()} for key in work.needs[number]
-    }
+    layout = {key: {path: digest for path, (digest, _) in folder.files.items()} for key, folder in work.folders.items()}
     digests = sorted({digest for paths in layout.values() for digest in paths.values()})
     return client.submit(
         run_task_with_files,
@@ -194,7 +192,6 @@ def run_tasks(
     progress: ProgressCallback = report_nothing,
     *,
     names: Sequence[str] = (),
-    needs: Sequence[Sequence[str]] | None = None,
     is_timing: bool = False,
     stage: str = "tasks",
 ) -> list[Any]:
@@ -210,7 +207,6 @@ def run_tasks(
         artifacts: folders of files that tasks read, by name; a worker of Dask gets each file once.
         progress: called after each task, and during waits; it may raise to cancel.
         names: the name of each task in messages; their numbers when omitted.
-        needs: the folders that each task reads; all of them when omitted.
         is_timing: whether tasks measure time. Each then has its machine alone: by the resource ``prepbench_timing`` of
             Dask where workers have it, and by a lock between processes.
         stage: the stage in progress reports.
@@ -231,7 +227,6 @@ def run_tasks(
         payloads=payloads,
         names=list(names) or [str(number) for number in range(len(payloads))],
         folders={key: Folder.of(path) for key, path in artifacts.items()},
-        needs=[list(artifacts)] * len(payloads) if needs is None else needs,
         is_timing=is_timing,
         stage=stage,
         progress=progress,
@@ -251,9 +246,9 @@ def run_tasks(
 
 def _run_here(function: Callable[..., Any], work: Work) -> None:
     """Run the tasks in sequence; errors are those of the function itself."""
+    folders = {key: folder.path for key, folder in work.folders.items()}
     for number, payload in enumerate(work.payloads):
         work.tell(work.names[number])
-        folders = {key: work.folders[key].path for key in work.needs[number]}
         with timing_lock(work.progress) if work.is_timing else computing_lock(work.progress):
             value = function(json.loads(json.dumps(payload)), folders)
         work.answers[number] = json.loads(json.dumps(value))

@@ -272,7 +272,6 @@ class Work:
         payloads: the data of each task.
         names: the display name of each.
         folders: the folders that tasks read.
-        needs: the folders of each task by name.
         is_timing: whether they measure time.
         stage: the stage in progress reports.
         progress: called after each task and during waits.
@@ -283,7 +282,6 @@ class Work:
     payloads: Sequence[Mapping[str, Any]]
     names: Sequence[str]
     folders: Mapping[str, Folder]
-    needs: Sequence[Sequence[str]]
     is_timing: bool
     stage: str
     progress: ProgressCallback
@@ -296,7 +294,7 @@ class Work:
 
     def arguments(self, number: int) -> tuple[str, str, str, str, bool]:
         """Return the arguments of :func:`run_task`, as text alone."""
-        folders = json.dumps({key: str(self.folders[key].path) for key in self.needs[number]})
+        folders = json.dumps({key: str(folder.path) for key, folder in self.folders.items()})
         return self.name, json.dumps(self.payloads[number]), packages_here(), folders, self.is_timing
 
     def answer(self, number: int, text: str) -> None:

@@ -143,29 +143,29 @@ def bench_bundle(shown: ShownBench, graph: DiagramDocument) -> dict[str, Any]:
     the graph, then rows.
     """
     page = bench_html(shown, graph)
-    data = shown_to_json(shortened(shown), None)
+    data = shown_to_json(shortened(shown))
     room = LIMIT - len(page.encode()) - _bytes(data)
     data["graph"] = document_data(graph, max(room, 0))
     return {"text/html": page, **({BENCH_MIME_TYPE: data} if room > 0 else {})}
 
 
-def bench_html(shown: ShownBench, graph: DiagramDocument, note: str = NO_KERNEL) -> str:
+def bench_html(shown: ShownBench, graph: DiagramDocument) -> str:
     """Return a bench as HTML of bounded size, in the style of the page around it, with a note instead of controls."""
     short = shortened(shown)
-    page = _html(short, picture_html(graph), note)
+    page = _html(short, picture_html(graph))
     if len(page.encode()) > _LONGEST:  # our own type has the samples, too
         short = replace(short, samples=replace(short.samples, samples=()))
-        page = _html(short, picture_html(graph), note)
+        page = _html(short, picture_html(graph))
     if len(page.encode()) > _LONGEST:
-        page = _html(short, "", note)
+        page = _html(short, "")
     if len(page.encode()) > _LONGEST:
-        page = _html(replace(short, chart=Chart(), tables=(), failures=(), code=""), "", note)
+        page = _html(replace(short, chart=Chart(), tables=(), failures=(), code=""), "")
     return page
 
 
-def _html(shown: ShownBench, picture: str, note: str) -> str:
+def _html(shown: ShownBench, picture: str) -> str:
     headline = f"<p><b>{html.escape(shown.title)}</b> &nbsp; {html.escape(shown.sentence)}</p>"
-    said = f'<p class="pb-why">{html.escape(note)}</p>' if note else ""
+    said = f'<p class="pb-why">{html.escape(NO_KERNEL)}</p>'
     return f'{_STYLE}\n<div class="pb-still">{headline}{said}{picture}{sections_html(shown)}</div>'
 
 

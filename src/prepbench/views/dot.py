@@ -201,23 +201,22 @@ _SVG = "http://www.w3.org/2000/svg"
 _LINK = "{http://www.w3.org/1999/xlink}"
 
 
-def render(view: Scene, *, seconds: float = SECONDS, light_only: bool = False) -> str | None:
-    """Return the scene as SVG text, or None when ``dot`` is not installed or takes too long.
+def render(view: Scene, *, light_only: bool = False) -> str | None:
+    """Return the scene as SVG text, or None when ``dot`` is not installed or takes too long even for a simpler layout.
 
     Args:
         view: the visible part.
-        seconds: time limit of one layout; a second, simpler layout is tried after it.
         light_only: in light colours, for pages that cannot say whether they are dark; else as the reader's system is.
     """
     if shutil.which("dot") is None:
         return None
-    raw = _layout(to_dot(view), seconds) or _layout(to_dot(view, compact=True), seconds)
+    raw = _layout(to_dot(view)) or _layout(to_dot(view, compact=True))
     return None if raw is None else _finish(raw, view, light_only)
 
 
-def _layout(dot: str, seconds: float) -> bytes | None:
+def _layout(dot: str) -> bytes | None:
     try:
-        done = subprocess.run(["dot", "-Tsvg"], input=dot.encode(), capture_output=True, timeout=seconds, check=True)
+        done = subprocess.run(["dot", "-Tsvg"], input=dot.encode(), capture_output=True, timeout=SECONDS, check=True)
     except (subprocess.TimeoutExpired, subprocess.CalledProcessError):
         return None
     return done.stdout
