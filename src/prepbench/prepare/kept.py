@@ -90,10 +90,6 @@ def function_of(node: fx.Node) -> Any:
     return node.target
 
 
-def _was_traced_by_value(node: fx.Node) -> bool:
-    return any("val" in other.meta for other in node.graph.nodes if other.op == "placeholder")
-
-
 def _is_part(node: fx.Node) -> bool:
     """Return whether ``x[i]`` takes an element of a tuple or dict, or may do so if that is unknown."""
     source, index = node.args[0], node.args[1]
@@ -101,7 +97,7 @@ def _is_part(node: fx.Node) -> bool:
         return True
     if "val" in source.meta:
         return not isinstance(source.meta["val"], torch.Tensor)
-    if _was_traced_by_value(node):
+    if any("val" in other.meta for other in node.graph.nodes if other.op == "placeholder"):  # traced by value
         return "val" not in node.meta
     if isinstance(index, str):
         return True

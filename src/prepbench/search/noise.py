@@ -175,7 +175,9 @@ def with_equalised(simulation: Simulation, choices: Choices) -> EqualizedChoices
     found, notes = dict(choices), []
     for name, choice in choices.items():
         plain = choice.quantization
-        if plain is None or choice.pruning is not None or not _computes_in_integers(plain):
+        if plain is None or choice.pruning is not None:
+            continue
+        if plain.prefer_weights_only_quantization or plain.cross_layer_equalization:
             continue
         scaled = replace(plain, cross_layer_equalization=True)
         if scaled in [each.quantization for each in found.values()] or not simulation.equalised(scaled):
@@ -186,10 +188,6 @@ def with_equalised(simulation: Simulation, choices: Choices) -> EqualizedChoices
         else:
             notes.append(f"{name!r} is not tried with channels equalised, which gains less than 1 dB")
     return EqualizedChoices(found, tuple(notes))
-
-
-def _computes_in_integers(settings: QuantizationSettings) -> bool:
-    return not settings.prefer_weights_only_quantization and not settings.cross_layer_equalization
 
 
 def _noise_of_all(simulation: Simulation, settings: QuantizationSettings) -> float:

@@ -160,9 +160,10 @@ def value_of(answer: str, what: str) -> Any:
     kind = kinds.get(found["error"])
     if isinstance(kind, type) and issubclass(kind, PrepbenchError):
         raise kind(found["message"])
+    message = sentence(RuntimeError(found["message"]))
     raise TaskError(
-        f"The task {what} failed in its worker with {found['error']}: {sentence_of(found['message'])} Run it with "
-        f"executor=None to see it fail here.\n{found['trace']}"
+        f"The task {what} failed in its worker with {found['error']}: {message} Run it with executor=None to see it "
+        f"fail here.\n{found['trace']}"
     )
 
 
@@ -218,11 +219,6 @@ def loaded(folder: Path, load: Callable[[Path], T]) -> T:
 def forget(folder: Path) -> None:
     """Drop the objects that were loaded from a folder that is going to be deleted."""
     _loaded.forget(folder)
-
-
-def sentence_of(message: str) -> str:
-    """Return the message with a full stop at its end."""
-    return sentence(RuntimeError(message))
 
 
 def _place_of_worker() -> Path:

@@ -528,16 +528,13 @@ def report_html(report: Any) -> str:
         head += [f"  all layers: {', '.join(said)}"] if said else []
     table = table.rename(columns={"sqnr": "sqnr dB"})
     with pandas.option_context("display.max_colwidth", 80):
-        rows: str = table.to_html(index=False, na_rep="", float_format="{:.1f}".format, formatters=_formatters(table))
+        formatters = {name: _cell for name in table.columns if table[name].dtype == object}
+        rows: str = table.to_html(index=False, na_rep="", float_format="{:.1f}".format, formatters=formatters)
     return f"<pre>{html.escape(chr(10).join(head))}</pre>" + (rows if len(table) else "")
 
 
 _OF_EACH_LAYER = ("fqn", "sqnr")
 _IN_SUMMARY = ("weights_bits", "activations_bits")
-
-
-def _formatters(table: Any) -> dict[str, Any]:
-    return {name: _cell for name in table.columns if table[name].dtype == object}
 
 
 def _cell(value: Any) -> str:

@@ -75,14 +75,10 @@ def _sample(worst: WorstSamples, row: WorstSample, detail: _Detail) -> ShownSamp
     unit = " dB" if worst.measure.endswith("dB") else f" {worst.measure}"
     centre = _centre(worst, row)
     inputs = [_part(worst, one, detail, centre=centre) for one in row.inputs[:_PARTS]]
-    image = next((one for one in row.inputs if _is_image(worst, one)), None)
+    image = next((one for one in row.inputs if chosen_modality(worst.modality, one.name, one.values) == "image"), None)
     first, second = (_output(worst, row, which, image, detail, centre) for which in (0, 1))
     target = printable(row.target[:_TEXT])
     return ShownSample(place, f"{distance_text(row.distance)}{unit}", tuple(inputs), first, second, target)
-
-
-def _is_image(worst: WorstSamples, one: SampleInput) -> bool:
-    return chosen_modality(worst.modality, one.name, one.values) == "image"
 
 
 def _output(

@@ -55,7 +55,7 @@ class _Builder:
         self._open = chosen | set(self._index.parents(self._root))
         root = self._cluster(self._root)
         edges, ends = self._edges()
-        root = _add_boxes(root, ends)
+        root = replace(root, members=(*root.members, *ends))
         if self._view.around:
             root, edges = neighbourhood(root, edges, self._view.around, self._view.hops)
         root, edges = with_references(root, edges)
@@ -298,10 +298,6 @@ class _Builder:
 
 
 _OUTSIDE = "outside:"
-
-
-def _add_boxes(cluster: Cluster, boxes: list[Box]) -> Cluster:
-    return replace(cluster, members=(*cluster.members, *boxes)) if boxes else cluster
 
 
 def _counted(number: int, noun: str) -> str:

@@ -91,7 +91,8 @@ def _value(node: fx.Node, found: ChannelMap) -> Any:
             return Value(shape)
         learned = node.name in found.program.graph_signature.inputs_to_parameters
         # tables such as those of positions would tie what they multiply, head by head
-        return weight_value(found.classes, shape) if learned or _is_statistic(node) else Value(shape, is_weight=True)
+        is_statistic = any("_norm" in str(user.target) for user in node.users)
+        return weight_value(found.classes, shape) if learned or is_statistic else Value(shape, is_weight=True)
     if node.target is operator.getitem:
         whole = found.values.get(node.args[0])  # type: ignore[arg-type]
         return whole[int(node.args[1])] if isinstance(whole, list) else None  # type: ignore[arg-type]
@@ -103,11 +104,6 @@ def _value(node: fx.Node, found: ChannelMap) -> Any:
             _keep_all(node, found, joiner, "reads them as a number")
             return None
     return _called(node, found, joiner)
-
-
-def _is_statistic(node: fx.Node) -> bool:
-    """Return whether a norm reads this buffer."""
-    return any("_norm" in str(user.target) for user in node.users)
 
 
 def _tie_read_size(node: fx.Node, found: ChannelMap, joiner: Joiner) -> None:

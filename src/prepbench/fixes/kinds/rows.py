@@ -615,8 +615,8 @@ class _Loop:
         small = small_of(each)
         name = text_of(small.targets[0].target) if isinstance(small, cst.Assign) else ""
         reads = read_names([each for each in self._before() if each is not small] + list(rows.tensors))
-        is_made = isinstance(small.value, cst.Call) and _last_name(small.value).startswith(_MAKES) if name else False
-        return is_made and name in self.tensors and name not in reads and not has_exit(after, cst.Del)
+        made = text_of(small.value.func).rpartition(".")[2] if name and isinstance(small.value, cst.Call) else ""
+        return made.startswith(_MAKES) and name in self.tensors and name not in reads and not has_exit(after, cst.Del)
 
     def _before(self) -> list[cst.CSTNode]:
         line = self.site.place(self.node)[0]
@@ -658,10 +658,6 @@ def _assigns(each: Statement, row: Expression) -> bool:
 
 _MAKES = ("zeros", "ones", "empty", "full", "new_")
 """Functions that make a tensor of which only the shape and dtype are needed."""
-
-
-def _last_name(call: cst.Call) -> str:
-    return text_of(call.func).rpartition(".")[2]
 
 
 def _without(values: Sequence[Any], at: int) -> tuple[Any, ...]:

@@ -98,17 +98,14 @@ def export_onnx(lowering: Lowering, folder: Path, changes: Sequence[Change], *, 
     forget_origin(model)
     model.metadata_props["prepbench.inputs"] = "\n".join(used)
     model.metadata_props[EXAMPLE_SHAPES] = json.dumps(_example_shapes(lowering.program, used))
-    path, size = folder / FILE, _bytes_of(model)
+    path = folder / FILE
+    size = sum(int(value.const_value.nbytes) for value in model.graph.initializers.values())
     with _quiet():
         onnx_program.save(str(path), external_data=None if one_file else size > _LARGE or None)
     for value in model.graph.initializers.values():
         value.const_value = None  # at once: the model is cyclic, and would keep its weights until collected
     give_back(size)
     return path
-
-
-def _bytes_of(model: Any) -> int:
-    return sum(int(value.const_value.nbytes) for value in model.graph.initializers.values())
 
 
 def _convert(lowering: Lowering) -> Any:
