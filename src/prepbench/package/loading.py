@@ -23,7 +23,7 @@ from prepbench.package.variants import joined_runtime, loaded_variants, variant_
 from prepbench.running.tracing import tracing
 from prepbench.storage import nothing_left, temporary_space
 from prepbench.targets import target_named
-from prepbench.targets.base import NO_LEAVES
+from prepbench.targets.base import Trust
 from prepbench.targets.partition import is_partitioned, load_partitioned
 
 
@@ -103,9 +103,9 @@ def load_compiled(
         with nothing_left(), tracing(), temporary_space():
             texts = [value for value in call_spec.input_constants.values() if isinstance(value, str)]
             found = None if content is None else load_leaves(content, model, folder, texts, forward_fn)
-            operators = NO_LEAVES if found is None else found.operators
+            trust = Trust(allow_code) if found is None else Trust(allow_code, found.operators)
             places = [variant_folder(folder, index) for index in range(len(rows))] or [folder]
-            runtimes = [load(place, settings, allow_code=allow_code, leaves=operators) for place in places]
+            runtimes = [load(place, settings, trust) for place in places]
     except PrepbenchError:
         raise
     except Exception as error:  # of the runtime's own kinds

@@ -24,6 +24,7 @@ from prepbench.search.tasks import loaded, name_of, task
 from prepbench.settings import CompileOptions, QuantizationSettings
 from prepbench.storage import temporary_folder, write_file
 from prepbench.targets import target_for, target_named
+from prepbench.targets.base import Trust
 from prepbench.targets.programs import leaf_operators_in, load_program, save_program
 
 T = TypeVar("T")
@@ -160,7 +161,7 @@ def load_simulation(folder: Path) -> Simulation:
     """Read what :func:`save_simulation` wrote; the model's class is not needed."""
     facts = json.loads((folder / _FACTS).read_text(encoding="utf-8"))
     with tracing():
-        program = load_program(folder, allow_code=True)
+        program = load_program(folder, Trust(allow_code=True))
     source = FloatProgram(
         program=program,
         call_spec=CallSpec.from_dict(facts["calls"]),

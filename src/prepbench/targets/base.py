@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -32,7 +31,21 @@ Derive = Callable[[], torch.export.ExportedProgram]
 
 _OTHERWISE = "Or choose InductorDeployment()."
 
-NO_LEAVES: Mapping[str, str] = MappingProxyType({})
+
+@dataclass(frozen=True)
+class Trust:
+    """What files may do in this process.
+
+    Attributes:
+        allow_code: whether the caller trusts the files enough to run code in them.
+        leaves: the operators of leaves in this process, by the names that the files have for them.
+    """
+
+    allow_code: bool = False
+    leaves: Mapping[str, str] = field(default_factory=dict)
+
+
+NO_TRUST = Trust()
 
 
 @dataclass(frozen=True)
@@ -210,24 +223,16 @@ class Target(ABC):
         """Lower a program to a runtime of the target."""
 
     @abstractmethod
-    def load(
-        self,
-        folder: Path,
-        settings: DeploymentSettings,
-        *,
-        allow_code: bool = False,
-        leaves: Mapping[str, str] = NO_LEAVES,
-    ) -> Runtime:
+    def load(self, folder: Path, settings: DeploymentSettings, trust: Trust = NO_TRUST) -> Runtime:
         """Read the files that :meth:`Runtime.save` wrote, without running code from them.
 
         Args:
             folder: may come from anybody.
             settings: of the target.
-            allow_code: whether the caller trusts the files enough to run code in them.
-            leaves: the operators of leaves in this process, by the names that the files have for them.
+            trust: what the files may do.
 
         Raises:
-            ArtifactError: the files are damaged, or hold code and ``allow_code`` is false.
+            ArtifactError: the files are damaged, or hold code and ``trust`` does not allow it.
         """
 
 

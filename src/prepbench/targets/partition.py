@@ -17,7 +17,7 @@ from prepbench.capture.aten.export_program import export_again, sizes_of
 from prepbench.errors import ArtifactError, CaptureError, sentence
 from prepbench.settings import DeploymentSettings
 from prepbench.storage import write_file
-from prepbench.targets.base import NO_LEAVES, Lowering, Runtime, Target
+from prepbench.targets.base import NO_TRUST, Lowering, Runtime, Target, Trust
 from prepbench.targets.eager import EagerTarget
 from prepbench.targets.kernel_times import KernelTimes
 from prepbench.targets.programs import check_kept_state
@@ -309,14 +309,7 @@ def is_partitioned(folder: Path) -> bool:
     return (folder / _FILE).exists()
 
 
-def load_partitioned(
-    target: Target,
-    folder: Path,
-    settings: DeploymentSettings,
-    *,
-    allow_code: bool = False,
-    leaves: Mapping[str, str] = NO_LEAVES,
-) -> Runtime:
+def load_partitioned(target: Target, folder: Path, settings: DeploymentSettings, trust: Trust = NO_TRUST) -> Runtime:
     """Read the files that :meth:`PartitionedRuntime.save` wrote; see :meth:`Target.load`."""
     content = _read(folder / _FILE)
     partitions = [
@@ -324,9 +317,7 @@ def load_partitioned(
             tuple(row["inputs"]),
             tuple(row["outputs"]),
             row["on_target"],
-            (target if row["on_target"] else FALLBACK).load(
-                _place(folder, index), settings, allow_code=allow_code, leaves=leaves
-            ),
+            (target if row["on_target"] else FALLBACK).load(_place(folder, index), settings, trust),
         )
         for index, row in enumerate(content["parts"])
     ]

@@ -19,7 +19,7 @@ from prepbench.errors import ArtifactError, TargetError, sentence
 from prepbench.internal_errors import raise_if_internal
 from prepbench.quantize.layer_nodes import nodes_reached
 from prepbench.storage import write_file
-from prepbench.targets.base import NO_LEAVES
+from prepbench.targets.base import NO_TRUST, Trust
 
 GRAPH, WEIGHTS = "program.json", "program.safetensors"
 
@@ -62,25 +62,22 @@ def _check_paths(names: Iterable[str]) -> None:
             )
 
 
-def load_program(
-    folder: Path, *, allow_code: bool = False, leaves: Mapping[str, str] = NO_LEAVES
-) -> torch.export.ExportedProgram:
+def load_program(folder: Path, trust: Trust = NO_TRUST) -> torch.export.ExportedProgram:
     """Read the files that :func:`save_program` wrote.
 
     Args:
         folder: with both files.
-        allow_code: also accept operators that others registered in this process.
-        leaves: the operators of leaves in this process, by the names that the program has for them.
+        trust: what the program may do; if it allows code, call operators that others registered in this process.
 
     Raises:
         ArtifactError: the files hold anything else; nothing of them was run.
     """
     content, data = _read(folder)
-    check_program(content["program"], allow_code=allow_code, leaves=leaves)
+    check_program(content["program"], allow_code=trust.allow_code, leaves=trust.leaves)
     register_quantized_operators()
     try:
         tables = [_restored(content[name], data) for name in ("state", "constants")]
-        program = program_from_json(with_leaves(content["program"], leaves), *tables)
+        program = program_from_json(with_leaves(content["program"], trust.leaves), *tables)
         check_leaf_calls(program.graph_module)
         return program
     except ArtifactError:

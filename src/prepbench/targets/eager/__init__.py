@@ -12,7 +12,7 @@ from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, EagerDeployment
 from prepbench.settings.numbers import INT4, INT8, INT16
 from prepbench.storage import write_file
-from prepbench.targets.base import NO_LEAVES, NO_RECURRENT, NO_TRANSPOSED, Lowering, Runtime, Target
+from prepbench.targets.base import NO_RECURRENT, NO_TRANSPOSED, NO_TRUST, Lowering, Runtime, Target, Trust
 from prepbench.targets.kernel_times import KernelTimes, kernel_times, layers_from_text, layers_of, layers_to_text
 from prepbench.targets.programs import load_program, save_program, written_buffers
 
@@ -84,15 +84,8 @@ class EagerTarget(Target):
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         return EagerRuntime(lowering.program)
 
-    def load(
-        self,
-        folder: Path,
-        settings: DeploymentSettings,
-        *,
-        allow_code: bool = False,
-        leaves: Mapping[str, str] = NO_LEAVES,
-    ) -> Runtime:
-        program = load_program(folder, allow_code=allow_code, leaves=leaves)
+    def load(self, folder: Path, settings: DeploymentSettings, trust: Trust = NO_TRUST) -> Runtime:
+        program = load_program(folder, trust)
         return EagerRuntime(program, _noted(folder / _LAYERS))
 
 

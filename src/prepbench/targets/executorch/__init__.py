@@ -18,7 +18,7 @@ from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, ExecuTorchDeployment
 from prepbench.settings.numbers import INT8
 from prepbench.storage import KeptFolder
-from prepbench.targets.base import NO_LEAVES, NO_RECURRENT, NO_TABLES, NO_TRANSPOSED, Lowering, Runtime, Target
+from prepbench.targets.base import NO_RECURRENT, NO_TABLES, NO_TRANSPOSED, NO_TRUST, Lowering, Runtime, Target, Trust
 from prepbench.targets.executorch.layers import NO_LAYERS, InstructionLayers, read_layers
 from prepbench.targets.executorch.lower import in_order, to_pte, without_kernel
 from prepbench.targets.executorch.profiling import check_loads, kernel_times, quiet
@@ -172,14 +172,7 @@ class ExecuTorchTarget(Target):
                 raise TargetError(f"{error} It says: {heard.text()[:500]}") from error.__cause__
         return runtime
 
-    def load(
-        self,
-        folder: Path,
-        settings: DeploymentSettings,
-        *,
-        allow_code: bool = False,
-        leaves: Mapping[str, str] = NO_LEAVES,
-    ) -> Runtime:
+    def load(self, folder: Path, settings: DeploymentSettings, trust: Trust = NO_TRUST) -> Runtime:
         check_loads(folder / FILE)
         layers = folder / LAYERS
         return ExecuTorch(folder / FILE, layers=read_layers(layers.read_text()) if layers.is_file() else NO_LAYERS)

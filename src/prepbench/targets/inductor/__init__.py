@@ -34,7 +34,7 @@ from prepbench.quantize import Constraint, Placement, why_reduce_range
 from prepbench.quantize.layer_nodes import WEIGHTED
 from prepbench.settings import DeploymentSettings, InductorDeployment
 from prepbench.storage import KeptFolder, temporary_folder
-from prepbench.targets.base import NO_LEAVES, NO_RECURRENT, NO_TABLES, NO_TRANSPOSED, Lowering, Runtime, Target
+from prepbench.targets.base import NO_RECURRENT, NO_TABLES, NO_TRANSPOSED, NO_TRUST, Lowering, Runtime, Target, Trust
 from prepbench.targets.inductor.passes import fit_to_inductor
 from prepbench.targets.kernel_times import KernelTime, KernelTimes, layers_of, mean_call, placed
 from prepbench.targets.programs import GRAPH, check_kept_state, load_program, save_program
@@ -157,16 +157,9 @@ class InductorTarget(Target):
             ) from error
         return AheadOfTime(file, keep, lowering)
 
-    def load(
-        self,
-        folder: Path,
-        settings: DeploymentSettings,
-        *,
-        allow_code: bool = False,
-        leaves: Mapping[str, str] = NO_LEAVES,
-    ) -> Runtime:
+    def load(self, folder: Path, settings: DeploymentSettings, trust: Trust = NO_TRUST) -> Runtime:
         is_program = (folder / GRAPH).exists()
-        if not allow_code:
+        if not trust.allow_code:
             what = "a program that Inductor compiles to machine code" if is_program else "machine code"
             raise ArtifactError(
                 f"{folder} holds {what}{'' if is_program else ' that Inductor compiled'}, and loading it would run "
@@ -174,7 +167,7 @@ class InductorTarget(Target):
                 "allow_code=True)."
             )
         if is_program:
-            return JustInTime(load_program(folder, allow_code=allow_code, leaves=leaves))
+            return JustInTime(load_program(folder, trust))
         return AheadOfTime(folder / FILE)
 
 

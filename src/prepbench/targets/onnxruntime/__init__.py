@@ -22,7 +22,7 @@ from prepbench.quantize import Constraint, Placement, why_reduce_range
 from prepbench.settings import DeploymentSettings, OnnxRuntimeDeployment
 from prepbench.settings.numbers import INT4, INT8, INT16
 from prepbench.storage import KeptFolder, temporary_folder
-from prepbench.targets.base import NO_LEAVES, EndNames, Lowering, Runtime
+from prepbench.targets.base import NO_TRUST, EndNames, Lowering, Runtime, Trust
 from prepbench.targets.kernel_times import KernelTime, KernelTimes, layer_of, layers_from_text, mean_call, placed
 from prepbench.targets.onnx.export import FILE, export_onnx
 from prepbench.targets.onnx.finish import LAYERS
@@ -310,14 +310,7 @@ class OnnxRuntimeTarget(OnnxTarget):
     def rename_ends(self, folder: Path, names: EndNames) -> None:
         rename_ends(folder / FILE, names.inputs, names.outputs)
 
-    def load(
-        self,
-        folder: Path,
-        settings: DeploymentSettings,
-        *,
-        allow_code: bool = False,
-        leaves: Mapping[str, str] = NO_LEAVES,
-    ) -> Runtime:
+    def load(self, folder: Path, settings: DeploymentSettings, trust: Trust = NO_TRUST) -> Runtime:
         assert isinstance(settings, OnnxRuntimeDeployment)
         check_saved(folder / FILE)
         return OnnxRuntime(folder / FILE, settings)

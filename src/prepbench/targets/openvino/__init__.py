@@ -19,7 +19,7 @@ from prepbench.quantize import RECURRENT_IN_FLOAT, Constraint, Placement, why_re
 from prepbench.settings import DeploymentSettings, OpenVinoDeployment
 from prepbench.settings.numbers import INT4, INT8
 from prepbench.storage import KeptFolder, temporary_folder
-from prepbench.targets.base import NO_LEAVES, EndNames, Lowering, Runtime
+from prepbench.targets.base import NO_TRUST, EndNames, Lowering, Runtime, Trust
 from prepbench.targets.kernel_times import KernelTimes, layers_from_text
 from prepbench.targets.onnx.export import export_onnx
 from prepbench.targets.onnx.finish import LAYERS, clip_before_quantizers, has_narrow_ranges
@@ -176,14 +176,7 @@ class OpenVinoTarget(OnnxTarget):
         for name in FILES:
             (folder / name).unlink()
 
-    def load(
-        self,
-        folder: Path,
-        settings: DeploymentSettings,
-        *,
-        allow_code: bool = False,
-        leaves: Mapping[str, str] = NO_LEAVES,
-    ) -> Runtime:
+    def load(self, folder: Path, settings: DeploymentSettings, trust: Trust = NO_TRUST) -> Runtime:
         assert isinstance(settings, OpenVinoDeployment)
         return OpenVino(folder, settings)
 

@@ -23,7 +23,7 @@ from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, OnnxRuntimeDeployment, TensorRtDeployment
 from prepbench.settings.numbers import INT8
 from prepbench.storage import KeptFolder
-from prepbench.targets.base import NO_LEAVES, NO_RECURRENT, NO_TABLES, NO_TRANSPOSED, Lowering, Runtime
+from prepbench.targets.base import NO_RECURRENT, NO_TABLES, NO_TRANSPOSED, NO_TRUST, Lowering, Runtime, Trust
 from prepbench.targets.onnx.export import EXAMPLE_SHAPES, FILE, export_onnx
 from prepbench.targets.onnx.target import OnnxTarget, check_saved
 from prepbench.targets.onnxruntime import OnnxRuntime
@@ -58,14 +58,7 @@ class TensorRtTarget(OnnxTarget):
         check_file(file)
         return _runtime(file, keep)
 
-    def load(
-        self,
-        folder: Path,
-        settings: DeploymentSettings,
-        *,
-        allow_code: bool = False,
-        leaves: Mapping[str, str] = NO_LEAVES,
-    ) -> Runtime:
+    def load(self, folder: Path, settings: DeploymentSettings, trust: Trust = NO_TRUST) -> Runtime:
         check_saved(folder / FILE)
         return _runtime(folder / FILE, None)
 
