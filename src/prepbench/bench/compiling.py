@@ -8,20 +8,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from prepbench.bench.captures import Captures
 from prepbench.bench.cards import StaticAxisError, first_sentence
-from prepbench.bench.choices import Changes, Choices
 from prepbench.bench.history import measured, new_run
 from prepbench.bench.inputs import Inputs
-from prepbench.bench.queue import Jobs, QueuedRun
+from prepbench.bench.queue import QueuedRun, SharedParts
 from prepbench.bench.recovering import Training
-from prepbench.bench.runs import Runs
 from prepbench.bench.state import BenchState, RecoverySettings, display_name, label_of
 from prepbench.bench.status import RECOVERING, TARGET
 from prepbench.bench.written import Writing, run_generation
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import check_all_of, check_function, check_progress, check_type
-from prepbench.compile import KeptStages, compile_model
+from prepbench.compile import compile_model
 from prepbench.errors import InputError, SettingsError
 from prepbench.jobs import Cancelled, Job, Progress, ProgressCallback, report_nothing
 from prepbench.measure.comparison import Comparison
@@ -34,16 +31,9 @@ from prepbench.settings.rules import is_within
 
 
 @dataclass(eq=False)
-class Compiling:
+class Compiling(SharedParts):
     """Compiles with the choices of a bench, and compares the results; see :class:`prepbench.Bench`."""
 
-    inputs: Inputs
-    captures: Captures
-    choices: Choices
-    runs: Runs
-    jobs: Jobs
-    kept: KeptStages
-    changed: Changes
     training: Training
 
     @property

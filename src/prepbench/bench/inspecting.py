@@ -7,17 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from prepbench.bench.captures import Captures
 from prepbench.bench.cards import error_card
-from prepbench.bench.choices import Changes, Choices
-from prepbench.bench.inputs import Inputs
 from prepbench.bench.layer_costs import Costs
-from prepbench.bench.queue import Jobs
-from prepbench.bench.runs import Runs
+from prepbench.bench.queue import SharedParts
 from prepbench.bench.state import LABELS, PRECISIONS, Precision, display_name, layer_settings_of
 from prepbench.bench.summary import InspectedError, InspectedValues, InspectionSummary, WhatIfChoice
 from prepbench.checks import check_text
-from prepbench.compile import KeptStages
 from prepbench.compile.request import CompileRequest
 from prepbench.compile.simulation import Simulation
 from prepbench.document.model import SourceLine
@@ -40,7 +35,7 @@ CHANNELS = 128
 
 
 @dataclass(eq=False)
-class Inspecting:
+class Inspecting(SharedParts):
     """Looks at one layer at a time, in a thread beside the other work of a bench.
 
     Attributes:
@@ -48,13 +43,6 @@ class Inspecting:
         summary: what is known of it.
     """
 
-    inputs: Inputs
-    captures: Captures
-    choices: Choices
-    runs: Runs
-    jobs: Jobs
-    kept: KeptStages
-    changed: Changes
     costs: Costs
     fqn: str = ""
     summary: InspectionSummary = field(default_factory=InspectionSummary)

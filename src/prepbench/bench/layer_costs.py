@@ -6,17 +6,13 @@ from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Se
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from prepbench.bench.captures import Captures
-from prepbench.bench.choices import Changes, Choices
-from prepbench.bench.inputs import Inputs
 from prepbench.bench.layer_summaries import settings_label
-from prepbench.bench.queue import Jobs, QueuedRun
-from prepbench.bench.runs import OTHER_VALUES, Runs
+from prepbench.bench.queue import QueuedRun, SharedParts
+from prepbench.bench.runs import OTHER_VALUES
 from prepbench.bench.state import EVERYTHING, BenchState, display_name
 from prepbench.bench.status import MEASURING
 from prepbench.bench.summary import LayerColumn
 from prepbench.checks import check_function, check_progress
-from prepbench.compile import KeptStages
 from prepbench.document.model import Combine
 from prepbench.errors import PrepbenchError
 from prepbench.jobs import Cancelled, Job, Progress, ProgressCallback, report_nothing
@@ -233,16 +229,9 @@ def _column(key: str, title: str, unit: str, help_: str, costs: Sequence[Cost], 
 
 
 @dataclass(eq=False)
-class Costs:
+class Costs(SharedParts):
     """Measures the cost of quantizing each layer, and its share of the time; see :class:`prepbench.Bench`."""
 
-    inputs: Inputs
-    captures: Captures
-    choices: Choices
-    runs: Runs
-    jobs: Jobs
-    kept: KeptStages
-    changed: Changes
     measured: LayerCosts = field(default_factory=LayerCosts)
 
     @property

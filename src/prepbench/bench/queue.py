@@ -9,12 +9,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from prepbench.bench.captures import Captures
 from prepbench.bench.cards import About, Card, CardButton, RunOutcome, error_card
-from prepbench.bench.choices import Choices
+from prepbench.bench.choices import Changes, Choices
+from prepbench.bench.inputs import Inputs
 from prepbench.bench.runs import Runs
 from prepbench.bench.state import BenchState, axes_words, display_name, other_targets, plan_label, precision_words
 from prepbench.bench.status import RunStatus, StatusOfRuns
 from prepbench.checks import check_function, check_progress, described
+from prepbench.compile import KeptStages
 from prepbench.errors import SettingsError, UnknownNameError
 from prepbench.jobs import Cancelled, Job, Progress, ProgressCallback, report_nothing
 from prepbench.results.measurement import Run
@@ -362,3 +365,16 @@ class Jobs:
             outcomes=outcomes,
             proven=self._proven(),
         )
+
+
+@dataclass(eq=False)
+class SharedParts:
+    """The parts of a bench that everything which starts runs works with."""
+
+    inputs: Inputs
+    captures: Captures
+    choices: Choices
+    runs: Runs
+    jobs: Jobs
+    kept: KeptStages
+    changed: Changes

@@ -10,17 +10,13 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from prepbench.bench.captures import Captures
-from prepbench.bench.choices import Changes, Choices
-from prepbench.bench.inputs import Inputs
 from prepbench.bench.layer_costs import wanted_settings
-from prepbench.bench.queue import Jobs, QueuedRun
-from prepbench.bench.runs import OTHER_VALUES, Runs
+from prepbench.bench.queue import QueuedRun, SharedParts
+from prepbench.bench.runs import OTHER_VALUES
 from prepbench.bench.state import EVERYTHING, FLOAT, BenchState
 from prepbench.bench.status import SEARCHING
 from prepbench.bench.summary import BudgetStop, FoundSettings, SearchNow, SearchSummary
 from prepbench.checks import check_function, check_progress, check_type, described
-from prepbench.compile import KeptStages
 from prepbench.document.bench import Chart
 from prepbench.errors import SettingsError, UnknownNameError
 from prepbench.jobs import Job, ProgressCallback, check_cancelled, report_nothing
@@ -275,16 +271,9 @@ def stops_of(found: Found) -> tuple[str, tuple[BudgetStop, ...], int]:
 
 
 @dataclass(eq=False)
-class Search:
+class Search(SharedParts):
     """Searches for the best settings within a budget, and keeps what was found; see :class:`prepbench.Bench`."""
 
-    inputs: Inputs
-    captures: Captures
-    choices: Choices
-    runs: Runs
-    jobs: Jobs
-    kept: KeptStages
-    changed: Changes
     result: SearchResult | None = None
     _found: Found = field(default_factory=Found, init=False)
     _shown: tuple[Found, SearchSummary] | None = field(default=None, init=False)
