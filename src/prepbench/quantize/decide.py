@@ -24,14 +24,7 @@ from prepbench.quantize.observed import (
     restore_biases,
     set_mode,
 )
-from prepbench.quantize.output_noise import (
-    Judged,
-    OutputNoise,
-    add_outputs,
-    estimate_output_noise,
-    judged_values,
-    remove_outputs,
-)
+from prepbench.quantize.output_noise import OutputNoise, estimate_output_noise, judged_outputs
 from prepbench.quantize.plan import Plan
 from prepbench.quantize.predictions import ScoreSum, logits_of
 from prepbench.quantize.simulate import QuantizedRun, changes_of
@@ -84,50 +77,33 @@ def decide(
         progress: called after each sample; may raise to cancel.
         statistics: the calibration cache, see :func:`measure_layers`.
     """
-    judged = judged_values(graph.graph)
-    add_outputs(graph, judged)
-    try:
-        decisions = _decided(graph, plan, options, samples, progress, statistics, judged)
-    finally:
-        remove_outputs(graph, judged)
-    decisions.score = judged.told(decisions.score)
-    return decisions
-
-
-def _decided(
-    graph: fx.GraphModule,
-    plan: Plan,
-    options: CompileOptions,
-    samples: Sequence[Sample],
-    progress: ProgressCallback,
-    statistics: Statistics | None,
-    judged: Judged,
-) -> Decisions:
-    """Decide with a graph that returns the values by which it is judged."""
     chosen, decisions = chosen_samples(samples), Decisions()
     candidates: dict[str, list[WeightScheme]] = {}
     for fqn in plan.nodes:
         candidates[fqn], note = fitting_schemes(plan, fqn, choices=True)
         if note:
             decisions.notes[fqn] = note
-    set_mode(graph, "pass")
-    measured = measure_layers(graph, plan, candidates, chosen, progress, statistics)
-    measured.outputs = [judged.judge(each) for each in measured.outputs]
-    if known := len(candidates) - measured.measured:
-        decisions.reused = ("measure" if not measured.measured else f"measure: {known} of {len(candidates)} layers",)
-    noise = {
-        fqn: {scheme: measured.powers_of(plan.nodes[fqn], scheme) for scheme in schemes}
-        for fqn, schemes in candidates.items()
-    }
-    floors = Floors.of(options, list(plan.settings.values()), judged.corrected)
-    for fqn, by_scheme in noise.items():
-        _choose(fqn, by_scheme, plan.settings[fqn], floors, decisions)
-    left = _without_left_in_float(graph, plan, decisions)
-    search = FloorSearch(graph, left, options, floors, measured, chosen, statistics)
-    decisions.score = search.score(decisions.schemes)
-    if options.keep_ruined_layers_in_float and not search.is_enough(decisions.score):
-        _reach_floor(search, decisions, {fqn: noise[fqn] for fqn in left.nodes}, floors)
-    _without_left_in_float(graph, left, decisions)
+    with judged_outputs(graph) as judged:
+        set_mode(graph, "pass")
+        measured = measure_layers(graph, plan, candidates, chosen, progress, statistics)
+        measured.outputs = [judged.judge(each) for each in measured.outputs]
+        if known := len(candidates) - measured.measured:
+            share = f": {known} of {len(candidates)} layers" if measured.measured else ""
+            decisions.reused = (f"measure{share}",)
+        noise = {
+            fqn: {scheme: measured.powers_of(plan.nodes[fqn], scheme) for scheme in schemes}
+            for fqn, schemes in candidates.items()
+        }
+        floors = Floors.of(options, list(plan.settings.values()), judged.corrected)
+        for fqn, by_scheme in noise.items():
+            _choose(fqn, by_scheme, plan.settings[fqn], floors, decisions)
+        left = _without_left_in_float(graph, plan, decisions)
+        search = FloorSearch(graph, left, options, floors, measured, chosen, statistics)
+        decisions.score = search.score(decisions.schemes)
+        if options.keep_ruined_layers_in_float and not search.is_enough(decisions.score):
+            _reach_floor(search, decisions, {fqn: noise[fqn] for fqn in left.nodes}, floors)
+        _without_left_in_float(graph, left, decisions)
+    decisions.score = judged.told(decisions.score)
     return decisions
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -589,23 +590,23 @@ def judged_values(graph: fx.Graph) -> Judged:
     return Judged(len(results), indices, frontier, tuple(dict.fromkeys(map(_name, roots))), corrections)
 
 
-def add_outputs(graph: fx.GraphModule, judged: Judged) -> None:
-    """Make the values that are judged further outputs, behind those that are there, in place.
+@contextmanager
+def judged_outputs(graph: fx.GraphModule) -> Iterator[Judged]:
+    """Yield by which values a graph is judged, which it returns during the block, behind its own outputs.
 
     The graph then has more results than its structure of results says: run it with ``enable_io_processing=False``.
     """
-    if judged.further:
-        (output,) = graph.graph.find_nodes(op="output")
-        output.args = ((*_results(output), *judged.further),)
-        graph.recompile()
-
-
-def remove_outputs(graph: fx.GraphModule, judged: Judged) -> None:
-    """Undo :func:`add_outputs`, in place."""
-    if judged.further:
-        (output,) = graph.graph.find_nodes(op="output")
-        output.args = (_results(output)[: judged.outputs],)
-        graph.recompile()
+    judged = judged_values(graph.graph)
+    (output,) = graph.graph.find_nodes(op="output")
+    try:
+        if judged.further:
+            output.args = ((*_results(output), *judged.further),)
+            graph.recompile()
+        yield judged
+    finally:
+        if judged.further:
+            output.args = (_results(output)[: judged.outputs],)
+            graph.recompile()
 
 
 def _results(output: fx.Node) -> tuple[Any, ...]:

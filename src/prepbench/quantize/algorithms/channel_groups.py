@@ -277,24 +277,14 @@ def measure_channels(
     found = {node: (node.name, axis) for node, axis in axes.items()}
     left = {node: axes[node] for node, key in found.items() if key not in known}
     if left:
-        known.update({found[node]: one for node, one in _measured(graph, left, samples, stage, progress).items()})
+        records = {node: _ChannelRecorder(axis) for node, axis in left.items()}
+        with preserved_buffers(graph), _recorders(graph, records):
+            progress(Progress(stage, 0, len(samples)))
+            for done, sample in enumerate(samples, start=1):
+                run_sample(graph, graph.forward, sample)  # without the hook that wants the sizes of the tracing inputs
+                progress(Progress(stage, done, len(samples)))
+        known.update({found[node]: _statistics(record) for node, record in records.items()})
     return {node: known[key] for node, key in found.items()}
-
-
-def _measured(
-    graph: fx.GraphModule,
-    axes: Mapping[fx.Node, int],
-    samples: Sequence[Sample],
-    stage: str,
-    progress: ProgressCallback,
-) -> dict[fx.Node, ChannelStatistics | None]:
-    records = {node: _ChannelRecorder(axis) for node, axis in axes.items()}
-    with preserved_buffers(graph), _recorders(graph, records):
-        progress(Progress(stage, 0, len(samples)))
-        for done, sample in enumerate(samples, start=1):
-            run_sample(graph, graph.forward, sample)  # without the hook that wants the sizes of the tracing inputs
-            progress(Progress(stage, done, len(samples)))
-    return {node: _statistics(record) for node, record in records.items()}
 
 
 @contextmanager
