@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -182,43 +181,30 @@ def _rows(
     rounds: int,
 ) -> tuple[CandidateResult, ...]:
     scores, spreads = scored.values(), scored.spreads()
-    first = next(iter(scores))
-    rows = [
-        replace(
-            _row(name, score, score - scores[first], spreads[name], artifacts[name], latencies[name], rounds),
+    first = scores[next(iter(scores))]
+    rows = []
+    for name, score in scores.items():
+        artifact, latency, change = artifacts[name], latencies[name], score - first
+        note = artifact.note.removeprefix(HERE) if latency.note else artifact.note
+        row = CandidateResult(
+            name=name,
+            metric=score,
+            change=change if math.isfinite(change) else None,
+            p50_ms=percentile(latency.times_ms, 50),
+            p90_ms=percentile(latency.times_ms, 90),
+            interval_ms=interval(latency.times_ms, latency.rounds or rounds),
+            size_bytes=artifact.size_bytes,
+            size_of=artifact.size_of,
+            target=artifact.target,
+            timed_in=latency.timed_in,
+            note="; ".join(filter(None, [note, latency.note])),
+            times_ms=latency.times_ms,
+            spread=spreads[name],
+            busy=busy_share(latency.busy_cores),
             is_float=is_float(candidates[name]),
         )
-        for name, score in scores.items()
-    ]
+        rows.append(row)
     return with_references(rows)
-
-
-def _row(
-    name: str,
-    score: float,
-    change: float,
-    spread: tuple[float, float] | None,
-    artifact: Artifact,
-    latency: Latency,
-    rounds: int,
-) -> CandidateResult:
-    note = artifact.note.removeprefix(HERE) if latency.note else artifact.note
-    return CandidateResult(
-        name=name,
-        metric=score,
-        change=change if math.isfinite(change) else None,
-        p50_ms=percentile(latency.times_ms, 50),
-        p90_ms=percentile(latency.times_ms, 90),
-        interval_ms=interval(latency.times_ms, latency.rounds or rounds),
-        size_bytes=artifact.size_bytes,
-        size_of=artifact.size_of,
-        target=artifact.target,
-        timed_in=latency.timed_in,
-        note="; ".join(filter(None, [note, latency.note])),
-        times_ms=latency.times_ms,
-        spread=spread,
-        busy=busy_share(latency.busy_cores),
-    )
 
 
 def _check(candidates: Any, metric: Any, rounds: Any, timeout: Any) -> None:
