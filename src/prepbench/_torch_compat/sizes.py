@@ -262,13 +262,7 @@ with needed_for("square roots of symbolic sizes"):
 
 
 def symbolic_value(expression: Any, known: Mapping[Any, Any], call: Callable[..., Any]) -> Any:
-    """Evaluate a sympy expression over sizes for known values of its symbols.
-
-    Args:
-        expression: the expression.
-        known: a value for each symbol; a proxy writes the computation into its graph.
-        call: calls a function on numbers, some of which may be proxies.
-    """
+    """Evaluate a sympy expression over sizes for known values of its symbols; proxies write it into their graph."""
     with needed_for("computing sizes in a graph"):
         from torch.utils._sympy.interp import sympy_interp
     return sympy_interp(number_analysis(call), dict(known), expression)

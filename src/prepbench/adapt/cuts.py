@@ -46,13 +46,7 @@ class Cut:
 
 
 class Cuts:
-    """The cuts of a program, which are simulated by zeros.
-
-    Args:
-        program: a flat program.
-        layers: FQN and class name of each layer with a weight matrix.
-        samples: calls of the program, for scores and thresholds that need them.
-    """
+    """The cuts of a program, which are simulated by zeros; samples are for scores and thresholds that need them."""
 
     def __init__(self, program: Program, layers: Sequence[tuple[str, str]], samples: Sequence[Sample]) -> None:
         self._program = program

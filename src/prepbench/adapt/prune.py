@@ -347,13 +347,7 @@ STEPS = 8
 
 @dataclass(frozen=True)
 class MaskedLayer:
-    """The mask of one layer's weights.
-
-    Attributes:
-        fqn: the layer.
-        masks: ones for weights that stay, by name in the program; empty where nothing is pruned.
-        why: the reason if less than the settings ask for is removed.
-    """
+    """The masks of one layer, ones for weights that stay, by name, and why less than asked for is removed."""
 
     fqn: str
     masks: dict[str, torch.Tensor]

@@ -619,14 +619,6 @@ def method(
 
     ``super()`` and private names name their class, names of the class in the header are qualified by it, and parts
     of properties keep the other parts.
-
-    Args:
-        node: the method.
-        kind: its class.
-        name: the expression for the class.
-        member: the name that the class has it by.
-        value: the class's current value.
-        function: the function of the method.
     """
     first = node.params.params[0].name.value if node.params.params else "self"
     changed: Any = node.visit(_OutOfClass(kind, name, first))

@@ -81,14 +81,7 @@ class WorkerProcess:
         self._reader.start()
 
     def load(self, name: str, artifact: Path, inputs: Path, heartbeat: Callable[[], None]) -> None:
-        """Ask the process to drop its model and load another one; :meth:`wait_until_ready` waits for that.
-
-        Args:
-            name: the candidate's name, for error messages.
-            artifact: folder of the saved model.
-            inputs: folder of its inputs.
-            heartbeat: called about five times a second while waiting, from now on.
-        """
+        """Ask the process to drop its model and load another one; :meth:`wait_until_ready` waits for that."""
         self._name, self._heartbeat = name, heartbeat
         self._ask({"load": [str(artifact), str(inputs)]})
 

@@ -149,13 +149,7 @@ def _bytes(kernels: Sequence[KernelTime]) -> int | None:
 
 
 def module_times(model: nn.Module, samples: Sequence[Sample], rounds: int) -> KernelTimes:
-    """Call a model and return the time of each of its modules without its submodules.
-
-    Args:
-        model: as it is; nothing is changed, and hooks are gone afterwards.
-        samples: the calls.
-        rounds: how often each is made, after once to warm up.
-    """
+    """Call a model, after once to warm up, and return the time of each module without its submodules."""
     clock = _Clock()
     measured = []
     with clock.hooked(model), torch.no_grad():

@@ -47,15 +47,7 @@ def convert(observed: Observed) -> fx.GraphModule:
 
 
 def name_weights(graph: fx.GraphModule, plan: Plan) -> dict[str, Stored]:
-    """Name the integers of weights after their layers, in place, so that files show which layer they belong to.
-
-    Args:
-        graph: converted.
-        plan: of the layers that are quantized.
-
-    Returns:
-        What was found, by the new names; a table that several layers read is stored once.
-    """
+    """Name integers of weights after their layers, in place, for whoever reads a file; return them by the new names."""
     nodes = {node.name: node for node in graph.graph.nodes}
     found: dict[str, Stored] = {}
     first: dict[fx.Node | None, str] = {}

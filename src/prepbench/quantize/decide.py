@@ -67,16 +67,7 @@ def decide(
     progress: ProgressCallback,
     statistics: Statistics | None = None,
 ) -> Decisions:
-    """Measure each layer of a calibrated graph on a few samples, decide, and change the graph accordingly, in place.
-
-    Args:
-        graph: observed and calibrated.
-        plan: of its observers.
-        options: floors, and whether biases are corrected.
-        samples: the calibration inputs.
-        progress: called after each sample; may raise to cancel.
-        statistics: the calibration cache, see :func:`measure_layers`.
-    """
+    """Measure each layer of a calibrated graph on a few samples, decide, and change the graph accordingly, in place."""
     chosen, decisions = chosen_samples(samples), Decisions()
     candidates: dict[str, list[WeightScheme]] = {}
     for fqn in plan.nodes:
@@ -369,15 +360,7 @@ def simulated_score(
     plan: Plan,
     logits: Collection[int] = (),
 ) -> Score:
-    """Return how far the model is from float when quantized by ``plan``: SQNR of the worst floating-point output.
-
-    Args:
-        graph: observed and calibrated; its observers are in the mode ``"pass"``.
-        samples: calls of the graph.
-        expected: the outputs in float for each sample.
-        plan: the quantized values and weights.
-        logits: the outputs that predict tokens.
-    """
+    """Return how far the model is from float when quantized by ``plan``: SQNR of the worst floating-point output."""
     total, changes = ScoreSum(logits), changes_of(graph, plan)
     with torch.no_grad(), preserved_buffers(graph):
         for sample, right in zip(samples, expected, strict=True):

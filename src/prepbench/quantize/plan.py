@@ -101,13 +101,7 @@ def is_dynamic(plan: Plan, node: str, scheme: WeightScheme) -> bool:
 
 
 def make_plan(graph: fx.GraphModule, settings: Mapping[str, QuantizationSettings], placement: Placement) -> Plan:
-    """Walk the graph once, in execution order.
-
-    Args:
-        graph: a float graph of ATen operators; not changed.
-        settings: of each quantized layer, by FQN.
-        placement: where the target wants quantizers around the layers.
-    """
+    """Plan the quantizers around the layers of a float graph of ATen operators, in one walk in execution order."""
     nodes = _planned_nodes(graph.graph, settings, placement)
     in_float = _activations_in_float(nodes, settings, placement)
     plan = Plan(weights_only=in_float, reduce_range=bool(placement.reduce_range))
@@ -270,12 +264,6 @@ def annotate(graph: fx.GraphModule, plan: Plan, placement: Placement, percentile
     """Annotate the nodes that a plan names, in place.
 
     Weights are signed integers, per output channel or per tensor; activations are per tensor.
-
-    Args:
-        graph: the graph that the plan was made for.
-        plan: the values and weights to quantize.
-        placement: the dtypes of activations that the target has.
-        percentile: for observers of that kind.
     """
     nodes = {node.name: node for node in graph.graph.nodes}
     linears = {layer.node.name for layers in plan.nodes.values() for layer in layers if not layer.is_convolution}

@@ -177,15 +177,7 @@ def in_integers(graph: fx.GraphModule, plan: Plan) -> list[str]:
 def rounded_weights(
     graph: torch.nn.Module, layer: LayerNode, node: fx.Node, scheme: WeightScheme, *, is_dynamic: bool
 ) -> Changes:
-    """Return the changes that give a layer of an observed graph weights in integers.
-
-    Args:
-        graph: with the observers of the weights.
-        layer: the layer.
-        node: its node in this graph.
-        scheme: how weights are rounded.
-        is_dynamic: whether the layer finds the range of its input in each call.
-    """
+    """Return the changes that give a layer, at its node of an observed graph, weights in integers."""
 
     def rounded(operand: fx.Node) -> Callable[[torch.Tensor], torch.Tensor]:
         found = observer_of(graph, operand).found

@@ -209,13 +209,7 @@ def decided_by(row: LayerReport, planned: QuantizationSettings | None) -> Planne
 
 
 def check_inspected(simulation: Simulation, fqn: str, modules: Sequence[str]) -> None:
-    """Raise ``UnknownNameError`` unless the target can quantize a layer of this name.
-
-    Args:
-        simulation: of the model.
-        fqn: the name.
-        modules: the names of all modules, which tell a module that is no layer from a name that is none.
-    """
+    """Raise ``UnknownNameError`` unless the target can quantize a layer of this name; ``modules`` has all names."""
     layers = simulation.layers
     if fqn in layers:
         return
@@ -359,15 +353,7 @@ def inspected(
     candidates: Mapping[str, QuantizationSettings],
     progress: ProgressCallback = report_nothing,
 ) -> LayerInspection:
-    """Look at one layer of a captured model; see :func:`inspect_layer`.
-
-    Args:
-        simulation: of the model.
-        fqn: one of its layers.
-        planned: the settings that the layer has.
-        candidates: others, by name, which the target supports.
-        progress: called after each sample; may raise to cancel.
-    """
+    """Look at one layer of a captured model, beside candidates that the target supports; see :func:`inspect_layer`."""
     settings, why = planned.settings, planned.why
     if settings is not None and (refusal := simulation.refusal(fqn, settings)):
         settings, why = None, refusal

@@ -488,16 +488,7 @@ def _splits(tables: Tables, mixture: Mixture) -> bool:
 def gain(
     state: TargetState, mixture: Mixture, beside: Mixture | None, best: float, budget: Budget, scale: Scale
 ) -> float:
-    """Return the expected gain of a mixture over the best; predicted times are uncertain.
-
-    Args:
-        state: of the target.
-        mixture: the choices of its layers.
-        beside: the best, where that is one of this target.
-        best: its measured value of the objective.
-        budget: has the objective.
-        scale: of the metric.
-    """
+    """Return the expected gain of a mixture over the best, which may be ``beside``; predicted times are uncertain."""
     value = state.predicted(mixture, "", scale).value(budget.minimize)
     if state.timed_alike(mixture) is not None and not is_better(value, best):
         return 0.0  # timing does not tell them apart

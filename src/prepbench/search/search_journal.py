@@ -47,15 +47,7 @@ class SearchJournal:
     def at(
         cls, path: Any, model: nn.Module, scale: Scale, batches: Callable[[], Iterable[Batch]], *how: Any
     ) -> SearchJournal:
-        """Open the results of a model at a path; None stands for no journal.
-
-        Args:
-            path: of the journal.
-            model: the model.
-            scale: of the metric.
-            batches: the scored data, whose first batch is timed.
-            how: other inputs of the compile: samples, texts and numbers.
-        """
+        """Open the results of a model at a path, None for no journal; ``how`` are further inputs of the compile."""
         if path is None:
             return cls(None, "", "", "", scale)
         journal = journal_at(path)

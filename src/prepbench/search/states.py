@@ -95,14 +95,7 @@ class TargetState:
     def with_measured(
         self, mixture: Mixture, candidate: SearchCandidate, scale: Scale, *, again: bool = False
     ) -> TargetState:
-        """Return a copy with a measured candidate; the tables and the curve are corrected by it.
-
-        Args:
-            mixture: the choices of its layers.
-            candidate: the measured candidate.
-            scale: of the metric.
-            again: whether its time is known already, and only the metric is new.
-        """
+        """Return a copy with a measured candidate, which corrects tables and curve; ``again`` if its time is known."""
         tables, surprise = self.tables, self.surprise
         if not again:
             if candidate.ms and candidate.predicted_ms:
@@ -247,12 +240,6 @@ def solve(tables: Tables, goal: str, bounds: Bounds, without: Sequence[Mixture] 
     """Return the mixture with the least cost of the objective within bounds, by the tables; None if there is none.
 
     Of equally good ones it is the quieter.
-
-    Args:
-        tables: of the target.
-        goal: the name of the objective.
-        bounds: limits; that of the goal itself is not looked at.
-        without: mixtures that are left out.
     """
     objective = OBJECTIVES[goal]
     found = (_solved(tables, objective, bounds, without, left_out) for left_out in tables.apart)

@@ -569,14 +569,7 @@ def _listed(names: list[str]) -> str:
 
 @dataclass(frozen=True)
 class How:
-    """How to measure candidates.
-
-    Attributes:
-        metric: scores one output; None for an SQNR.
-        higher_is_better: direction of the metric; None where it is known.
-        rounds: of timing; 0 for none.
-        timeout: seconds that a timing process may take for an answer.
-    """
+    """How to measure candidates: without a metric by SQNR, without rounds no times, with a timeout in seconds."""
 
     metric: Callable[..., Any] | None
     higher_is_better: bool | None

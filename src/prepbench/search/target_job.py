@@ -168,14 +168,7 @@ _SAME = 1e-9
 def shrinking_of(
     parts: PrunedParts, layers: Sequence[str], choices: Choices, refused: Collection[tuple[str, str]]
 ) -> Shrinking:
-    """Return the side effects of pruning on other layers.
-
-    Args:
-        parts: the channels that choices prune.
-        layers: FQNs, in the order in which they run.
-        choices: of layers, by name.
-        refused: layers and choices that do not go together.
-    """
+    """Return the side effects of pruning on other layers, which are in execution order."""
     channels = {
         name: one.pruning
         for name, one in choices.items()

@@ -61,14 +61,7 @@ class KeptPrograms:
         tensors: Mapping[str, Any],
         derived: Callable[[], Program],
     ) -> tuple[Program, bool]:
-        """Return the program that ``derived`` makes of ``module``, and whether it was known.
-
-        Args:
-            purpose: the purpose of the program; programs for one purpose are made in one way.
-            module: the graph.
-            tensors: its parameters, buffers and constants by name.
-            derived: called where no graph of this form is known.
-        """
+        """Return the program that ``derived`` makes of ``module`` for a purpose, and whether it was known."""
         key = _form_of(purpose, module, tensors)
         known = None if key is None else self._forms.get(key)
         if key is not None and known is not None:

@@ -57,15 +57,7 @@ class KernelTimes:
 
 
 def placed(name: str, operator: str, layer: str | None, seconds: float, result_bytes: int | None = None) -> KernelTime:
-    """Return a kernel of a layer, or of the runtime between layers.
-
-    Args:
-        name: of the kernel.
-        operator: decides what a kernel without a layer is.
-        layer: FQN; None for none.
-        seconds: its time.
-        result_bytes: of its results.
-    """
+    """Return a kernel of a layer, or of the runtime between layers, which its operator names."""
     if layer is not None:
         return KernelTime(name, operator, layer, seconds, True, result_bytes)
     rest = CONVERSIONS if _CONVERTING.match(operator) else REORDERING if operator in _REORDERING else OTHERS
@@ -158,14 +150,7 @@ _STORED = ("p_", "b_", "c_")
 def kernel_times(
     module: fx.GraphModule, calls: Sequence[Sequence[Any]], rounds: int, layers: Mapping[str, str | None]
 ) -> KernelTimes:
-    """Run a program operator by operator and return the time of each.
-
-    Args:
-        module: the program.
-        calls: the inputs of calls.
-        rounds: the repetitions of each call, after one to warm up.
-        layers: FQNs by names of operators.
-    """
+    """Run a program operator by operator, after one call to warm up, and return the time of each."""
     measured = []
     for index, leaves in enumerate([*calls, *(each for each in calls for _ in range(rounds))]):
         timed = _Timed(module, layers)

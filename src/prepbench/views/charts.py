@@ -223,11 +223,6 @@ def comparison_figure(
 
     Without latency the metric is drawn against the size. Candidates without it are left out, such as those that did not
     run on their own hardware.
-
-    Args:
-        comparison: the candidates.
-        named: the names of those that are drawn; all where it is None.
-        beside: further candidates that the axes leave room for.
     """
     import plotly.graph_objects as go
 

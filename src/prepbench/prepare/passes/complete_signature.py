@@ -21,13 +21,7 @@ _PLAIN = (type(None), bool, int, float, str)
 def complete_signature_(
     model: PreparedModel, signature: inspect.Signature | None = None, fixed: Mapping[str, Any] | None = None
 ) -> list[Change]:
-    """Add the parameters that tracing omitted because they have a default, and check fixed values.
-
-    Args:
-        model: changed in place.
-        signature: of the original's forward; nothing is added without it.
-        fixed: values by parameter name that were fixed while tracing and are part of the graph now.
-    """
+    """Add parameters that tracing omitted because they have a default, and check ``fixed`` values, in place."""
     placeholders = [node for node in model.graph.nodes if node.op == "placeholder"]
     values = {str(node.target): node.meta["val"] for node in placeholders if "val" in node.meta}
     known = {name: value for name, value in values.items() if _is_fixed(value)}

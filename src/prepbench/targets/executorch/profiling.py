@@ -60,14 +60,7 @@ _WITHOUT = ("quantize", "getitem", "batch_norm")
 
 
 def kernel_times(file: Path, calls: Sequence[Sequence[Any]], rounds: int, layers: InstructionLayers) -> KernelTimes:
-    """Run a program and return the time of each of its kernels.
-
-    Args:
-        file: the ``.pte`` file.
-        calls: inputs as the program takes them, each a call.
-        rounds: the repetitions of each call, after one to warm up.
-        layers: of its instructions.
-    """
+    """Run a program and return the time of each of its kernels, after one call to warm up."""
     with needed_for("the time that kernels of ExecuTorch take", "executorch"):
         from executorch.devtools.etdump.serialize import deserialize_from_etdump_flatcc
         from executorch.extension.pybindings.portable_lib import _load_for_executorch

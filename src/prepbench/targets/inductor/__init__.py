@@ -302,15 +302,7 @@ _PRODUCTS = ("conv", "linear")  # in the names of kernels, and of operators
 def kernel_times(
     run: Callable[[Sequence[Any]], object], calls: Sequence[Sequence[Any]], rounds: int, file: Path, graph: fx.Graph
 ) -> KernelTimes:
-    """Run a package that was compiled with :data:`OPTIONS` and return the time of each kernel.
-
-    Args:
-        run: runs the package once.
-        calls: the inputs of calls.
-        rounds: the repetitions of each call, after one to warm up.
-        file: the package.
-        graph: of the program that was compiled.
-    """
+    """Run a package compiled with :data:`OPTIONS`, after one call to warm up, and return the time of each kernel."""
     sources = _sources(file)
     places = _Places(graph)
     for leaves in calls:

@@ -140,15 +140,7 @@ def _is_zero(value: Any) -> bool:
 
 
 def _fill(model: Any, node: Any, dim: int, inputs: Mapping[int, int], outputs: Mapping[int, int]) -> None:
-    """Pad a dim of a layer's input to at least 1, and cut its results back to the size that was given.
-
-    Args:
-        model: an ``onnx_ir.Model``.
-        node: the layer.
-        dim: of its first input.
-        inputs: its inputs with this dim, and which of theirs it is.
-        outputs: so its outputs.
-    """
+    """Pad dims of a layer's inputs to at least 1, and cut its outputs, by their dims, back to the given size."""
     import onnx_ir
 
     made: dict[str, Any] = {}

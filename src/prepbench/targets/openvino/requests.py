@@ -91,14 +91,7 @@ def _span(tensor: torch.Tensor) -> Span:
 
 
 def rename_ends(source: Path, place: Path, inputs: Mapping[str, str], outputs: Sequence[str]) -> None:
-    """Write IR with other names; inputs and outputs in bfloat16 become float32, for NumPy arrays.
-
-    Args:
-        source: the IR, a file that ends in ``.xml``.
-        place: of the new one, likewise.
-        inputs: new names by the old ones.
-        outputs: new names in order.
-    """
+    """Write IR (``.xml``) with other names; inputs and outputs in bfloat16 become float32, for NumPy arrays."""
     import openvino
 
     model = openvino.Core().read_model(source)
@@ -183,14 +176,7 @@ _CHAIN = 8
 def kernel_times(
     compiled: Any, calls: Sequence[Callable[[Any], object]], rounds: int, layers: Mapping[str, str | None]
 ) -> KernelTimes:
-    """Run a model that was compiled with ``PERF_COUNT`` and return the time of each kernel.
-
-    Args:
-        compiled: the compiled model.
-        calls: each sets the inputs of a request.
-        rounds: the repetitions of each call, after one to warm up.
-        layers: FQNs by names of operations, see :func:`named_operations`.
-    """
+    """Run a model compiled with ``PERF_COUNT``, after one call to warm up, and return the time of each kernel."""
     request, measured = compiled.create_infer_request(), []
     fused = {
         operation.get_friendly_name(): _original_names(operation)
