@@ -14,7 +14,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.utils.rnn import pad_packed_sequence
@@ -25,6 +25,7 @@ from prepbench._torch_compat.sizes import assume
 from prepbench.patching import patched_here
 
 _KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+_Between = Callable[[torch.Tensor], torch.Tensor]  # runs between two layers
 
 
 @torch.library.custom_op("prepbench::lstm_layer", mutates_args=())
@@ -137,22 +138,28 @@ def layers_of_torch() -> dict[Any, Callable[..., Any]]:
     return {target: functools.partial(_split, kind) for target, kind in _OF_TORCH.items()}
 
 
-def _split(
-    kind: str,
-    x: torch.Tensor,
-    state: Any,
-    weights: Sequence[torch.Tensor],
-    has_biases: bool,
-    layers: int,
-    dropout: float,
-    training: bool,
-    both_directions: bool,
-    batch_first: bool,
-) -> Any:
+class _Options(NamedTuple):
+    """What torch's recurrent functions take behind the weights."""
+
+    has_biases: bool
+    layers: int
+    dropout: float
+    training: bool
+    both_directions: bool
+    batch_first: bool = False
+
+    @property
+    def drops(self) -> bool:
+        """Whether dropout between layers is active."""
+        return self.training and self.dropout > 0 and self.layers > 1
+
+
+def _split(kind: str, x: torch.Tensor, state: Any, weights: Sequence[torch.Tensor], *rest: Any) -> Any:
     """Run an operator of torch layer by layer; ``NotImplemented`` where dropout between layers is active."""
-    if (training and dropout > 0 and layers > 1) or x.ndim != 3:
+    options = _Options(*rest)
+    if options.drops or x.ndim != 3:
         return NotImplemented
-    return _in_order(kind, x, state, weights, layers, batch_first, lambda x: x)
+    return _in_order(kind, x, state, weights, options, lambda x: x)
 
 
 def has_recurrent_layers(program: torch.export.ExportedProgram) -> bool:
@@ -225,59 +232,33 @@ class RecurrentLayers(TorchFunctionMode):
         return _in_layers(kind, x, second, third, *rest)
 
 
-def _in_layers(
-    kind: str,
-    x: Any,
-    state: Any,
-    weights: Any,
-    has_biases: bool,
-    layers: int,
-    dropout: float,
-    training: bool,
-    both_directions: bool,
-    batch_first: bool,
-) -> Any:
+def _in_layers(kind: str, x: Any, state: Any, weights: Any, *rest: Any) -> Any:
     """Run a recurrent function as one operator per layer; ``NotImplemented`` for calls that stay unchanged."""
-    drops = training and dropout > 0 and layers > 1
-    projects = len(weights) == layers * (2 if both_directions else 1) * (5 if has_biases else 3)
-    if not (drops or projects or isinstance(x.shape[1 if batch_first else 0], torch.SymInt)):
+    options = _Options(*rest)
+    directions, each = 2 if options.both_directions else 1, 5 if options.has_biases else 3
+    projects = len(weights) == options.layers * directions * each
+    if not (options.drops or projects or isinstance(x.shape[1 if options.batch_first else 0], torch.SymInt)):
         return NotImplemented
-    return _in_order(kind, x, state, weights, layers, batch_first, lambda x: _dropped(x, dropout) if drops else x)
+    return _in_order(kind, x, state, weights, options, lambda x: _dropped(x, options.dropout) if options.drops else x)
 
 
 def _in_order(
-    kind: str,
-    x: torch.Tensor,
-    state: Any,
-    weights: Sequence[torch.Tensor],
-    layers: int,
-    batch_first: bool,
-    between: Callable[[torch.Tensor], torch.Tensor],
+    kind: str, x: torch.Tensor, state: Any, weights: Sequence[torch.Tensor], options: _Options, between: _Between
 ) -> Any:
     """Run layers on sequences with the batch or the time first, and return the states of all steps in that order."""
-    x = x.transpose(0, 1) if batch_first else x
-    y, *last = _layers(kind, x, state, weights, layers, None, between)
-    return y.transpose(0, 1) if batch_first else y, *last
+    x = x.transpose(0, 1) if options.batch_first else x
+    y, *last = _layers(kind, x, state, weights, options.layers, None, between)
+    return y.transpose(0, 1) if options.batch_first else y, *last
 
 
-def _packed(
-    kind: str,
-    data: Any,
-    packing: Packing,
-    state: Any,
-    weights: Any,
-    has_biases: bool,
-    layers: int,
-    dropout: float,
-    training: bool,
-    both_directions: bool,
-) -> Any:
+def _packed(kind: str, data: Any, packing: Packing, state: Any, weights: Any, *rest: Any) -> Any:
     """Run a packed sequence, which is padded for the layers and packed again."""
+    options = _Options(*rest)
 
     def between(x: torch.Tensor) -> torch.Tensor:
-        return packing.pad(_dropped(packing.pack(x), dropout)) if training and dropout > 0 else x
+        return packing.pad(_dropped(packing.pack(x), options.dropout)) if options.drops else x
 
-    y, *last = _layers(kind, packing.pad(data), state, weights, layers, packing.lengths, between)
+    y, *last = _layers(kind, packing.pad(data), state, weights, options.layers, packing.lengths, between)
     return packing.pack(y), *last
 
 
@@ -288,7 +269,7 @@ def _layers(
     weights: Any,
     layers: int,
     lengths: torch.Tensor | None,
-    between: Callable[[torch.Tensor], torch.Tensor],
+    between: _Between,
 ) -> list[torch.Tensor]:
     """Return the states of all steps and the last one or two; ``between`` runs between layers."""
     each, last = len(weights) // layers, []
