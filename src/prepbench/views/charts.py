@@ -257,14 +257,16 @@ def comparison_figure(
 
 def comparison_html(comparison: Comparison) -> str:
     """Return the table as HTML with the fonts and colours of the page."""
-    header, *body = comparison.cells()
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
-    rows = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
     remarks = "".join(f"<br>{html.escape(note)}" for note in comparison.notes)
-    return (
-        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
-        f"<small>{html.escape(comparison.caption)}{remarks}</small>"
-    )
+    return f"{cells_html(comparison.cells())}<small>{html.escape(comparison.caption)}{remarks}</small>"
+
+
+def cells_html(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of text, the first of which has the heads of columns, as an HTML table."""
+    header, *body = rows
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
+    lines = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
 
 
 def chart_bundle(figure: go.Figure, shown: str, text: str, config: Mapping[str, bool] = CONFIG) -> dict[str, Any]:

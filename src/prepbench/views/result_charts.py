@@ -12,7 +12,7 @@ from prepbench.adapt.recover import Recovery
 from prepbench.measure.comparison import megabytes, milliseconds, number
 from prepbench.results.measurement import Result
 from prepbench.results.speed_up import SpeedUp, speed_up_text
-from prepbench.views.charts import GRID, LINE, LOOK, OTHER, RESPONSIVE, RING, TEXT, chart_bundle
+from prepbench.views.charts import GRID, LINE, LOOK, OTHER, RESPONSIVE, RING, TEXT, cells_html, chart_bundle
 
 if TYPE_CHECKING:
     import pandas
@@ -113,7 +113,7 @@ def results_text(results: Results) -> str:
 
 def results_bundle(results: Results) -> dict[str, Any]:
     """Return the notebook output of results: the chart if plotly's renderer is installed, else the table."""
-    shown, text = _results_html(results), repr(results)
+    shown, text = cells_html(_cells(results.rows, results.speed_ups)), repr(results)
     if any(row.score is not None and row.p50_ms for row in results.rows):
         return chart_bundle(results_figure(results), shown, text)
     return {"text/html": shown, "text/plain": text}
@@ -142,13 +142,6 @@ def _row_cells(row: Result, speed: str) -> list[str]:
     time = milliseconds(row.p50_ms, row.interval_ms)
     return [model_of(row), row.target, row.settings_name, score, change, time, speed,
             megabytes(row.size_bytes), row.machine, remark.replace("\n", " ")]  # fmt: skip
-
-
-def _results_html(results: Results) -> str:
-    header, *body = _cells(results.rows, results.speed_ups)
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
-    lines = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
 
 
 def _layout(panels: int, left_out: int) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from prepbench.measure.comparison import megabytes, milliseconds, number
 from prepbench.search.objective import DROP, OBJECTIVES, Budget, costs_besides_drop
 from prepbench.search.search_result import SearchCandidate, SearchResult
-from prepbench.views.charts import FIRST, GRID, LINE, LOOK, OTHER, TEXT, chart_bundle
+from prepbench.views.charts import FIRST, GRID, LINE, LOOK, OTHER, TEXT, cells_html, chart_bundle
+from prepbench.views.layer_charts import aligned
 
 if TYPE_CHECKING:
     import pandas
@@ -111,22 +112,13 @@ def search_table(result: SearchResult) -> pandas.DataFrame:
 def search_text(result: SearchResult) -> str:
     """Return the best rows as aligned text, with how the search ended."""
     header, *body = _cells(result)
-    widths = [max(len(row[i]) for row in (header, *body)) for i in range(len(header))]
-    lines = [
-        "  ".join(c.ljust(w) if not i else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
-        for row in (header, *body)
-    ]
-    more = len(result.candidates) - len(body)
-    return "\n".join([*lines, *([f"{more} more"] if more > 0 else []), result.caption, *result.remarks])
+    return aligned(header, body, len(result.candidates) - len(body), "\n".join([result.caption, *result.remarks]))
 
 
 def search_html(result: SearchResult) -> str:
     """Return the best rows as an HTML table with the fonts and colours of the page."""
-    header, *body = _cells(result)
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
-    rows = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
-    remarks = "".join(f"<br>{html.escape(text)}" for text in (result.caption, *result.remarks))
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table><small>{remarks[4:]}</small>"
+    remarks = "<br>".join(map(html.escape, (result.caption, *result.remarks)))
+    return f"{cells_html(_cells(result))}<small>{remarks}</small>"
 
 
 def search_bundle(result: SearchResult) -> dict[str, Any]:
