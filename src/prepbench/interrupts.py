@@ -176,11 +176,6 @@ def raise_in_thread(thread: int, kind: type[BaseException]) -> bool:
         return True
 
 
-def is_pending() -> bool:
-    """Return whether an interrupt waits for a safe point."""
-    return bool(_state.noted)
-
-
 @contextmanager
 def told_of_interrupts(tell: Callable[[], None]) -> Iterator[None]:
     """Call ``tell`` when an interrupt is deferred during the block, so that the user sees a response."""

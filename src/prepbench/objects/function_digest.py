@@ -90,11 +90,6 @@ class Reading:
         )
 
 
-def function_digest(function: Callable[..., Any] | None) -> str:
-    """Digest the name and the code of a function, and what it reads."""
-    return read_function(function).digest()
-
-
 def read_function(function: Callable[..., Any] | None) -> Reading:
     """Return what a function, or an object that is called, reads outside of its arguments; None reads nothing."""
     if function is None:

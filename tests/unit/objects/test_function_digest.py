@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from prepbench.measure import metrics
-from prepbench.objects.function_digest import function_digest, read_function
+from prepbench.objects.function_digest import read_function
 
 NUMBER: Any = 1
 TABLE: dict[str, Any] = {"weights": [1, 2]}
@@ -23,6 +23,10 @@ TENSOR, ARRAY, LAYER = torch.ones(3), np.ones(3), nn.Linear(2, 2)
 LOG: list[int] = []
 LOCK = threading.Lock()
 WORDS = re.compile("a+")
+
+
+def function_digest(function: Callable[..., Any]) -> str:
+    return read_function(function).digest()
 
 
 def helper() -> int:
