@@ -664,12 +664,7 @@ def rows_to_score(multiplications: float) -> int:
 
 
 def spread_samples(samples: Iterable[Sample], rows: int) -> list[Sample]:
-    """Return samples spread over the iterable, which is read once, with the given number of rows in total.
-
-    Args:
-        samples: calls of a graph, in any number.
-        rows: the number of rows; a call has as many as the first dim of its inputs.
-    """
+    """Return calls spread over the iterable, which is read once, with so many rows (first dims of inputs) in total."""
     kept: list[Sample] = []
     most, step = 1, 1
     for place, sample in enumerate(samples):

@@ -719,13 +719,7 @@ def caches_of(spec: CallSpec, names: tuple[str, ...]) -> dict[str, Tree]:
 
 
 def write_back(old: Any, new: Any, tree: Tree) -> Any:
-    """Write the contents of ``new`` into the objects and lists of ``old``; return those without a place there.
-
-    Args:
-        old: the caller's cache, or a part of it.
-        new: the same part of a result, in which objects may have become dicts.
-        tree: its nesting.
-    """
+    """Write the contents of ``new`` into the objects and lists of the cache ``old``; return those without a place."""
     if tree["kind"] == "list" and isinstance(old, list):
         items = [
             write_back(old[i] if i < len(old) else None, part, item)

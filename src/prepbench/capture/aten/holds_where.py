@@ -175,13 +175,6 @@ def call_that_is_wrong_at_one(
 
     Tracing that assumes sizes of 2 or more answers ``if rows > 1`` without a guard. A sample of one row may agree with
     the graph by chance, and then nothing refuses other calls with one row.
-
-    Args:
-        program: captured from the model; right for the samples.
-        model: the model, which runs here; its state is restored.
-        samples: as above.
-        axes: of the program.
-        noted: the state of the model.
     """
     if not any(1 in axis.sizes for axis in axes.dynamic):
         return None
@@ -197,15 +190,7 @@ def call_that_is_wrong_at_one(
 def holds_where(
     program: Program, model: torch.nn.Module, samples: Sequence[Sample], axes: DynamicAxes, noted: NotedState
 ) -> HoldsWhere:
-    """Return the conditions that a program assumes, with trial calls that decide which ones matter.
-
-    Args:
-        program: captured from the model.
-        model: the model, which runs here; its state is restored.
-        samples: that the program is right for.
-        axes: of the program.
-        noted: the state of the model.
-    """
+    """Return the conditions that a program assumes, with trial calls of the model that tell which ones matter."""
     assert program.example_inputs is not None
     args, kwargs = program.example_inputs
     call = Sample(tuple(args), dict(kwargs))
@@ -268,16 +253,7 @@ def trials_beside(
     firm: Sequence[SizeCondition],
     disproved: Sequence[SizeCondition],
 ) -> list[Trial]:
-    """Return trial calls between and beside samples that disprove guards of a program.
-
-    Args:
-        program: captured from the model; right for the samples.
-        model: the model, which runs here; its state is restored.
-        samples: as above.
-        axes: of the program.
-        firm: conditions that each call meets.
-        disproved: the guards.
-    """
+    """Return trial calls between and beside samples, within ``firm`` conditions, that disprove guards of a program."""
     of = functools.partial(sizes_by_place, model, paths_of(program, model))
     calls = MadeCalls(model, samples, axes, firm, of, _places_of(model, samples[0]))
     return Judge(program, model).judged(calls.beside(disproved))

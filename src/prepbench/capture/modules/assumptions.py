@@ -49,14 +49,7 @@ def granted(trace: TraceResult) -> list[Granted]:
 def number_findings(
     trace: TraceResult, samples: int, prefix: str, type_name: Callable[[str], str]
 ) -> Iterator[Finding]:
-    """Yield a finding for each number that the graph treats as a constant.
-
-    Args:
-        trace: of one module.
-        samples: the number of samples.
-        prefix: the name of that module.
-        type_name: gives the class of a module by its name.
-    """
+    """Yield a finding for each number that the graph of a module treats as a constant."""
     for found in granted(trace):
         fqn = ".".join(part for part in (prefix, found.fqn) if part)
         text = f"The graph takes for granted that {found.text}, as in all {samples} samples."

@@ -399,15 +399,7 @@ def document_of_collection(
     findings: Iterable[Finding],
     visits: Visits,
 ) -> GraphCollectionDocument:
-    """Return the module-level document of a model.
-
-    Args:
-        model: the module or function that was traced.
-        traces: its graphs by the name of the traced module.
-        failures: why modules could not be traced.
-        findings: the assumptions of the graphs.
-        visits: the modules that were called while tracing.
-    """
+    """Return the module-level document of a model, by the graphs of its traced modules."""
     texts = SizeTexts(_inputs_sizes(traces))
     graphs = tuple(_graph(fqn, trace, texts, model) for fqn, trace in traces.items())
     frames = code_frames(node for graph in graphs for node in graph.nodes)

@@ -127,12 +127,6 @@ def with_sizes(
     Entries are repeated from the start or cut at the end, and what makes values valid is kept
     (:func:`prepbench.capture.sizes.resizing.valid_values`). A dim of size 0 stays as it is, because there is
     nothing to repeat.
-
-    Args:
-        function: the callee.
-        sample: the sample.
-        sizes: the new sizes.
-        samples: all samples, of which ``sample`` is one, or was made: they tell what makes values valid.
     """
     paths = [path for path, _ in named_leaves(function, sample)]
     leaves, spec = pytree.tree_flatten((sample.args, sample.kwargs))
