@@ -166,8 +166,18 @@ class TargetState:
         return replace(candidate, predicted_metric=found.predicted_metric, predicted_drop=found.predicted_drop)
 
     def front(self, goal: str, points: int) -> list[Mixture]:
-        """Return the mixtures from the quietest to the fastest or smallest."""
-        return front(self.tables, goal, points)
+        """Return mixtures from the quietest to the cheapest, each the best at its noise, by ``points`` bounds of it."""
+        least, most = (solve(self.tables, each, {}) for each in (DROP.name, goal))
+        if least is None or most is None:
+            return []
+        low, high = self.tables.noise_of(least), self.tables.noise_of(most)
+        low = max(low, 1e-4 * high)
+        found = [least, most]
+        for at in range(points):
+            bound = low * (high / low) ** (at / max(points - 1, 1)) if low > 0 else high
+            one = solve(self.tables, goal, {DROP.name: bound})
+            found += [one] if one is not None else []
+        return list(dict.fromkeys(found))
 
     def nearest(self, budget: Budget, scale: Scale) -> Mixture | None:
         """Return the mixture that comes nearest to a budget that no mixture is predicted to meet.
@@ -311,21 +321,6 @@ def _with_share(costs: list[list[float]], noise: list[list[float]]) -> list[list
     most = [sum(max((v for v in row if v < math.inf), default=0.0) for row in each) for each in (costs, noise)]
     share = _SHARE_OF_NOISE * most[0] / most[1] if most[1] > 0 else 0.0
     return [[cost + share * loud for cost, loud in zip(*rows, strict=True)] for rows in zip(costs, noise, strict=True)]
-
-
-def front(tables: Tables, goal: str, points: int) -> list[Mixture]:
-    """Return mixtures from the quietest to the cheapest, each the best at its noise, by ``points`` bounds of noise."""
-    least, most = (solve(tables, each, {}) for each in (DROP.name, goal))
-    if least is None or most is None:
-        return []
-    low, high = tables.noise_of(least), tables.noise_of(most)
-    low = max(low, 1e-4 * high)
-    found = [least, most]
-    for at in range(points):
-        bound = low * (high / low) ** (at / max(points - 1, 1)) if low > 0 else high
-        one = solve(tables, goal, {DROP.name: bound})
-        found += [one] if one is not None else []
-    return list(dict.fromkeys(found))
 
 
 # Joint costs of two layers' choices for the integer program: conversions, and channels that both lose.

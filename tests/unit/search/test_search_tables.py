@@ -15,7 +15,7 @@ from prepbench.measure.profile import Profile, ProfileRow
 from prepbench.search.measuring import UniformModel, is_conversion, profiled_times, times_of
 from prepbench.search.mixtures import FLOAT, Mixture
 from prepbench.search.objective import SearchCandidate
-from prepbench.search.states import TargetState, front, solve
+from prepbench.search.states import TargetState, solve
 from prepbench.search.tables import (
     CONVERSION,
     CONVERTED_BYTE,
@@ -228,7 +228,7 @@ def test_what_was_tried_is_left_out_and_nothing_else() -> None:
 
 def test_the_front_goes_from_quiet_to_fast() -> None:
     known = tables(3)
-    found = front(known, "latency", 8)
+    found = TargetState("", known).front("latency", 8)
     assert (FLOAT,) * 6 in found
     assert min(map(known.seconds, found)) == pytest.approx(min(map(known.seconds, possible(known))), rel=2e-3)
     assert len(found) > 3

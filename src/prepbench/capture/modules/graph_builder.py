@@ -279,9 +279,6 @@ class _NumberTracer(fx.proxy.TracerBase):
             return self.create_proxy("call_function", function, args, {})
         return function(*args)
 
-    def create_arg(self, a: Any) -> Any:
-        return super().create_arg(a)
-
 
 # The FX spelling of a call that a function mode reports.
 

@@ -112,7 +112,10 @@ class OpenVino(Runtime):
         constants = (
             op for op in _core().read_model(self._folder / FILES[0]).get_ops() if op.get_type_name() == "Constant"
         )
-        return {op.get_friendly_name(): math.prod(op.get_output_shape(0)) * _bits_of(op) for op in constants}
+        return {
+            op.get_friendly_name(): math.prod(op.get_output_shape(0)) * int(op.get_output_element_type(0).bitwidth)
+            for op in constants
+        }
 
     def save(self, folder: Path) -> None:
         for name in FILES:
@@ -219,11 +222,6 @@ def _write_ir(lowering: Lowering, folder: Path) -> None:
             openvino.save_model(model, folder / FILES[0], compress_to_fp16=False)
         except RuntimeError as error:
             raise _refused(error) from error
-
-
-def _bits_of(constant: Any) -> int:
-    """Return the bits of one number of a constant."""
-    return int(constant.get_output_element_type(0).bitwidth)
 
 
 def _tensor_names(lowering: Lowering) -> list[str]:
