@@ -49,9 +49,7 @@ class LayerRulesOf:
         return len(self.tables) < len(self.layers)
 
     def explained(self, base: QuantizationSettings, rules: Rules) -> tuple[ExplainedLayer, ...]:
-        """Return the decision for each layer that these settings can quantize; embeddings count for weight-only
-        settings.
-        """
+        """Return the decision for each layer that these settings can quantize; embeddings for weight-only settings."""
         items = list(rules.items())  # their order decides between patterns
         found = next((known for known in self._explained if known[:2] == (base, items)), None)
         if found is None:  # a click asks for the decisions before and after it several times

@@ -245,9 +245,7 @@ def _decision(rule: str, settings: QuantizationSettings | None) -> Decision:
 
 
 def settings_label(settings: QuantizationSettings | None) -> str:
-    """Return a short text of settings, e.g. ``"int8"``, ``"int4 weights, blocks of 32"`` or ``"int8, int16
-    activations"``.
-    """
+    """Return a short text of settings, e.g. ``"int8"`` or ``"int4 weights, blocks of 32"``."""
     if settings is None:
         return "float"
     by = "" if settings.weights_algorithm == "auto" else f", {settings.weights_algorithm}"

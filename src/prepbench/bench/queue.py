@@ -59,9 +59,7 @@ class QueuedRun:
 
     @classmethod
     def of(cls, state: BenchState, explained: Sequence[ExplainedLayer], base: str) -> QueuedRun:
-        """Create a compile with these choices and their decision for each layer; ``base`` names the float type of
-        the model.
-        """
+        """Create a compile with these choices and their decision for each layer; ``base`` is the model's float type."""
         targets = tuple(map(display_name, state.targets))
         said = [precision_words(explained), axes_words(state.axes)]
         said += ["leaves"] if not state.fullgraph else []

@@ -100,9 +100,7 @@ class Runs:
 
     @property
     def listed_runs(self) -> tuple[Run, ...]:
-        """The runs that a front end lists: the history and a file's results, without those from elsewhere if so
-        chosen.
-        """
+        """The runs that a front end lists: the history and a file's results, those from elsewhere only if chosen."""
         if self.elsewhere_shown:
             return (*self._of_file, *self.runs)
         return tuple(run for run in self.runs if not where(run))

@@ -70,9 +70,7 @@ def shown(bench: Parts) -> ShownBench:
 
 
 def still(bench: Parts) -> dict[str, Any]:
-    """Return the static fallback of a notebook output without a kernel; it has no versions, so that outputs can be
-    compared.
-    """
+    """Return the fallback of a notebook output without a kernel; without versions, so that outputs can be compared."""
     return bench_bundle(replace(shown(bench), environment=()), graph_of(bench))
 
 

@@ -318,9 +318,7 @@ def check_steps(states: Any, position: Any) -> None:
 
 
 def label_of(state: BenchState, explained: Sequence[ExplainedLayer], target: DeploymentSettings, base: str) -> str:
-    """Return a short name for a result, e.g. ``"int8 ONNX Runtime"`` or ``"mixed int4 weights pruned trained back
-    OpenVINO"``.
-    """
+    """Return a short name for a result, e.g. ``"mixed int4 weights pruned trained back OpenVINO"``."""
     return f"{plan_label(state, explained, base)} {display_name(target)}"
 
 

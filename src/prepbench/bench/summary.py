@@ -1,6 +1,4 @@
-"""The summary that a front end of the bench shows, as plain values; ``extension/generate.py`` derives TypeScript
-types.
-"""
+"""The summary that a front end of the bench shows, as plain values; ``extension/generate.py`` makes it TypeScript."""
 
 from __future__ import annotations
 
@@ -245,9 +243,7 @@ class ExpectedSize:
 
 @dataclass(frozen=True)
 class RuleSummary:
-    """A rule: its key, a short text of its settings, the number of layers it decides, and whether it is about
-    pruning.
-    """
+    """A rule: its key, a short text of its settings, the number of its layers, and whether it is about pruning."""
 
     pattern: str
     label: str

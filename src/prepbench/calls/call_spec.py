@@ -72,9 +72,7 @@ class ModelIdentity:
         return cls({name: _some_values(tensor) for name, tensor in some}, adapters_in_use(adapter_layers(model)))
 
     def has_other_weights(self, model: nn.Module) -> bool:
-        """Return whether a model of the same names has entirely other values, such as one whose checkpoint was not
-        loaded.
-        """
+        """Return whether a model of the same names has entirely other values, as where no checkpoint was loaded."""
         now = {name: tensor for name, tensor in model.named_parameters() if name in self.weights}
         if any(tensor.is_meta for tensor in now.values()):
             return True

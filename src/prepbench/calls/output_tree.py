@@ -1,6 +1,4 @@
-"""The pytree structure of inputs and outputs as JSON: enough to check a call and rebuild a result in another
-process.
-"""
+"""The pytree structure of inputs and outputs as JSON: enough to check a call and rebuild a result elsewhere."""
 
 from __future__ import annotations
 
@@ -26,9 +24,7 @@ _PLAIN = (type(None), bool, int, float, str)
 
 
 def tree_of(spec: pytree.TreeSpec, *, with_fixed: bool = False) -> Tree:
-    """Return a pytree spec as JSON; ``with_fixed``, also the attributes of objects that hold no tensors, such as
-    None.
-    """
+    """Return a pytree spec as JSON; ``with_fixed``, also the attributes that hold no tensors."""
     if spec.is_leaf():
         return {"kind": "leaf"}
     children = [tree_of(child, with_fixed=with_fixed) for child in spec.children()]
@@ -202,9 +198,7 @@ def _made(kind: type | None, parts: Mapping[str, Any]) -> Any:
 
 
 def _form(kind: type) -> tuple[dict[str, None], bool] | None:
-    """Return the fields of a dataclass that can be filled, and whether it is a table of them; None for another
-    class.
-    """
+    """Return the fields of a dataclass that can be filled, and whether it is a table of them; None for others."""
     if kind not in _FORMS:
         known = None
         if dataclasses.is_dataclass(kind) and not hasattr(kind, "__del__"):
@@ -246,9 +240,7 @@ def made_tuple(name: str, fields: Sequence[str], items: Sequence[Any]) -> Any:
 
 
 def class_named(name: str) -> type | None:
-    """Return the class of this module and name, if the module is imported; only those of ``transformers`` are
-    imported.
-    """
+    """Return the class of this module and name, if the module is imported; imports only those of ``transformers``."""
     steps = name.split(".")
     for split in range(len(steps) - 1, 0, -1):
         path = ".".join(steps[:split])

@@ -31,9 +31,7 @@ def tensor_specs(program: torch.export.ExportedProgram) -> TensorSpecs:
 
 
 def joined_tensor_specs(specs: Sequence[TensorSpecs]) -> TensorSpecs:
-    """Return the union of several graphs' specs: a size is dynamic where one of them has it so, or where they
-    differ.
-    """
+    """Return the union of several graphs' specs: a size is dynamic where it is so in one, or they differ."""
     return tuple(_joined(rows) for rows in zip(*specs, strict=True))
 
 
@@ -54,9 +52,7 @@ def _joined(rows: Sequence[Mapping[str, Any] | None]) -> Mapping[str, Any] | Non
 
 
 def dummy_tensor(spec: Mapping[str, Any], generator: torch.Generator) -> torch.Tensor:
-    """Return a tensor with the sizes of the example: noise for floating point, zeros for integers, True for
-    booleans.
-    """
+    """Return a tensor with the example's sizes: noise for floating point, zeros for integers, True for booleans."""
     dtype = getattr(torch, spec["dtype"])
     sizes = spec.get("example") or [2 if size is None else size for size in spec["shape"]]
     if dtype.is_floating_point or dtype.is_complex:

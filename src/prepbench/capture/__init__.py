@@ -1,6 +1,4 @@
-"""Capture: module graphs (``RobustTracer``, ``recursive_trace``) and ATen graphs (``capture``), with every failure
-as data.
-"""
+"""Module graphs (``RobustTracer``, ``recursive_trace``) and ATen graphs (``capture``), with every failure as data."""
 
 from prepbench._callable_package import make_callable
 

@@ -237,9 +237,7 @@ class LoweredCheck:
         return given
 
     def _is_small(self, expected: Sequence[Any], got: Sequence[Any]) -> bool:
-        """Return whether a quantized result with a small signal differs by no more than the tolerance on the
-        samples.
-        """
+        """Return whether a quantized result with a small signal differs by the tolerance on the samples at most."""
         if self._original is None or len(expected) != len(got):
             return False
         share = 10 ** (-(LOWERED.sqnr or 0.0) / 20)

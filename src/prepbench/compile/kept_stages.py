@@ -73,9 +73,7 @@ class KeptCapture:
             return found
 
     def quantized(self, task: CompileTask) -> Any:
-        """Return the quantized program of a task that differs in the target's own options only; None if there is
-        none.
-        """
+        """Return the quantized program of a task that differs in the target's own options only, or None."""
         with self._lock:
             return self._quantized.get(_quantized_key(task))
 

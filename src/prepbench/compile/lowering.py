@@ -121,9 +121,7 @@ def operator_places(nodes: Sequence[fx.Node]) -> list[str]:
 
 
 def _size_names(program: Program, captured: Captured) -> dict[str, str]:
-    """Return the names of the dynamic sizes by the symbols of ``program``, which may differ from those of the
-    capture.
-    """
+    """Return the names of dynamic sizes by the symbols of ``program``, which may differ from those of the capture."""
     symbols = [_sizes(p) for p in (captured.program, program)]
     return {
         str(now): captured.size_names[str(then)]

@@ -380,9 +380,7 @@ def task_of_trained(model: TrainableModel, request: CompileRequest, extra: Mappi
 
 
 def _with_weights_of(model: TrainableModel, task: CompileTask) -> torch.export.ExportedProgram:
-    """Return the program of evaluation mode with copies of the model's tensors, so that further training has no
-    effect.
-    """
+    """Return the program of evaluation mode with copies of the model's tensors, so further training has no effect."""
     own = model.parts.model
     tensors = {**dict(own.named_parameters(remove_duplicate=False)), **dict(own.named_buffers(remove_duplicate=False))}
     copies: dict[int, torch.Tensor] = {}

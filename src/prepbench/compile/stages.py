@@ -159,9 +159,7 @@ def _compiled_variants(task: CompileTask, timer: StageTimer) -> CompiledModel:
 
 
 def _check_choice(task: CompileTask, spec: CallSpec) -> None:
-    """Check that each tracing input finds its own variant, whatever conditions were dropped because the target is
-    right.
-    """
+    """Check that each tracing input finds its variant, whatever conditions were dropped as the target is right."""
     choice = VariantChoice(spec.variants, spec.paths)
     for index, variant in enumerate(task.variants):
         for sample in flat_samples(variant.captured.samples, task.call_spec):

@@ -130,9 +130,7 @@ class Blame:
 
 
 def _folder() -> Path:
-    """Return a new folder for files that an error names. The newest earlier ones are kept, because the user may need
-    them.
-    """
+    """Return a new folder for files that an error names. The newest earlier ones stay: the user may need them."""
     ages = own_folders(tempfile.gettempdir(), f"{FOR_THE_USER}*")
     for folder in sorted(ages, key=lambda folder: ages[folder], reverse=True)[_KEPT - 1 :]:
         shutil.rmtree(folder, ignore_errors=True)

@@ -77,9 +77,7 @@ class Session:
         return bool(self.options.get("skip_eval_set_mode"))
 
     def keywords(self, function: Callable[..., Any]) -> dict[str, Any]:
-        """Return the arguments for ``compile_model``, with samples that can be read again and are calls of
-        ``function``.
-        """
+        """Return arguments for ``compile_model``, with samples that can be read again and are calls of ``function``."""
         keywords = dict(self.options)
         forward_fn = keywords.pop("forward_fn", None)
         for name in SAMPLES:

@@ -169,9 +169,7 @@ class GenerationCalls:
                 )
 
     def _labels(self, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Return the labels, which only the loss takes; it is computed from logits afterwards, unless the graph has
-        it.
-        """
+        """Return the labels, which only the loss takes; it is computed from logits, unless the graph has it."""
         if given.get("labels") is None or "labels" in self._names:
             return None, {}
         if self._model.training and torch.is_grad_enabled():
@@ -183,9 +181,7 @@ class GenerationCalls:
         return given.pop("labels"), options
 
     def _wants_cache(self, given: dict[str, Any]) -> bool:
-        """Return whether the result includes the caches; otherwise each call computes all its tokens, with an empty
-        cache.
-        """
+        """Return whether the result includes the caches; else each call computes all tokens, with an empty cache."""
         wanted = given.get("use_cache")
         wanted = getattr(self._config, "use_cache", True) if wanted is None else wanted
         if not self._caches or wanted is not False:

@@ -1,6 +1,4 @@
-"""Export a compiled model as a folder with the file names that ``optimum`` and others expect of ``transformers``
-models.
-"""
+"""Export a compiled model as a folder with the file names that ``optimum`` expects of ``transformers`` models."""
 
 from __future__ import annotations
 
@@ -47,9 +45,7 @@ def configuration_of(model: Any) -> Configuration:
 
 
 def with_cache(configuration: Configuration, *, has_cache: bool) -> Configuration:
-    """Return the files with a flag for whether the graph takes and returns a cache, which generation requests by
-    default.
-    """
+    """Return the files with a flag for whether the graph takes and returns a cache, which generation asks for."""
     return {name: _text({**json.loads(text), "use_cache": has_cache}) for name, text in configuration.items()}
 
 

@@ -106,9 +106,7 @@ class Attempts:
         self._operators.run_on(twin.original(self._given), lambda part: twin.original(self._cuts.original(part)))
 
     def full_graph(self, noted: NotedState, strict: bool = False) -> Program | None:
-        """Return the program without leaves, if one way to export gives a correct one. Otherwise ``error`` has the
-        reason.
-        """
+        """Return the program without leaves, if one way to export gives a correct one; else ``error`` says why."""
         for way in (True, False) if strict else (False, True):
             try:
                 return self._checked(noted, strict=way)
@@ -427,9 +425,7 @@ def _attempting(
 
 
 class _Undescribable(RuntimeError):
-    """Raised if a failed module has outputs that cannot be described; ``error`` is its failure, ``reason`` why it is no
-    leaf.
-    """
+    """A failed module has outputs that cannot be described; ``error`` is its failure, ``reason`` why it is no leaf."""
 
     def __init__(self, error: Exception, reason: str) -> None:
         super().__init__(str(error))

@@ -299,9 +299,7 @@ def _modules(
 
 
 def _calls_in_stack(node: fx.Node) -> dict[str, int]:
-    """Return the call number of each module around a node; an exported stack numbers repeated calls (``@1``,
-    ``@2``).
-    """
+    """Return the call number of each module around a node; exported stacks number repeated calls (``@1``, ``@2``)."""
     stack = _stack(node).items()
     numbers = ((_clean(path), re.search(r"@(\d+)$", str(key))) for key, (path, _) in stack)
     return {fqn: int(number[1]) if number else 0 for fqn, number in numbers if fqn}
@@ -335,9 +333,7 @@ def _stack(node: fx.Node) -> dict[str, Any]:
 
 
 def _in_order(graph: fx.Graph) -> list[fx.Node]:
-    """Return the nodes in execution order, with nodes inserted by quantization right before the operation that they
-    quantize.
-    """
+    """Return the nodes in execution order, those that quantization inserted right before what they quantize."""
     waiting = {node for node in graph.nodes if _is_inserted(node) and node.users}
     order: list[fx.Node] = []
 

@@ -289,9 +289,7 @@ def paths_of(program: Program, model: torch.nn.Module) -> list[str]:
 
 
 def sizes_by_place(model: torch.nn.Module, paths: Sequence[str], sample: Sample) -> dict[Place, int]:
-    """Return the sizes of the tensors of a call, by their number among ``paths``, those of the call that was
-    captured.
-    """
+    """Return the sizes of a call's tensors by their number among ``paths``, those of the call that was captured."""
     return {(paths.index(path), dim): n for (path, dim), n in sizes_in(model, sample).items() if path in paths}
 
 
@@ -381,9 +379,7 @@ _EDGES = {sympy.StrictGreaterThan: sympy.GreaterThan, sympy.StrictLessThan: symp
 
 
 def _with_edge(asked: Asked, condition: SizeCondition) -> Found | None:
-    """Return the condition with "at least" in the place of "more than", where sizes alone are compared; None for
-    others.
-    """
+    """Return the condition with "at least" instead of "more than", where sizes alone are compared; None for others."""
     kind = next((wider for strict, wider in _EDGES.items() if isinstance(asked.expression, strict)), None)
     if kind is None:
         return None

@@ -354,9 +354,7 @@ def _free_name(namespace: str, fqn: str) -> str:
 
 
 def leaves_written_into(graph: fx.Graph, is_leaf: Callable[[Any], bool]) -> set[Any]:
-    """Return the targets of leaf nodes whose outputs the graph writes into, or whose inputs it writes into after the
-    leaf ran.
-    """
+    """Return the targets of leaf nodes whose outputs, or whose inputs after they ran, the graph writes into."""
     found: set[Any] = set()
     before: list[fx.Node] = []
     for node in graph.nodes:

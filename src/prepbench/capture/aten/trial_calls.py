@@ -502,9 +502,7 @@ def _parts(group: Sequence[Axis]) -> Iterator[list[Axis]]:
 
 
 def _beside(seen: Sequence[int]) -> list[int]:
-    """Return sizes from 2 on that no sample has: the nearest, some between, the smallest, and some up to twice the
-    size.
-    """
+    """Return sizes from 2 on that no sample has: the nearest, some between, the smallest, some up to twice the size."""
     below, last = [*range(seen[0] - 1, 1, -1)], seen[-1]
     between = [size for one, other in itertools.pairwise(seen) for size in (one + 1, (one + other) // 2, other - 1)]
     found = dict.fromkeys([*below[:3], *below[-1:], *between, last + 1, last + 2, last + last // 2, 2 * last + 1])

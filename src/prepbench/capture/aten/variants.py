@@ -286,9 +286,7 @@ def _only_empty(variant: Captured, model: torch.nn.Module, samples: Sequence[Sam
 
 
 def _only_here(variant: Captured, model: torch.nn.Module, sample: Sample) -> SizeCondition | None:
-    """Return the condition that a size must not be 0 or 1, which tracing does not guard, if a sample has it and none of
-    the variant.
-    """
+    """Return the unguarded condition that a size is not 0 or 1, if a sample has it and none of the variant."""
     sizes = sizes_in(model, sample)
     seen = [sizes_in(model, one) for one in variant.samples]
     for axis in variant.axes.dynamic:

@@ -129,9 +129,7 @@ def verify_variants(
     samples: Sequence[Sample],
     axes: DynamicAxes,
 ) -> AxesReport:
-    """Run :func:`verify_axes` for several graphs, each with its conditions: a call that one refuses may suit
-    another.
-    """
+    """:func:`verify_axes` for several graphs, each with its conditions: a call that one refuses may suit another."""
     twin, module = Twin((model, ChosenGraph(model, graphs))).model
     return _verified([program for program, _ in graphs], module, twin, samples, axes)
 

@@ -141,9 +141,7 @@ def failure_line(failure: Failure) -> str:
 
 
 def normalize_message(error: BaseException) -> str:
-    """Return the error's message in at most three lines, without addresses, colours, library paths and internal
-    state.
-    """
+    """Return the error's message in at most three lines, without addresses, colours, library paths and inner state."""
     text = printable(_without_noise(str(error)))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     kept: list[str] = []

@@ -22,9 +22,7 @@ from prepbench.running.source_lines import frame_of, source_of_frame
 
 
 def readable(trace: TraceResult) -> list[str]:
-    """Return one line per assumption on sizes, e.g. ``"x.size(1) == 4, from model.py:12: for i in
-    range(x.shape[1])"``.
-    """
+    """Return one line per assumption on sizes, e.g. ``"x.size(1) == 4, from model.py:12: range(x.shape[1])"``."""
     told = [
         a
         for a in trace.assumptions

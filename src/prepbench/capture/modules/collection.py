@@ -549,9 +549,7 @@ _ROOT = "module"
 
 
 def runnable(target: torch.nn.Module | Callable[..., Any], trace: TraceResult) -> fx.GraphModule:
-    """Return a ``GraphModule`` for ``trace``, sharing the parameters and leaf modules of ``target``, which is not
-    changed.
-    """
+    """Return a ``GraphModule`` for ``trace`` that shares the parameters and leaf modules of ``target``."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(trace.graph, {}))
     for new, old in zip(graph.nodes, trace.graph.nodes, strict=True):

@@ -62,9 +62,7 @@ class GraphBuilder:
     # -- nodes
 
     def add(self, op: str, target: Any, args: Any, kwargs: Any, result: Any, fqn: str | None = None) -> fx.Node:
-        """Append a node for an operation with the result ``result``; ``args`` and ``kwargs`` are as the model passed
-        them.
-        """
+        """Append a node for an operation with this result; ``args`` and ``kwargs`` are as the model passed them."""
         fx_args = self.argument(tuple(args))
         fx_kwargs = {name: self.argument(value) for name, value in kwargs.items()}
         return self.add_prepared(op, target, fx_args, fx_kwargs, result, fqn)

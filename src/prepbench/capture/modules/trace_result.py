@@ -63,9 +63,7 @@ class ModuleVisit:
 
 @dataclass
 class TraceResult:
-    """The graph of one module, and its data for running; ``error`` is the error of its own forward, if there was
-    one.
-    """
+    """The graph of one module, and its data for running; ``error`` is that of its own forward, if there was one."""
 
     graph: fx.Graph
     visits: list[ModuleVisit] = field(default_factory=list)

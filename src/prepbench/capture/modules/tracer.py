@@ -282,9 +282,7 @@ def trace_symbolically(
 
 
 def _keeping_buffers(tracer: _Tracer) -> Callable[..., None]:
-    """Return a ``Module.__setattr__`` that records buffer assignments in the graph, so that every call performs
-    them.
-    """
+    """Return a ``Module.__setattr__`` that records assigned buffers in the graph, so that every call assigns them."""
     original = torch.nn.Module.__setattr__
 
     def assign(module: torch.nn.Module, name: str, value: Any) -> None:

@@ -54,9 +54,7 @@ from prepbench.running.unchanged import numbers_kept
 
 
 class RunsNeeded(BaseException):
-    """Raised where tracing needs the recorded results of a failed part; no ``Exception``, so that no model swallows
-    it.
-    """
+    """Tracing needs the recorded results of a failed part; no ``Exception``, so that no model swallows it."""
 
 
 @dataclass(frozen=True)
@@ -151,9 +149,7 @@ class ValueRun:
         return result
 
     def _code(self) -> list[Any]:
-        """Return the objects whose code runs: the root function, and the classes and functions that the modules
-        hold.
-        """
+        """Return the objects whose code runs: the root function, and the classes and functions of the modules."""
         return [self.function, *code_held_by(self.root)]
 
     def _forward(self, call: FakeInputs, buffers: dict[str, torch.Tensor]) -> None:
@@ -424,9 +420,7 @@ class RepeatedLayers:
     def output(
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], compute: Callable[[], Any]
     ) -> Any:
-        """Return the result of ``module`` for these fake tensors: a copy of an equal layer's result, or a computed
-        one.
-        """
+        """Return the result of ``module`` for these fake tensors: computed, or a copy of an equal layer's result."""
         key = None if kwargs or not _is_plain(module) else _key(module, args)
         if key is None:
             return compute()

@@ -90,9 +90,7 @@ _SHORT = {"batch": "B", "height": "H", "width": "W", "sequence": "seq"}
 
 
 def short_names(axes: Iterable[Axis]) -> dict[str, str]:
-    """Return the displayed name of each symbol; user-given names take precedence, and on a clash a size keeps its
-    symbol.
-    """
+    """Return the shown name of each symbol; those of the user come first, and on a clash a size keeps its symbol."""
     names: dict[str, str] = {}
     for axis in sorted(axes, key=lambda axis: not axis.named):
         if axis.symbol not in names:
@@ -153,9 +151,7 @@ def _covers(sizes: tuple[int, ...], total: tuple[int, ...]) -> bool:
 
 
 def _role(axis: Axis, dims: Sequence[Axis], has_twin: bool) -> str:
-    """Return the role of a dim; ``has_twin`` means that another tensor has the same sizes, as keys and values of a
-    cache do.
-    """
+    """Return the role of a dim; ``has_twin``: another tensor has the same sizes, as keys and values of a cache do."""
     rank = len(dims)
     if axis.dim == 0:
         return "batch"
@@ -182,9 +178,7 @@ def pattern_of(path: str) -> str:
 
 
 def in_pattern(pattern: str, path: str) -> bool:
-    """Return whether a path is the pattern itself, has an index for each ``[*]``, or lies below a pattern that ends in
-    ``.*``.
-    """
+    """Return whether a path is the pattern, has an index for each ``[*]``, or lies below a pattern ending in ``.*``."""
     if pattern.endswith(".*"):
         return any(in_pattern(pattern.removesuffix(".*"), above) for above in _above(path))
     return path == pattern or ("[*]" in pattern and _with_stars(path, pattern) == pattern)
@@ -196,9 +190,7 @@ def _with_stars(path: str, pattern: str) -> str:
 
 
 def _above(path: str) -> list[str]:
-    """Return the enclosing objects of a path, e.g. ``["past", "past.layers", "past.layers[0]"]``; the outermost
-    first.
-    """
+    """Return the objects around a path, the outermost first, e.g. ``["past", "past.layers", "past.layers[0]"]``."""
     return [path[: match.start()] for match in re.finditer(r"[.\[]", path)]
 
 

@@ -158,9 +158,7 @@ class DynamicAxes:
         return made
 
     def _found(self, path: str, dim: int) -> list[Axis]:
-        """Return the axes for a path, or a pattern, and a dim; there is at least one, and ``dim`` is one of its
-        dims.
-        """
+        """Return the axes for a path, or a pattern, and a dim; at least one, and ``dim`` is one of its dims."""
         ranks: dict[str, int] = {}
         for axis in self.axes:
             if in_pattern(path, axis.path):

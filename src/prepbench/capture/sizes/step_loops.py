@@ -159,9 +159,7 @@ class _Scan:
         return (*(each.tensor if isinstance(each, _Outside) else each for each in end), *lasts, *lists)
 
     def _fitted(self) -> tuple[_InStep, list[Any]]:
-        """Repeat the step until its input states have the form of its output states; return what it read and
-        returned.
-        """
+        """Repeat the step until input and output states have the same form; return what it read and returned."""
         for _ in range(_TRIES):
             mode = _InStep(self._source.count, None)
             with untraced():

@@ -398,9 +398,7 @@ _RAISES_FOR_VALUES = (torch.nn.Embedding, torch.nn.EmbeddingBag, torch.nn.RNNBas
 
 
 def _is_plain_layer(owner: torch.nn.Module, path: str) -> bool:
-    """Return whether an attribute is a torch layer without side effects in its present mode, and total on its
-    inputs.
-    """
+    """Return whether an attribute is a torch layer without side effects in its mode, and total on its inputs."""
     layer: Any = owner
     for name in path.split("."):
         layer = getattr(layer, name, None)

@@ -74,9 +74,7 @@ class LoopSteps:
             self._twin.give_back(program)
 
     def add(self, error: BaseException) -> bool:
-        """Rewrite the loops of the innermost function that raised an error and has loops; return False if there is
-        none.
-        """
+        """Rewrite the loops of the innermost function that raised an error and has some; return False if none has."""
         for code, line in reversed(list(_frames(error))):
             if code in self._tried or code in self._codes.values() or not is_user_file(code.co_filename):
                 continue

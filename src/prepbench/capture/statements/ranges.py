@@ -225,9 +225,7 @@ class SourceFile:
     text: str = ""
 
     def function(self, code: types.CodeType) -> Function | None:
-        """Return the function that some code was compiled from; None if there is none, or the file has changed
-        since.
-        """
+        """Return the function that code was compiled from; None if there is none, or the file has changed since."""
         if code not in self.codes.values():
             return None
         place = code.co_name, code.co_firstlineno
