@@ -388,13 +388,23 @@ def _may_change(code: CodeType) -> bool:
     )
 
 
-def gives_the_same(model: torch.nn.Module, calls: Iterable[Sample], closeness: Closeness = EXACT) -> bool:
-    """Return whether calls behind one another give the same; where one of them raises they do not."""
-    twin, results = Twin(model).model, []
+def gives_the_same(
+    model: torch.nn.Module, calls: Iterable[Sample], closeness: Closeness = EXACT, *, with_gradients: bool = False
+) -> bool:
+    """Return whether calls behind one another give the same; where one of them raises they do not.
+
+    Args:
+        model: the callee.
+        calls: of it, under ``no_grad``.
+        closeness: what counts as the same.
+        with_gradients: whether gradients are recorded in all calls but the first.
+    """
+    twin, results = Twin(model).model, list[Any]()
     try:
         with unchanged(twin), without_output(), torch.no_grad(), interruptible():
             numbers = torch.get_rng_state()
             for sample in calls:
+                torch.set_grad_enabled(with_gradients and bool(results))  # no_grad() above ends this
                 torch.set_rng_state(numbers)
                 results.append(detached_copy(own_copy(sample).call(twin)))
     except Exception:  # a second call may be more than the model can do

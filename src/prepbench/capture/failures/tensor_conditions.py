@@ -1,5 +1,6 @@
-"""What forward asks of the tensors of a call themselves: how they lie in memory, whether they require gradients, and
-whether two arguments are one tensor. A graph asks none of this, so calls for which the answer differs are refused.
+"""What forward asks of the tensors of a call: how they lie in memory, whether they require gradients, whether two
+arguments are one tensor, and whether gradients are recorded at all. A graph asks none of this, so calls for which the
+answer differs are refused.
 """
 
 from __future__ import annotations
@@ -23,25 +24,33 @@ from prepbench.running.source_lines import code_frame, source_line
 TENSORS = "tensors of one kind"
 _TRIED = 4  # samples, which may go different ways
 
-Kind = Literal["contiguous", "without gradients", "different"]
+Kind = Literal["contiguous", "without gradients", "different", "no_grad"]
 
 _WORDS: Mapping[Kind, str] = {
     "contiguous": "all tensors are contiguous in memory",
     "without gradients": "no tensor requires gradients",
     "different": "no two arguments are one tensor",
+    "no_grad": "the call is made under torch.no_grad()",
 }
 _REMEDIES: Mapping[Kind, str] = {
     "contiguous": "Give {path}.contiguous()",
     "without gradients": "Give {path}.detach()",
     "different": "Give {path}.clone()",
+    "no_grad": "Call it so",
 }
 _METHODS = {
     "is_contiguous": "contiguous",
     "stride": "contiguous",
     "storage_offset": "contiguous",
     "data_ptr": "different",
+    "is_grad_enabled": "no_grad",
 }
-_ATTRIBUTES = {"requires_grad": "without gradients", "grad_fn": "without gradients", "is_leaf": "without gradients"}
+_ATTRIBUTES = {
+    "requires_grad": "without gradients",
+    "grad_fn": "without gradients",
+    "is_leaf": "without gradients",
+    "is_grad_enabled": "no_grad",
+}
 
 
 @dataclass(frozen=True)
@@ -76,6 +85,8 @@ class TensorCondition:
                 is_broken = leaf.is_contiguous() == (place in self.strided)
             elif self.kind == "without gradients":
                 is_broken = leaf.requires_grad
+            elif self.kind == "no_grad":
+                is_broken = torch.is_grad_enabled()
             else:
                 is_broken = id(leaf) in seen
                 seen.add(id(leaf))
@@ -115,9 +126,11 @@ def tensor_conditions(model: torch.nn.Module, samples: Sequence[Sample]) -> tupl
     for kind, place in _asked(model).items():
         strided = _strided_places(samples[0]) if kind == "contiguous" else ()
         condition = TensorCondition(kind, source_line(*place), strided)
-        holds = all(condition.broken_by(_leaves(sample)) is None for sample in samples)
+        with torch.no_grad():
+            holds = all(condition.broken_by(_leaves(sample)) is None for sample in samples)
         # other strides may mean other kernels, which round in another way
-        if holds and _differs(model, [_calls(kind, sample) for sample in samples[:_TRIED]]):
+        calls = [_calls(kind, sample) for sample in samples[:_TRIED]]
+        if holds and _differs(model, calls, with_gradients=kind == "no_grad"):
             found.append(condition)
     return tuple(found)
 
@@ -144,9 +157,9 @@ def _turned(sample: Sample, free: Sequence[str]) -> Sample:
     return replace(sample, kwargs={**fixed, **turned})
 
 
-def _differs(model: torch.nn.Module, calls: Sequence[Sequence[Sample]]) -> bool:
+def _differs(model: torch.nn.Module, calls: Sequence[Sequence[Sample]], *, with_gradients: bool = False) -> bool:
     """Return whether the calls of one group give different results; groups may go different ways through the model."""
-    return not all(gives_the_same(model, group, ROUNDED) for group in calls)
+    return not all(gives_the_same(model, group, ROUNDED, with_gradients=with_gradients) for group in calls)
 
 
 def _leaves(sample: Sample) -> list[Any]:
@@ -174,7 +187,7 @@ def _questions(code: CodeType) -> Iterator[tuple[Kind, int]]:
         # since Python 3.12 a method that is called is an attribute with a mark
         if instruction.opname == "LOAD_METHOD" or "NULL|self" in instruction.argrepr:
             kind = _METHODS.get(instruction.argval)
-        elif instruction.opname == "LOAD_ATTR":
+        elif instruction.opname in ("LOAD_ATTR", "LOAD_GLOBAL"):
             kind = _ATTRIBUTES.get(instruction.argval)
         elif instruction.opname == "IS_OP" and (before is None or before.opname != "LOAD_CONST"):
             kind = "different"
@@ -189,6 +202,8 @@ def _calls(kind: Kind, sample: Sample) -> list[Sample]:
         return [sample.map(laid) for laid in (_contiguous, _strided, _by_columns)]
     if kind == "without gradients":
         return [sample, sample.map(_with_gradient)]
+    if kind == "no_grad":
+        return [sample, sample]
     first: dict[Any, torch.Tensor] = {}
 
     def one_for_all(leaf: Any) -> Any:

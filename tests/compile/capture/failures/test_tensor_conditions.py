@@ -87,6 +87,29 @@ def test_a_question_without_effect_is_no_condition() -> None:
     torch.testing.assert_close(compiled(torch.ones(3, 3).T), torch.full((3, 3), 2.0))
 
 
+class Noisy(nn.Module):
+    """Adds something where gradients are recorded."""
+
+    def __init__(self, added: float) -> None:
+        super().__init__()
+        self.added = added
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.added if torch.is_grad_enabled() else x + 0.0
+
+
+def test_a_model_that_asks_whether_gradients_are_recorded(tmp_path: Path) -> None:
+    model = Noisy(1.0)
+    pb.compile_model(model, tracing_inputs=SAMPLES, deployment_settings=EAGER).save(tmp_path / "model")
+    compiled = pb.load_compiled(tmp_path / "model")
+    with pytest.raises(ConditionError, match=r"made under torch\.no_grad\(\).*Call it so"):
+        compiled(torch.ones(5, 3))
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(torch.ones(5, 3)), model(torch.ones(5, 3)))
+    same = pb.compile_model(Noisy(0.0), tracing_inputs=SAMPLES, deployment_settings=EAGER)
+    torch.testing.assert_close(same(torch.ones(5, 3)), torch.ones(5, 3))
+
+
 def test_samples_that_are_not_contiguous() -> None:
     samples = [torch.ones(3, 2).T, torch.ones(3, 4).T]
     compiled = pb.compile_model(Contiguous(), tracing_inputs=samples, deployment_settings=EAGER)
