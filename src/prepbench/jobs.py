@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import contextvars
 import threading
+import time
+import weakref
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -138,6 +141,20 @@ def _text(stage: str) -> str:
     return f"Cancelled{where}. Nothing was changed; start it again when ready."
 
 
+_running: weakref.WeakSet[Job[Any]] = weakref.WeakSet()
+_LAST = 3.0  # seconds that jobs have to end in when the process does
+
+
+@atexit.register
+def _end_all() -> None:
+    """Cancel what runs when the interpreter exits: a thread that it stops within C++ code aborts the process."""
+    last, jobs = time.monotonic() + _LAST, [job for job in _running if not job.done]
+    for job in jobs:
+        job._cancel.set()
+    for job in jobs:
+        job._thread.join(max(last - time.monotonic(), 0))
+
+
 class Job(Generic[T]):
     """A function that runs in a thread, without blocking the notebook.
 
@@ -190,6 +207,7 @@ class Job(Generic[T]):
         if self._waits.acquire(blocking=False):
             if self._on_begin is not None:
                 self._on_begin()
+            _running.add(self)
             self._thread.start()
 
     def _run(self) -> None:
