@@ -322,6 +322,11 @@ def float_name(model: nn.Module) -> str:
     return max(counts, key=lambda name: counts[name], default=FLOAT32.name)
 
 
+def is_named(value: Any, namespace: Mapping[str, Any]) -> bool:
+    """Return whether a variable of the notebook holds this object; results of cells do not count."""
+    return any(_names_of(value, namespace))
+
+
 def _name_of(value: Any, namespace: Mapping[str, Any], preferred: str = "") -> str | None:
     names = list(_names_of(value, namespace))
     return preferred if preferred in names else next(iter(names), None)

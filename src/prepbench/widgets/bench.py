@@ -27,6 +27,7 @@ from prepbench.bench.shown import still
 from prepbench.bench.state import Precision
 from prepbench.bench.status import RunStatus
 from prepbench.bench.summary import InspectionSummary, LayerColours
+from prepbench.bench.variables import is_named, user_namespace
 from prepbench.document.codec import field_types
 from prepbench.errors import PrepbenchError
 from prepbench.jobs import Job
@@ -37,7 +38,7 @@ from prepbench.views.page import STATIC, packed
 from prepbench.widgets.actions import perform
 from prepbench.widgets.bench_actions import BENCH_ACTIONS
 from prepbench.widgets.diagram import diagram
-from prepbench.widgets.displays import add_display, call_after_cells, close_all
+from prepbench.widgets.displays import add_display, call_after_cells, close_all, is_replaced
 
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -168,6 +169,11 @@ class BenchControls(anywidget.AnyWidget):
         self._look_at_journal()
         super().close()
 
+    def cancel_all(self) -> None:
+        """End all work in the background, because nobody can see or ask for its results any more."""
+        self._end_search()
+        self.bench.jobs.cancel_all()
+
     def _end_search(self) -> None:
         if self._search is not None:
             self._search.cancel()
@@ -262,6 +268,8 @@ class BenchDisplay:
             self.controls.mark_outdated_results()
             self.controls.refresh()
             self._refresh()
+        elif is_replaced(self.box) and not is_named(self._bench, user_namespace()):
+            self.controls.cancel_all()
 
     def _changed(self) -> None:
         if self.controls.is_followed:

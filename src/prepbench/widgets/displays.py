@@ -42,6 +42,11 @@ def add_display(widget: ipywidgets.Widget, close: Callable[[], None], rest: Call
     _shown[widget] = (close, rest)
 
 
+def is_replaced(widget: ipywidgets.Widget) -> bool:
+    """Return whether no page shows a widget and another one was shown after it, as when its cell ran again."""
+    return widget in _shown and not widget._view_count and next(reversed(_shown)) is not widget
+
+
 def close_all(*widgets: ipywidgets.Widget) -> None:
     """Close widgets and their layouts, which ipywidgets leaves open."""
     for widget in widgets:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 
@@ -11,6 +12,8 @@ from ipywidgets.widgets.widget import _instances
 from torch import nn
 
 import prepbench as pb
+from prepbench.jobs import Cancelled, Job, Progress, ProgressCallback
+from prepbench.widgets import bench as bench_widgets
 from prepbench.widgets import displays
 from prepbench.widgets.bench import BenchDisplay
 
@@ -90,3 +93,31 @@ def test_a_closed_display_leaves_nothing_behind() -> None:
     display.close()
     assert set(_instances) == before
     bench.set_precision("0", "float32")  # and nobody follows it
+
+
+@pytest.mark.parametrize("has_name", [False, True])
+def test_work_of_a_bench_ends_when_its_cell_runs_again(monkeypatch: pytest.MonkeyPatch, has_name: bool) -> None:
+    first, second, begun, go_on = made(), made(), threading.Event(), threading.Event()
+    displays_of = []
+    for bench in (first, second):
+        bench._repr_mimebundle_()
+        displays_of.append(next(reversed(displays._shown)))
+        displays_of[-1]._view_count = 1
+    monkeypatch.setattr(bench_widgets, "user_namespace", lambda: {"bench": first if has_name else second, "_1": first})
+
+    def works(step: ProgressCallback) -> None:
+        begun.set()
+        while not go_on.wait(0.01):
+            step(Progress("calibrate"))
+
+    job = Job(works)
+    first.jobs._job = job
+    assert begun.wait(10)
+    displays_of[0]._view_count = 0
+    if has_name:
+        time.sleep(0.1)
+        assert not job.done
+        go_on.set()
+    else:
+        with pytest.raises(Cancelled):
+            job.result(10)
