@@ -22,6 +22,7 @@ import gc
 import itertools
 import linecache
 import re
+import sys
 import sysconfig
 import types
 from collections.abc import Callable, Iterator
@@ -139,7 +140,8 @@ def _is_ours(error: BaseException, of_libraries: bool) -> bool:
         return not _hands_on(innermost) or (is_called_by_library and _is_about_own(error))
     if not _is_of_library(innermost):
         return False
-    if _is_about_own(error):
+    # torch.fx raises anew what generated code raised, without its frames
+    if _is_about_own(error) and (isinstance(error, AttributeError) or _operation(innermost) != "RAISE_VARARGS"):
         return True
     outside = next((frame for frame in reversed(frames) if not _is_of_library(frame)), None)
     return of_libraries and outside is not None and _is_own(outside) and not _hands_on(outside)
@@ -176,8 +178,11 @@ def _is_own(frame: types.TracebackType) -> bool:
 
 def _is_of_library(frame: types.TracebackType) -> bool:
     file = frame.tb_frame.f_code.co_filename
+    if file == "<string>":  # generated, as by dataclasses, or the user's
+        home = str(frame.tb_frame.f_globals.get("__name__")).partition(".")[0]
+        return home in {"prepbench", *_LIBRARIES, *sys.stdlib_module_names} or home.startswith("namedtuple_")
     if file.startswith(_OWN) or file.startswith("<"):
-        return file in ("<string>",) or file.startswith("<frozen")
+        return file.startswith("<frozen")
     installed_part = re.search(_PACKAGE, file)
     return installed_part[1] in _LIBRARIES if installed_part else file.startswith(_STANDARD)
 
@@ -246,15 +251,36 @@ def _is_about_own(error: BaseException) -> bool:
         about = getattr(error, "obj", None)
         kind = about if isinstance(about, type) else type(about)
         return kind.__module__.partition(".")[0] == "prepbench"
-    called = re.match(r"([\w.<>]+)\(\) (?:takes|got|missing) ", str(error)) if isinstance(error, TypeError) else None
-    return called is not None and _is_own_function(called[1])
+    called = _WRONG_CALL.match(str(error)) if isinstance(error, TypeError) else None
+    return called is not None and any(_could_say(each, called) for each in _own_functions(called["name"]))
+
+
+_WRONG_CALL = re.compile(
+    r"(?P<name>[\w.<>]+)\(\) (?:takes (?:from (?P<least>\d+) to )?(?P<most>\d+) positional arguments? but|"
+    r"got (?:an unexpected keyword argument|multiple values for argument) '(?P<keyword>\w+)'|"
+    r"got some positional-only arguments|takes no arguments|"
+    r"missing \d+ required (?:positional|keyword-only) arguments?: '(?P<missing>\w+)')"
+)
+"""What Python says of a call whose arguments do not fit, where functions in C say nearly the same."""
+
+
+def _could_say(code: types.CodeType, called: re.Match[str]) -> bool:
+    """Return whether Python says this of a function with this code; another one may have its name."""
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    if called["most"] is not None:
+        return int(called["most"]) == code.co_argcount and int(called["least"] or 0) <= code.co_argcount
+    if called["missing"] is not None:
+        return called["missing"] in names
+    if called["keyword"] is not None:
+        return (called["keyword"] in names) == ("multiple values" in called[0])
+    return True
 
 
 @functools.lru_cache(maxsize=256)
-def _is_own_function(name: str) -> bool:
-    """Return whether one of our functions has this qualified name, the only identification in an error."""
-    functions = (each for each in gc.get_objects() if type(each) is types.FunctionType)
-    return any(each.__qualname__ == name and each.__code__.co_filename.startswith(_OWN) for each in functions)
+def _own_functions(name: str) -> tuple[types.CodeType, ...]:
+    """Return the code of our functions with this qualified name, the only identification in an error."""
+    functions = [each for each in gc.get_objects() if type(each) is types.FunctionType and each.__qualname__ == name]
+    return tuple(each.__code__ for each in functions if each.__code__.co_filename.startswith(_OWN))
 
 
 def _message(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import linecache
 from collections.abc import Callable, Iterator
@@ -134,6 +135,46 @@ def test_what_a_library_raises_for_us_counts_where_no_model_is_at_work() -> None
     handed_on = written_as_ours("def f(g):\n    g([])")["f"]
     error = raised(lambda: handed_on(torch.nn.functional.interpolate))
     assert internal_error(error, of_libraries=True) is None
+
+
+class SortsWrongly(nn.Module):
+    """Calls an operator of torch with arguments that it does not take; prepbench has a function of the same name."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sort(1, descending=True, stable=True).values
+
+
+def _executed() -> nn.Module:
+    names: dict[str, Any] = {"nn": nn}
+    text = "class Sorts(nn.Module):\n    def forward(self, x):\n        return x.sort(1, descending=True, stable=True)"
+    exec(text, names)  # written above
+    return names["Sorts"]()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("make", [SortsWrongly, lambda: torch.fx.symbolic_trace(SortsWrongly()), _executed])
+def test_a_wrong_call_in_code_without_a_file_is_the_models(make: Callable[[], nn.Module]) -> None:
+    importlib.import_module("prepbench.targets.onnx.translations").sort  # noqa: B018
+    with pytest.raises(CaptureError, match=r"itself raises on inputs\[0\].*sort\(\) takes"):
+        pb.compile_model(make(), tracing_inputs=SAMPLES)
+
+
+def test_another_function_may_have_the_name_of_one_of_ours() -> None:
+    ours = written_as_ours("def renamed(a, b=1):\n    return a", __name__="prepbench.made")["renamed"]
+    calls = compile("def calls(f, *args, **kwargs):\n    return f(*args, **kwargs)", torch.__file__, "exec")
+    names: dict[str, Any] = {}
+    exec(calls, names)  # written above
+
+    def renamed(a: int, b: int, c: int) -> None:
+        pass
+
+    renamed.__qualname__ = "renamed"
+    for args, kwargs in (((1, 2, 3, 4), {}), ((1,), {}), ((1, 2, 3), {"a": 1})):
+        error = raised(lambda args=args, kwargs=kwargs: names["calls"](renamed, *args, **kwargs))  # type: ignore[misc]
+        is_possible = "multiple values" in str(error) or "'b'" in str(error)
+        assert isinstance(internal_error(error), InternalError) == is_possible
+    for args, kwargs in (((1, 2, 3), {}), ((), {}), ((1,), {"c": 1}), ((1,), {"a": 1})):
+        error = raised(lambda args=args, kwargs=kwargs: names["calls"](ours, *args, **kwargs))  # type: ignore[misc]
+        assert isinstance(internal_error(error), InternalError)
 
 
 def test_errors_of_other_types_are_not_ours() -> None:
