@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
 from prepbench._torch_compat.checks import needed_for
 
 with needed_for("taking nested arguments and outputs apart"):
@@ -19,3 +24,28 @@ with needed_for("taking nested arguments and outputs apart"):
     from torch.utils._pytree import tree_unflatten as tree_unflatten
     from torch.utils._pytree import treespec_dumps as treespec_dumps
     from torch.utils._pytree import treespec_loads as treespec_loads
+
+
+def with_sizes(leaves: Iterable[Any], treespec: TreeSpec) -> Any:
+    """Build a value from its leaves, with sizes as ``torch.Size``; ``tree_unflatten`` makes tuples of them.
+
+    Example:
+        >>> leaves, spec = tree_flatten([torch.ones(2, 3).shape])
+        >>> tree_unflatten(leaves, spec), with_sizes(leaves, spec)
+        ([(2, 3)], [torch.Size([2, 3])])
+    """
+    given = iter(leaves)
+
+    def built(spec: TreeSpec) -> Any:
+        if spec.is_leaf():
+            return next(given)
+        parts = [built(child) for child in spec.children()]
+        return sizes(parts) if spec.type is torch.Size else SUPPORTED_NODES[spec.type].unflatten_fn(parts, spec.context)
+
+    return built(treespec)
+
+
+def sizes(parts: Iterable[Any]) -> Any:
+    """Return integers as ``torch.Size``, which holds nothing else; other values as a tuple."""
+    values = tuple(parts)
+    return torch.Size(values) if all(type(value) is int for value in values) else values

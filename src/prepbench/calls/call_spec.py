@@ -21,11 +21,11 @@ from prepbench.calls.output_tree import (
     Tree,
     identifiers,
     leaf_names,
+    nesting,
     number_leaves,
     rebuild,
     rebuilder,
     tree_of,
-    without_fixed,
 )
 from prepbench.calls.tensor_specs import TensorChecks, TensorSpecs, dummy_tensor, tensor_specs, with_empty_tensors
 from prepbench.calls.variant_calls import VariantCall, VariantChoice, nearest_sizes, sizes_of
@@ -258,7 +258,7 @@ class CallSpec:
             return known
         register_nodes(arranged)  # a loaded model may be the first to see a class
         leaves, spec = pytree.tree_flatten(arranged)
-        is_nested_alike = tree_of(spec) == self._nesting
+        is_nested_alike = nesting(tree_of(spec)) == self._nesting
         filled = None
         if not is_nested_alike or any(map(_is_flat_nothing, leaves)):
             filled = self._with_empty_caches(arranged)
@@ -308,7 +308,7 @@ class CallSpec:
     @functools.cached_property
     def _nesting(self) -> Tree:
         """The pytree structure of the inputs, ignoring non-tensor contents of objects."""
-        return without_fixed(self.inputs)
+        return nesting(self.inputs)
 
     def _check_counted(self, arranged: Any) -> None:
         """Raise ``InputError`` for a number that contradicts the sizes of the call."""
@@ -460,15 +460,15 @@ class CallSpec:
                 values[i] = values[i].item()
         if spec is None or self._has_plain_outputs:
             return self._rebuild(iter(values))
-        return pytree.tree_unflatten(values, spec)
+        return pytree.with_sizes(values, spec)
 
     @functools.cached_property
     def _has_plain_outputs(self) -> bool:
-        """Whether the outputs are tuples and lists only, which need no classes of the model."""
+        """Whether the outputs are tuples, lists and sizes only, which need no classes of the model."""
         trees = [self.outputs]
         for tree in trees:
             trees += tree.get("items", ())
-        return all(tree["kind"] in ("leaf", "tuple", "list") for tree in trees)
+        return all(tree["kind"] in ("leaf", "tuple", "list", "sizes") for tree in trees)
 
     @functools.cached_property
     def _rebuild(self) -> Build:

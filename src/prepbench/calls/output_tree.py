@@ -13,6 +13,8 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from prepbench._torch_compat import pytree
 from prepbench.objects.caches.transformers import tensor_numbers
 from prepbench.objects.flatten import Layout
@@ -31,6 +33,8 @@ def tree_of(spec: pytree.TreeSpec, *, with_fixed: bool = False) -> Tree:
     kind, context = spec.type, spec.context
     if kind in (tuple, list):
         return {"kind": kind.__name__, "items": children}
+    if kind is torch.Size:
+        return {"kind": "sizes", "items": children}
     if kind in (dict, collections.OrderedDict, collections.defaultdict):
         keys = context if kind is not collections.defaultdict else context[1]
         return {"kind": "dict", "keys": list(keys), "items": children}
@@ -54,10 +58,13 @@ def number_leaves(spec: pytree.TreeSpec) -> tuple[int, ...]:
     return tuple(found)
 
 
-def without_fixed(tree: Tree) -> Tree:
-    """Return the tree without the parts that ``with_fixed`` added."""
+def nesting(tree: Tree) -> Tree:
+    """Return the tree as calls are compared: without the parts that ``with_fixed`` added, and sizes as the tuples that
+    torch makes of them.
+    """
     rest = {key: value for key, value in tree.items() if key != "fixed"}
-    return {**rest, "items": [without_fixed(item) for item in tree["items"]]} if "items" in tree else rest
+    rest |= {"kind": "tuple"} if rest["kind"] == "sizes" else {}
+    return {**rest, "items": [nesting(item) for item in tree["items"]]} if "items" in tree else rest
 
 
 def _name(kind: Any) -> str:
@@ -97,6 +104,8 @@ def rebuilder(tree: Tree) -> Build:
         return lambda leaves: tuple([item(leaves) for item in items])
     if kind == "list":
         return lambda leaves: [item(leaves) for item in items]
+    if kind == "sizes":
+        return lambda leaves: pytree.sizes([item(leaves) for item in items])
     if kind == "namedtuple":
         return _named_tuple(tree, items)
     fixed = tree.get("fixed", {})

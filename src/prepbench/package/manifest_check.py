@@ -185,7 +185,7 @@ def _check_tree(tree: Any, where: str, depth: int) -> int:
     return sum(_check_tree(item, f"{where}.items[{place}]", depth + 1) for place, item in enumerate(items))
 
 
-_KINDS = frozenset({"leaf", "tuple", "list", "dict", "object", "namedtuple"})
+_KINDS = frozenset({"leaf", "tuple", "list", "sizes", "dict", "object", "namedtuple"})
 
 
 def _is_name(name: Any) -> bool:

@@ -23,6 +23,8 @@ RESULTS: dict[str, Any] = {
     "twice the same": lambda y, x: [y, y],
     "a dict with numbers as keys": lambda y, x: {"a": y, 3: x + 1},
     "numbers": lambda y, x: (y, 3, 2.5, True, x.shape[0]),
+    "the shape": lambda y, x: (y, x.shape),
+    "shapes in a dict": lambda y, x: {"y": y, "sizes": [y.shape, x[:1].shape]},
     "no sizes": lambda y, x: y.sum(),
 }
 NOTHING: dict[str, Any] = {"None": None, "nothing": (), "text": "text"}
@@ -47,7 +49,24 @@ def test_results_come_back_as_they_are(name: str, target: pb.DeploymentSettings,
     for compiled in (made, pb.load_compiled(tmp_path / "model")):
         for x in (*X, torch.randn(5, 4)):
             with torch.no_grad():
-                torch.testing.assert_close(compiled(x.clone()), model(x), equal_nan=True)
+                torch.testing.assert_close(got := compiled(x.clone()), want := model(x), equal_nan=True)
+            assert _kinds(got) == _kinds(want)
+
+
+def _kinds(value: Any) -> Any:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else ()
+    return type(value), [_kinds(part) for part in parts]
+
+
+class TakesSizes(nn.Module):
+    def forward(self, x: torch.Tensor, sizes: torch.Size) -> torch.Tensor:
+        return x * sizes[1]
+
+
+def test_sizes_may_be_arguments() -> None:
+    samples = [(x, torch.Size([2, 3])) for x in X]
+    compiled = pb.compile_model(TakesSizes(), tracing_inputs=samples, deployment_settings=pb.EagerDeployment())
+    assert torch.equal(compiled(*samples[0]), X[0] * 3)
 
 
 @pytest.mark.parametrize("name", NOTHING)
