@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.capture.aten.computed_in_float32 import is_rounding
+from prepbench.capture.aten.computed_in_float32 import computed_in_float32, is_rounding
 from prepbench.objects.compare import sqnr
 from tests.turns import every_second
 
@@ -164,13 +164,15 @@ class Rounding(nn.Module):
 @pytest.mark.parametrize("dtypes", [(torch.bfloat16,), (torch.float16,), (torch.float16, torch.bfloat16)])
 @pytest.mark.parametrize(
     "target",
-    [pb.EagerDeployment(), pb.OnnxRuntimeDeployment(), pb.InductorDeployment()],
-    ids=["eager", "ort", "inductor"],
+    [pb.EagerDeployment(), pb.OnnxRuntimeDeployment(), pb.InductorDeployment(), pb.OpenVinoDeployment()],
+    ids=["eager", "ort", "inductor", "openvino"],
 )
 def test_rounding_on_purpose_stays(target: pb.DeploymentSettings, dtypes: tuple[torch.dtype, ...]) -> None:
     model = Rounding(*dtypes)
     compiled = pb.compile_model(model, tracing_inputs=[torch.randn(3), torch.randn(5)], deployment_settings=target)
-    x = torch.tensor([255.9, 1.001, 60000.0, -3.3])
+    # ties, powers of two and their neighbours, the largest numbers, and those of few digits in float16
+    x = [255.9, 1.001, 60000.0, -3.3, 257.0, 259.0, 2049.0, 4.0, 3.9999998, 65504.0, 65519.0, 3e-5, -0.0]
+    x = torch.tensor(x)
     for found, wanted in zip(compiled(x), model(x), strict=True):
         assert wanted.any()
         torch.testing.assert_close(found, wanted, rtol=0, atol=0)
@@ -193,4 +195,41 @@ def test_a_cast_to_the_type_of_the_model_is_no_rounding_on_purpose(dtype: torch.
     model = Residual().to(dtype).eval()
     samples = [torch.randn(rows, 8).to(dtype) for rows in (2, 3)]
     casts = [node for node in pb.capture(model, samples).program.graph.nodes if is_rounding(node)]
-    assert not casts, "OpenVINO would refuse the model"
+    assert not casts, "each would be rounded"
+
+
+class Steps(nn.Module):
+    """Whole numbers and truth values of what the model computes, where the last bit decides."""
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        y = x * 3
+        return {
+            "cast": (x * 100).long(),
+            "form": y.reshape(-1).int(),
+            "floor": (x * 7).floor(),
+            "wider": (x * 13).float().mul(10).reshape(-1).long(),
+            "comparison": y > 31,
+            "choice": y.argmax(1),
+            "divided": torch.div(x * 9, 2, rounding_mode="floor"),
+        }
+
+
+@pytest.mark.parametrize("target", [pb.OnnxRuntimeDeployment(), pb.OpenVinoDeployment()], ids=["ort", "openvino"])
+def test_whole_numbers_come_from_values_rounded_to_the_type_of_the_model(target: pb.DeploymentSettings) -> None:
+    samples = [(noise(rows, (6,), torch.float32).abs() * 10).bfloat16() for rows in (2, 5)]
+    compiled = pb.compile_model(Steps(), tracing_inputs=samples, deployment_settings=target)
+    x = (noise(40, (6,), torch.float32).abs() * 10).bfloat16()
+    found, expected = compiled(x), Steps()(x)
+    assert [name for name in expected if not torch.equal(found[name], expected[name])] == []
+
+
+def test_what_makes_no_steps_is_not_rounded_on_the_way() -> None:
+    class Plain(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            # an input has its type already, and the second one gives its form alone
+            return (x * 3).exp() * (x[:, :2].sum() > 0) + torch.ones_like(x * 2, dtype=torch.bool) + (x[0] > 1)
+
+    program = torch.export.export(Plain(), (noise(2, (6,), torch.bfloat16),), strict=False)
+    computed = computed_in_float32(program, HALF)
+    casts = [node for node in computed.graph.nodes if is_rounding(node)]
+    assert [node.args[0].name for node in casts] == ["sum_1"]

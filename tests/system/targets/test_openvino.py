@@ -243,20 +243,6 @@ def test_an_index_beyond_its_table_is_refused(name: str) -> None:
         model(x, torch.tensor([1, 9]))
 
 
-def test_what_is_rounded_on_purpose_is_left_to_pytorch() -> None:
-    class Rounding(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return (x - x.half().float()) * 256
-
-    model, samples = Rounding(), [noise(3), noise(5)]
-    with pytest.raises(TargetError, match="without rounding"):
-        pb.compile_model(model, tracing_inputs=samples, deployment_settings=pb.OpenVinoDeployment())
-    partly = pb.compile_model(
-        model, tracing_inputs=samples, deployment_settings=pb.OpenVinoDeployment(), fullgraph=False
-    )
-    torch.testing.assert_close(partly(noise(4)), model(noise(4)))
-
-
 def test_float64_is_refused_instead_of_computed_in_float32() -> None:
     with pytest.raises(TargetError, match=r"input x is float64.*model\.float\(\)"):
         in_float(lambda x: x * 2, noise(2, 3).double())

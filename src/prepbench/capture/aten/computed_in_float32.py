@@ -28,7 +28,8 @@ def computed_in_float32(program: Program, dtypes: Dtypes, weights: Collection[st
     """Return the same program with every value of one of these types computed in float32.
 
     Inputs and results keep their types: they are cast at the border. Operators of other libraries keep theirs too,
-    because they need not support float32, and so does what is there to round (:func:`is_rounding`).
+    because they need not support float32, and so does what is there to round (:func:`is_rounding`). What makes whole
+    numbers or truth values reads operands that are rounded to their type, because a step shows the least difference.
 
     Args:
         program: not changed. Its parameters and constants of these types are copied.
@@ -72,7 +73,11 @@ def _rewritten(
         if isinstance(inner, fx.GraphModule):  # the branches of torch.cond and their like
             copy.add_submodule(name, _rewritten(inner, dtypes))
     types: dict[fx.Node, torch.dtype] = {}  # the original metadata of values that are now float32
-    keepers = set(itertools.compress(copy.graph.find_nodes(op="placeholder"), inputs))
+    placeholders = copy.graph.find_nodes(op="placeholder")
+    keepers = set(itertools.compress(placeholders, inputs))
+    # values that are as they were in their type; those that a branch gets may have been computed
+    exact = set(placeholders) if inputs else set()
+    stepping = _leading_to_steps(copy.graph)
     for node in list(copy.graph.nodes):
         if node.op == "output":
             _cast_results(node, results, types)
@@ -81,16 +86,22 @@ def _rewritten(
             _cast_uses(node, dtypes)
             continue
         if _type_of(node.meta.get("val"), dtypes) and is_rounding(node):
-            _cast_result(node, dtypes, types)
+            exact.update(_cast_result(node, dtypes, types))
             continue
         if node in keepers or _keeps_type(node, keepers):
             keepers.add(node)
             _cast_operands(node, types)
-            _cast_result(node, dtypes, types)
+            exact.update(_cast_result(node, dtypes, types))
             continue
-        if dtype := _type_of(node.meta.get("val"), dtypes):
+        if node.target in _SAME_VALUES and node.args[0] in exact:
+            exact.add(node)
+        dtype = _type_of(node.meta.get("val"), dtypes)
+        readers = [user for user in node.users if user in stepping] if dtype and node not in exact else []
+        if dtype:
             types[node] = dtype
         _ask_for_float32(node, dtypes)
+        if readers:
+            _round_for(node, readers, types)
     copy.recompile()
     return copy
 
@@ -132,6 +143,58 @@ def _casts(node: fx.Node) -> bool:
     return before.is_floating_point() and after.is_floating_point() and before.dtype != after.dtype
 
 
+# whole numbers in a floating type, and numbers that Python reads
+_STEPS = frozenset(
+    {"floor", "ceil", "round", "trunc", "fix", "frac", "remainder", "fmod", "floor_divide", "item",
+     "_local_scalar_dense"}
+)  # fmt: skip
+_ARITHMETIC = frozenset({"add", "sub", "rsub", "mul", "div", "neg", "abs", "clamp"})
+
+
+def _leading_to_steps(graph: fx.Graph) -> set[fx.Node]:
+    """Return the nodes that make steps of their operands, or lead to such nodes in a type that is not rounded."""
+    found: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        value = node.meta.get("val")
+        is_wide = isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype not in HALF_TYPES
+        passes_on = is_wide and (_casts(node) or node.target in _SAME_VALUES or _name(node) in _ARITHMETIC)
+        if _makes_steps(node) or (passes_on and not found.isdisjoint(node.users)):
+            found.add(node)
+    return found
+
+
+def _name(node: fx.Node) -> str:
+    return str(getattr(node.target, "overloadpacket", "")).rpartition(".")[2]
+
+
+def _makes_steps(node: fx.Node) -> bool:
+    """Return whether an operator makes whole numbers or truth values of the values of its operands."""
+    if node.op != "call_function" or node.target is operator.getitem:
+        return False
+    name = _name(node)
+    if name in _STEPS or node.kwargs.get("rounding_mode"):
+        return True
+    if name.endswith("_like") or name.startswith("new_"):  # of the form alone
+        return False
+    results = [node.meta.get("val")]
+    if not isinstance(results[0], torch.Tensor):  # of several results, those that are read
+        results = [user.meta.get("val") for user in node.users if user.target is operator.getitem and user.users]
+    return any(
+        isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex()) for value in results
+    )
+
+
+def _round_for(node: fx.Node, readers: Sequence[fx.Node], types: dict[fx.Node, torch.dtype]) -> None:
+    """Let some readers of a float32 value read it rounded to its original type."""
+    with node.graph.inserting_after(node):
+        rounded = _cast(node, types[node], node)
+    with node.graph.inserting_after(rounded):
+        wide = _cast(rounded, torch.float32, node)
+    types[wide] = types[node]
+    for reader in readers:
+        reader.replace_input_with(node, wide)
+
+
 def _keeps_type(node: fx.Node, keepers: Collection[fx.Node]) -> bool:
     if node.target is operator.getitem:
         return node.args[0] in keepers
@@ -163,15 +226,16 @@ def _cast_operands(node: fx.Node, types: dict[fx.Node, torch.dtype]) -> None:
                 node.replace_input_with(source, _cast(source, types[source], node))
 
 
-def _cast_result(node: fx.Node, dtypes: Dtypes, types: dict[fx.Node, torch.dtype]) -> None:
-    """Cast the result of a node that keeps its type to float32."""
+def _cast_result(node: fx.Node, dtypes: Dtypes, types: dict[fx.Node, torch.dtype]) -> Sequence[fx.Node]:
+    """Cast the result of a node that keeps its type to float32; return the cast, if it has that type."""
     dtype = _type_of(node.meta.get("val"), dtypes)
     if dtype is None:
-        return
+        return ()
     with node.graph.inserting_after(node):
         cast = _cast(node, torch.float32, node)
     node.replace_all_uses_with(cast, lambda user: user is not cast)
     types[cast] = dtype
+    return (cast,)
 
 
 def _cast_uses(node: fx.Node, dtypes: Dtypes) -> None:

@@ -31,6 +31,7 @@ from prepbench.targets.openvino.exact_operators import (
     keep_extremes_in_floats,
     keep_indices_inside,
     keep_order_of_equals,
+    keep_rounding,
     keep_small_exponentials,
     multiplies_few_bits,
     wrong_nodes,
@@ -47,7 +48,7 @@ from prepbench.targets.openvino.requests import (
 
 _CHANGES = (
     clip_before_quantizers, use_signed_integers, hoist_quantizers, keep_extremes_in_floats, add_biases, multiply_rows,
-    keep_indices_inside, keep_small_exponentials,
+    keep_indices_inside, keep_small_exponentials, keep_rounding,
 )  # fmt: skip
 FILES = ("model.xml", "model.bin")
 # inputs that share a scale where layers with weights of 4 bits read them: what OpenVINO takes by itself

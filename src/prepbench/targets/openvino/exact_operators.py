@@ -1,4 +1,4 @@
-"""Keep OpenVINO exact for maxima, minima, ties, computed indices and Softplus, mostly in an ``onnx_ir.Model``."""
+"""Keep OpenVINO exact for maxima, minima, ties, computed indices, Softplus and rounding to half precision."""
 
 from __future__ import annotations
 
@@ -181,6 +181,73 @@ def keep_small_exponentials(model: Any) -> None:
         model.graph.remove(node, safe=True)
 
 
+# of each half-precision type: the bits after the first one, the exponents that are told apart, and the largest number
+_HALF = {"BFLOAT16": (7, -119, 127, float(torch.finfo(torch.bfloat16).max)), "FLOAT16": (10, -14, 15, 65504.0)}
+_OF_FORM = frozenset({"Reshape", "Transpose", "Unsqueeze", "Squeeze", "Expand", "Identity", "Slice", "Gather", "Split"})
+
+
+def keep_rounding(model: Any) -> None:
+    """Round by arithmetic what is cast to half precision and back, in place; the cast has nothing left to round.
+
+    OpenVINO (2026.4) drops both casts. Here a number becomes a multiple of the last digit that the type has for its
+    size, with ties to even. Below 1e-36, where bfloat16 has more digits than OpenVINO computes with, it has fewer.
+
+    Args:
+        model: an ``onnx_ir.Model``.
+    """
+    import onnx_ir
+
+    for node in [node for node in model.graph if node.op_type == "Cast"]:
+        x, kind = node.inputs[0], onnx_ir.DataType(node.attributes.get_int("to", 0)).name
+        if kind not in _HALF or x.dtype == onnx_ir.DataType.DOUBLE or not _is_cast_again(node):
+            continue
+        bits, lowest, highest, largest = _HALF[kind]
+        made: list[Any] = []
+
+        def add(operator: str, *inputs: Any, made: list[Any] = made, **attributes: Any) -> Any:
+            made.append(onnx_ir.node(operator, list(inputs), attributes=attributes))
+            return made[-1].outputs[0]
+
+        def number(name: str, value: Any, kind: Any = np.float32, result: Any = node.outputs[0]) -> Any:
+            return add_initializer(model, f"{result.name}_{name}", np.array(value, kind))
+
+        x = add("Cast", x, to=onnx_ir.DataType.FLOAT.value)
+        # beside a power of two the exponent may be off by one, and the result is the power all the same
+        inside = add("Clip", add("Abs", x), number("least", 2.0**lowest), number("most", 1.5 * 2.0**highest))
+        exponent = add("Floor", add("Mul", add("Log", inside), number("of_two", 1 / math.log(2))))
+        place = add(
+            "Clip",
+            add("Sub", add("Cast", exponent, to=onnx_ir.DataType.INT64.value), number("first", lowest, np.int64)),
+            number("zero", 0, np.int64),
+            number("end", highest - lowest, np.int64),
+        )
+        units = 2.0 ** (np.arange(lowest, highest + 1) - bits)
+        unit, inverse = (
+            add("Gather", number(name, table), place) for name, table in (("unit", units), ("inverse", 1 / units))
+        )
+        rounded = add("Mul", add("Round", add("Mul", x, inverse)), unit)
+        is_over = add("Greater", add("Abs", rounded), number("largest", largest))
+        final = add("Where", is_over, add("Mul", rounded, number("infinity", np.inf)), rounded)
+        for other in made:
+            other.metadata_props.update(node.metadata_props)
+        model.graph.insert_before(node, made)
+        node.replace_input_with(0, final)
+
+
+def _is_cast_again(node: Any) -> bool:
+    """Return whether all that reads the result of a cast casts it again, as in :func:`is_rounding`."""
+    rest, is_cast_again = [node.outputs[0]], False
+    while rest:
+        for user in rest.pop().consumers():
+            if user.op_type == "Cast":
+                is_cast_again = True
+            elif user.op_type in _OF_FORM:
+                rest += user.outputs
+            else:
+                return False
+    return is_cast_again
+
+
 _MULTIPLY = ("Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData", "MatMul")
 _MOVE = ("Reshape", "Transpose", "Convert")
 _SCALE = (*_MOVE, "Multiply", "Subtract")
@@ -275,8 +342,8 @@ def _what_is_wrong(node: torch.fx.Node) -> str:
         return ""
     if node.target.name().startswith(_FOURIER) and node.target not in computed_from_sizes():
         return "along the wrong axis"  # since version 20 of ONNX it is an input, which is ignored
-    if is_rounding(node):
-        return "without rounding, and ends the process for some of them"
+    if is_rounding(node) and node.all_input_nodes[0].meta["val"].dtype == torch.float64:
+        return "with two roundings, the first one to float32"
     if has_lengths(node):
         return "as if all sequences were of one length"
     return ""
