@@ -233,3 +233,18 @@ def test_what_makes_no_steps_is_not_rounded_on_the_way() -> None:
     computed = computed_in_float32(program, HALF)
     casts = [node for node in computed.graph.nodes if is_rounding(node)]
     assert [node.args[0].name for node in casts] == ["sum_1"]
+
+
+@pytest.mark.parametrize("target", [pb.OnnxRuntimeDeployment(), pb.OpenVinoDeployment()], ids=["ort", "openvino"])
+def test_sums_and_maxima_are_returned_in_the_type_of_the_model(target: pb.DeploymentSettings) -> None:
+    class Reduced(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            whole = x.sum()
+            return whole, x.sum(1) * 2, x.amax(1), x.cumsum(1), x.prod(1), whole, x.sum(1, dtype=torch.float32)
+
+    compiled = pb.compile_model(
+        Reduced(), tracing_inputs=[noise(rows, (6,), torch.float16) for rows in (2, 5)], deployment_settings=target
+    )
+    x = noise(7, (6,), torch.float16)
+    for found, expected in zip(compiled(x), Reduced()(x), strict=True):
+        torch.testing.assert_close(found, expected, rtol=2e-3, atol=2e-3)  # checks types, too

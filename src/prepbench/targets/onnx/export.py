@@ -84,6 +84,7 @@ def export_onnx(lowering: Lowering, folder: Path, changes: Sequence[Change], *, 
     model = onnx_program.model
     _keep_free(model, {*lowering.input_names, *lowering.output_names})
     used = _name_inputs(model, lowering)
+    _type_outputs(model, lowering.program)
     _name_outputs(model, lowering.output_names)
     _name_dimensions(model, lowering.dimension_names)
     merge_tables(model)
@@ -200,6 +201,34 @@ def _example_shapes(program: torch.export.ExportedProgram, names: Sequence[str])
         for name, leaf in zip(names, leaves, strict=False)
         if name and isinstance(leaf, torch.Tensor)
     }
+
+
+_FLOATING = {
+    torch.float16: "FLOAT16", torch.bfloat16: "BFLOAT16", torch.float32: "FLOAT", torch.float64: "DOUBLE",
+}  # fmt: skip
+
+
+def _type_outputs(model: Any, program: torch.export.ExportedProgram) -> None:
+    """Cast floating outputs to the types that the program has for them.
+
+    The exporter computes sums and maxima of half precision in float32 and casts the results for all that reads them,
+    but an output keeps the value before the cast (torch 2.15).
+    """
+    import onnx_ir
+
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    names = program.graph_signature.user_outputs
+    for place, (output, name) in enumerate(zip(model.graph.outputs, names, strict=False)):
+        value = values.get(name) if isinstance(name, str) else None
+        if not isinstance(value, torch.Tensor) or value.dtype not in _FLOATING or output.dtype is None:
+            continue
+        wanted = onnx_ir.DataType[_FLOATING[value.dtype]]
+        if output.dtype.is_floating_point() and output.dtype != wanted:
+            cast = onnx_ir.node("Cast", [output], attributes={"to": wanted.value})
+            model.graph.append(cast)
+            cast.outputs[0].name = f"{output.name}_cast"
+            cast.outputs[0].dtype, cast.outputs[0].shape = wanted, output.shape
+            model.graph.outputs[place] = cast.outputs[0]
 
 
 def _name_outputs(model: Any, names: tuple[str, ...]) -> None:
