@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from prepbench._torch_compat import pytree
-from prepbench.compile.wrong_operator import UNKNOWN, Blame
+from prepbench.compile.wrong_operator import IN_TORCH, Blame, unknown
 from prepbench.errors import InputError, TargetError, sentence
 from prepbench.inputs import Sample
 from prepbench.internal_errors import raise_if_internal
@@ -175,8 +175,7 @@ class LoweredCheck:
             if difference(before, right).equal and not difference(before, got).equal:
                 raise TargetError(
                     f"{self._target} changes input {index} of the graph while it runs. This is a bug of the target on "
-                    "this model. Choose another target, or keep the layers that read this input in float with "
-                    "layer_quantization_settings."
+                    f"this model. {_REMEDY}"
                 )
         return expected
 
@@ -332,14 +331,17 @@ class LoweredCheck:
         for last_first in (False, True):
             results, places = with_ties_broken(self._program, sample, last_first=last_first)
             if places and not difference(expected, results, self._closeness).equal:
+                layers = "keep layers whose results are rounded to the same integers in float, "
                 return (
                     f"On this call {places[0]} chooses among equal values, or values that only rounding tells apart. "
                     "PyTorch promises no order of these, and with another order its own result is another, too. Give "
-                    "samples or weights that decide (those of a router that was never trained may all be zero), keep "
-                    "layers whose results are rounded to the same integers in float, or choose EagerDeployment(), "
-                    "which computes as PyTorch does."
+                    "samples or weights that decide (those of a router that was never trained may all be zero), "
+                    + (layers if self._original is not None else "")
+                    + "or choose EagerDeployment(), which computes as PyTorch does."
                 )
-        return UNKNOWN if self._blame is None else self._blame(sample, self._is_value_right)
+        if self._blame is None:
+            return unknown(is_quantized=self._original is not None)
+        return self._blame(sample, self._is_value_right)
 
     def _is_value_right(self, right: Any, value: Any) -> bool:
         """Return whether an intermediate value agrees with PyTorch's up to rounding."""
@@ -469,7 +471,7 @@ def _largest(value: Any) -> float:
     return float(torch.where(value.isfinite(), value, 0.0).abs().max())
 
 
-_REMEDY = "Choose another target, or keep the module or line in PyTorch (leaf_modules=)."
+_REMEDY = f"Choose another target, or {IN_TORCH}."
 _SINGLE = torch.float32
 # integer kernels round activations in each call to 8 bits, whatever the quantized graph does
 _STEP = 2.0**-7

@@ -198,7 +198,7 @@ def _compiled_graph(task: CompileTask, timer: StageTimer, kept: KeptCapture | No
             exact,
             asserted=len(assertions),
             precision=getattr(task.settings, "inference_precision", None),
-            blame=None if fallbacks else Blame(target, task.settings, lowering),
+            blame=None if fallbacks else Blame(target, task.settings, lowering, is_quantized=exact is not None),
         )
         samples = flat_samples(of_different_sizes(captured.samples), call_spec)
         check.check_samples(samples)

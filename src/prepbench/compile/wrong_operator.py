@@ -29,24 +29,39 @@ IsRight = Callable[[Any, Any], bool]
 
 # values of a graph that are returned at the same time
 _MOST = 400
-UNKNOWN = (
-    "Which part is wrong was not found. Choose another target, or keep layers in float with "
-    "layer_quantization_settings until the result is right."
-)
+
+
+def unknown(*, is_quantized: bool) -> str:
+    """Return what to do where it is not known which part is wrong."""
+    layers = "keep layers in float with layer_quantization_settings until the result is right"
+    return f"Which part is wrong was not found. Choose another target, or {layers if is_quantized else IN_TORCH}."
+
+
+IN_TORCH = "keep the module or line in PyTorch (leaf_modules=)"
 
 
 class Blame:
-    """Finds the first operator whose value differs, by lowering the program with its values as further outputs."""
+    """Finds the first operator whose value differs, by lowering the program with its values as further outputs.
 
-    def __init__(self, target: Target, settings: DeploymentSettings, lowering: Lowering) -> None:
+    Args:
+        target: the target in question.
+        settings: of the target.
+        lowering: its input.
+        is_quantized: whether layers could stay in float instead.
+    """
+
+    def __init__(
+        self, target: Target, settings: DeploymentSettings, lowering: Lowering, *, is_quantized: bool = False
+    ) -> None:
         self._target, self._settings, self._lowering = target, settings, lowering
+        self._unknown = unknown(is_quantized=is_quantized)
 
     def __call__(self, sample: Sample, is_right: IsRight) -> str:
         """Return one or more sentences, also on what is unknown."""
         try:
             return self._sentences(sample, is_right)
         except Exception:  # the bug it searches for may also prevent lowering in another form
-            return UNKNOWN
+            return self._unknown
 
     def of_failure(self, sample: Sample) -> str:
         """Return a sentence on the first operator that the runtime cannot run; empty where it is not found."""
@@ -76,12 +91,14 @@ class Blame:
         values.run(*clones(sample.args))
         nodes = [node for node in values.found if node.op == "call_function" and _is_compared(values.found[node])]
         nodes = nodes[-_MOST:]
+        self._operators = len(nodes)
         got = self._run(self._returning(nodes), sample.args, len(nodes))
         wrong = next(
             (node for node, value in zip(nodes, got, strict=True) if not is_right(values.found[node], value)), None
         )
         if wrong is None:
-            return f"No operator is wrong by itself, only what {self._target.display_name} makes of several. " + UNKNOWN
+            several = f"No operator is wrong by itself, only what {self._target.display_name} makes of several. "
+            return (several if self._operators > 1 else "") + self._unknown
         return f"The first value that differs is that of {_described(wrong)}. {self._who(wrong, values, is_right)}"
 
     def _returning(self, nodes: Sequence[fx.Node]) -> Program:
@@ -108,7 +125,8 @@ class Blame:
         right = values.found[node]
         (got,) = self._run(torch.export.export(alone, inputs), inputs, 1)
         if is_right(right, got):
-            return "By itself it is right on these values, so the target is wrong about it beside others. " + _REMEDY
+            where = "beside others, or where sizes vary" if self._operators > 1 else "where sizes vary"
+            return f"By itself and with fixed sizes it is right on these values: the target is wrong {where}. {_REMEDY}"
         if not isinstance(self._target, OnnxTarget):
             return "It is wrong by itself: the target, or how it was lowered to it. " + _REMEDY
         folder = _folder()
@@ -155,7 +173,7 @@ class _Values(fx.Interpreter):
 
 
 def _is_compared(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
+    return isinstance(value, torch.Tensor) and not value.is_complex()
 
 
 def _alone(node: fx.Node, values: dict[fx.Node, Any]) -> tuple[fx.GraphModule, tuple[torch.Tensor, ...]]:

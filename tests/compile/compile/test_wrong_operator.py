@@ -17,7 +17,9 @@ from torch import nn
 import prepbench as pb
 from prepbench.compile import wrong_operator
 from prepbench.errors import TargetError
+from prepbench.targets import Lowering
 from prepbench.targets.onnx import export, translations
+from prepbench.targets.registry import target_for
 
 
 class Gated(nn.Module):
@@ -116,3 +118,44 @@ def test_a_runtime_that_differs_from_the_reference_of_onnx_is_named(monkeypatch:
         pb.compile_model(Gated(), tracing_inputs=samples, deployment_settings=pb.OnnxRuntimeDeployment())
     file = str(caught.value).split("bug of the target: ")[1].split(" has only")[0]
     assert len(onnx.load(file).graph.node) >= 1
+
+
+def test_an_operator_that_makes_wrong_whole_numbers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Whole(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.argmax(1)
+
+    right: Callable[[], Any] = translations.translations
+    wrong = {torch.ops.aten.argmax.default: lambda x, dim, keepdim=False: opset21.ArgMin(x, axis=1, keepdims=0)}
+    monkeypatch.setattr(export, "translations", lambda: {**right(), **wrong})
+    samples = [torch.arange(6.0).expand(rows, 6) for rows in (2, 3)]
+    with pytest.raises(TargetError, match=r"differs is that of aten.argmax \(.*Its translation to ONNX is wrong"):
+        pb.compile_model(Whole(), tracing_inputs=samples, deployment_settings=pb.OnnxRuntimeDeployment())
+
+
+@pytest.mark.parametrize("is_quantized", [False, True])
+def test_where_nothing_is_quantized_no_layer_is_kept_in_float(
+    is_quantized: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise RuntimeError("no graph in parts")
+
+    monkeypatch.setattr(wrong_operator, "_Values", fails)
+    program = torch.export.export(Gated(), (torch.randn(2, 6),))
+    settings = pb.OnnxRuntimeDeployment()
+    blame = wrong_operator.Blame(
+        target_for(settings), settings, Lowering(program, ("x",), ("y",), {}), is_quantized=is_quantized
+    )
+    said = blame(pb.Sample((torch.randn(2, 6),), {}), lambda *_: False)
+    assert "Which part is wrong was not found" in said
+    assert ("layer_quantization_settings" in said) is is_quantized
+    assert ("leaf_modules=" in said) is not is_quantized
+
+
+@pytest.mark.parametrize("kind", [Gated, nn.Sigmoid])
+def test_one_operator_is_not_several(kind: Callable[[], nn.Module]) -> None:
+    program = torch.export.export(kind(), (torch.randn(2, 6),))
+    settings = pb.OnnxRuntimeDeployment()
+    blame = wrong_operator.Blame(target_for(settings), settings, Lowering(program, ("x",), ("y",), {}))
+    said = blame(pb.Sample((torch.randn(2, 6),), {}), lambda *_: True)
+    assert ("what ONNX Runtime makes of several" in said) is (kind is Gated)
