@@ -19,7 +19,12 @@ from prepbench.calls.variant_calls import VariantChoice
 from prepbench.capture.aten.captured import Captured, document_of_program
 from prepbench.capture.aten.verification import condition_lines
 from prepbench.capture.failures.describe import failure_line
-from prepbench.capture.failures.findings import returned_arguments, written_arguments
+from prepbench.capture.failures.findings import (
+    findings_of_tries,
+    remark_of,
+    returned_arguments,
+    written_arguments,
+)
 from prepbench.capture.sizes.conditions import SizeCondition
 from prepbench.compile.captured import size_remarks
 from prepbench.compile.check_lowered import LoweredCheck
@@ -228,6 +233,7 @@ def _compiled_graph(task: CompileTask, timer: StageTimer, kept: KeptCapture | No
             *task.remarks,
             *_remarks(target, quantized),
             *_writes(target, captured, call_spec),
+            *map(remark_of, findings_of_tries(captured.program)),
             *_suppression(target, program, fallbacks),
             *integer_remarks(target, captured.program),
             *size_remarks(task, quantized.layers if quantized else ()),

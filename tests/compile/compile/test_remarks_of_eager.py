@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -89,6 +90,106 @@ def test_what_the_next_call_reads_is_said(kind: type[Changing], name: str) -> No
 @pytest.mark.parametrize("kind", [Remembers, Fills])
 def test_what_changes_no_result_is_not(kind: type[Changing]) -> None:
     assert not remarks(kind())
+
+
+class CountsInGlobal(Changing):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        COUNTS["calls"] += 1
+        return self.line(x) * COUNTS["calls"]
+
+
+class CountsInClass(Changing):
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        type(self).calls += 1
+        return self.line(x) * self.calls
+
+
+class Mean:
+    def __init__(self) -> None:
+        self.value = torch.zeros(4)
+
+    def moved(self, x: torch.Tensor) -> torch.Tensor:
+        self.value = self.value / 2 + x.mean(0)
+        return self.value
+
+
+class CountsInHelper(Changing):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = Mean()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.line(x - self.mean.moved(x))
+
+
+class CountsInDefault(Changing):
+    def forward(self, x: torch.Tensor, seen: list[int] = []) -> torch.Tensor:  # noqa: B006
+        seen.append(1)
+        return self.line(x) * len(seen)
+
+
+class FillsGlobal(Changing):
+    """Makes once, outside of itself, what all calls read."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.line(x) * TABLE.setdefault(x.shape[1], 2.0)
+
+
+COUNTS = {"calls": 0}
+TABLE: dict[int, float] = {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (CountsInGlobal, "the global COUNTS:"),
+        (CountsInClass, "the class attribute CountsInClass.calls:"),
+        (CountsInHelper, "the attribute mean.value:"),
+        (CountsInDefault, "a default argument of CountsInDefault.forward:"),
+    ],
+)
+def test_state_outside_of_modules_is_said(kind: type[Changing], text: str) -> None:
+    (remark,) = remarks(kind())
+    (finding,) = pb.capture(kind().eval(), SAMPLES).findings
+    assert f"forward changes {text}" in remark
+    assert f"forward changes {text}" in finding.message
+    assert (COUNTS["calls"], CountsInClass.calls) == (0, 0)
+
+
+def test_a_table_outside_that_is_filled_once_is_not_said() -> None:
+    assert not remarks(FillsGlobal(), "forward changes")
+    assert pb.capture(FillsGlobal().eval(), SAMPLES).findings == ()
+    assert not TABLE
+
+
+class Warms(Changing):
+    """The second call gives the same, the third does not."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        return self.line(x) if self.count < 3 else x
+
+
+class Draws(Changing):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.line(x) * random.random()
+
+
+class Catches(Changing):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        try:
+            return torch.linalg.cholesky(x.T @ x + torch.eye(4))
+        except RuntimeError:
+            return x.T @ x
+
+
+@pytest.mark.parametrize("kind", [Warms, Draws, Catches])
+def test_what_a_capture_finds_stands_in_the_report(kind: type[Changing]) -> None:
+    (finding,) = pb.capture(kind().eval(), SAMPLES).findings
+    (text,) = remarks(kind(), finding.message.rstrip("."))
+    assert "test_remarks_of_eager.py:" in text
 
 
 class AsksForLayout(nn.Module):

@@ -20,6 +20,7 @@ import torch
 
 from prepbench._torch_compat.operators import draws, given_arguments, schema_of
 from prepbench._torch_compat.scans import surely_equal
+from prepbench.capture.failures.changed_state import NotedState, Place
 from prepbench.document.model import Finding
 from prepbench.inputs import Sample, named_leaves
 from prepbench.interrupts import interruptible
@@ -322,70 +323,52 @@ def _random_operators(program: Program) -> Iterator[Finding]:
         yield Finding(fqn, kind.rpartition(".")[2], RANDOM, text, *_source(place), remedy)
 
 
-_OF_MODULES = frozenset(vars(torch.nn.Module()))
-
-
 def _changed_by_a_run(model: torch.nn.Module, samples: Sequence[Sample]) -> Iterator[Finding]:
+    """Yield what a run changes in Python: each attribute, and of what lies outside of modules only what further calls
+    change or read, because many models fill a table there once.
+    """
     model = Twin(model).model
-    before = {fqn: dict(vars(module)) for fqn, module in model.named_modules()}
-    sizes = {
-        id(v): len(v) for attributes in before.values() for v in attributes.values() if isinstance(v, list | dict | set)
-    }
-    changed: list[tuple[str, str]] = []
     try:
         with unchanged(model), without_output(), torch.no_grad():
-            states = python_states()
+            states, noted = python_states(), NotedState(model)
             own_copy(samples[0]).call(model)
-            has_drawn = python_states() != states
-            for fqn, module in model.named_modules():
-                for name, value in vars(module).items():
-                    old = before[fqn].get(name)
-                    is_other = value is not old and not (type(value) is type(old) and _equal(value, old))
-                    grown = isinstance(value, list | dict | set) and len(value) != sizes.get(id(value), len(value))
-                    if name not in _OF_MODULES and (is_other or grown):
-                        changed.append((fqn, name))
+            has_drawn, changed = python_states() != states, noted.changed()
+            again = changed
+            if not all(place.is_attribute for place in changed):
+                noted = NotedState(model)
+                own_copy(samples[0]).call(model)
+                again = noted.changed()
     except Exception:  # a model that does not run is reported by capture itself
         return
     if has_drawn:
         yield from findings_of_draws(model, samples)
-    for fqn, name in changed:
-        module = model.get_submodule(fqn)
-        full = f"{fqn}.{name}" if fqn else name
-        places = ((code.co_filename, _line_writing(code, name)) for code in _methods(module))
-        place = next(((file, line) for file, line in places if line is not None), None)
-        yield _finding(
-            fqn,
-            module,
-            ATTRIBUTE,
-            f"forward changes the attribute {full}: the graph keeps what it was while capturing.",
-            place,
-            "Keep changing state in a buffer (register_buffer) and change it with tensor operations.",
-        )
+    if not set(changed) <= set(again) and not gives_the_same(model, [samples[0]] * 2):
+        again = changed
+    for place in changed:
+        if place.is_attribute or place in again:
+            text = f"forward changes {place.text}: the graph keeps what it was while capturing."
+            line = _line_changing(model, place, noted.codes())
+            remedy = "Keep changing state in a buffer (register_buffer) and change it with tensor operations."
+            yield _finding(place.fqn, model.get_submodule(place.fqn), ATTRIBUTE, text, line, remedy)
 
 
-_CHANGES = frozenset({"STORE_ATTR", "STORE_SUBSCR"})
-_CHANGING = frozenset({"append", "extend", "insert", "pop", "add", "update", "setdefault", "__next__"})
-
-
-def remarks_on_second_calls(model: torch.nn.Module, samples: Sequence[Sample]) -> tuple[str, ...]:
-    """Return what ``forward`` changes in Python, where its second call with the same arguments gives another result: no
-    graph does the same. Runs the model three times, but only where its own code changes something.
+def remarks_on_state(model: torch.nn.Module, samples: Sequence[Sample]) -> tuple[str, ...]:
+    """Return the findings on the model for which its graph gives other results, and that no check of a call sees: what
+    ``forward`` changes or draws in Python, and what samples share. Runs the model up to four times.
     """
-    if not any(_may_change(code) for _, module in replaceable_modules(model) for code in _methods(module)):
-        return ()
-    changed = [found for found in _changed_by_a_run(model, samples) if found.kind == ATTRIBUTE]
-    if not changed or gives_the_same(model, [samples[0]] * 2):
-        return ()
-    places = (f" ({found.source.file}:{found.source.line})" if found.source else "" for found in changed)
-    pairs = zip(changed, places, strict=True)
-    return tuple(f"in PyTorch, a second call gives another result: {one.message[:-1]}{place}" for one, place in pairs)
-
-
-def _may_change(code: CodeType) -> bool:
-    return any(
-        instruction.opname in _CHANGES or (instruction.argval in _CHANGING and instruction.opname.startswith("LOAD_"))
-        for instruction in dis.get_instructions(code)
+    found = [*_shared(model, samples), *_changed_by_a_run(model, samples)]
+    is_seen = any(each.kind == ATTRIBUTE for each in found) and not gives_the_same(model, [samples[0]] * 2)
+    return tuple(
+        ("in PyTorch, a second call gives another result: " if is_seen and each.kind == ATTRIBUTE else "")
+        + remark_of(each)
+        for each in found
     )
+
+
+def remark_of(finding: Finding) -> str:
+    """Return a finding as one line of a report."""
+    place = f" ({finding.source.file}:{finding.source.line})" if finding.source else ""
+    return f"{finding.message.rstrip('.')}{place}"
 
 
 def gives_the_same(
@@ -412,18 +395,22 @@ def gives_the_same(
     return all(difference(results[0], result, closeness).equal for result in results[1:])
 
 
-def _line_writing(code: CodeType, attribute: str) -> int | None:
-    for instruction in dis.get_instructions(code):
-        if instruction.argval == attribute and instruction.opname in ("STORE_ATTR", "LOAD_ATTR", "LOAD_METHOD"):
-            return instruction.positions.lineno if instruction.positions else None
+def _line_changing(model: torch.nn.Module, place: Place, others: Sequence[CodeType]) -> tuple[str, int] | None:
+    """Return the line that changes what is kept at a place, in its module or else in other code that the model runs:
+    one that assigns the name, or else one that reads it, as it does to change a list.
+    """
+    for codes in ([*_methods(model.get_submodule(place.fqn))], others):
+        for operations in (_WRITES, _READS):
+            for code in codes:
+                for instruction in dis.get_instructions(code):
+                    if instruction.argval == place.name and instruction.opname in operations and instruction.positions:
+                        line = instruction.positions.lineno
+                        return (code.co_filename, line) if line is not None else None
     return None
 
 
-def _equal(one: Any, two: Any) -> bool:
-    try:
-        return bool(one == two)
-    except (RuntimeError, TypeError, ValueError):  # tensors and arrays
-        return False
+_WRITES = ("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF")
+_READS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_DEREF")
 
 
 def _finding(
