@@ -68,6 +68,7 @@ class LoweredCheck:
             calls of the model.
         precision: in which the target was asked to compute, such as ``"bf16"``; None for that of the program.
         blame: finds out which operator differs, and who is wrong.
+        has_leaves: whether PyTorch runs leaves among the lowered parts, whose errors are the model's own.
     """
 
     def __init__(
@@ -80,8 +81,9 @@ class LoweredCheck:
         asserted: int = 0,
         precision: str | None = None,
         blame: Blame | None = None,
+        has_leaves: bool = False,
     ) -> None:
-        self._blame, self._asserted = blame, asserted
+        self._blame, self._asserted, self._has_leaves = blame, asserted, has_leaves
         self._names_causes = True
         self._runtime, self._target, self._original = runtime, target, original
         self._program = program
@@ -206,7 +208,7 @@ class LoweredCheck:
             raise
         except Exception as error:  # each library has its own
             raise_if_internal(error, of_libraries=True)
-            if self._blame is None and not isinstance(error, TargetError):  # PyTorch runs a part, which may be a leaf
+            if self._has_leaves and not isinstance(error, TargetError):
                 raise
             told = (
                 str(error) if isinstance(error, TargetError) else f"{self._target} fails: {sentence(error)} {_REMEDY}"

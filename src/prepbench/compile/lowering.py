@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,8 @@ from prepbench.jobs import ProgressCallback
 from prepbench.storage import temporary_space
 from prepbench.targets import Lowering, Runtime, Target
 from prepbench.targets.kept_programs import KeptPrograms
-from prepbench.targets.partition import lower_partitioned
+from prepbench.targets.partition import FALLBACK, lower_partitioned
+from prepbench.targets.programs import check_kept_state, is_complex
 
 Program = torch.export.ExportedProgram
 
@@ -46,8 +47,13 @@ def lowering_of(
     )
 
 
-def lower(task: CompileTask, lowering: Lowering) -> tuple[Runtime, tuple[str, ...]]:
+def lower(task: CompileTask, lowering: Lowering, in_pytorch: Collection[str] = ()) -> tuple[Runtime, tuple[str, ...]]:
     """Lower the whole graph, or, with ``fullgraph=False``, the parts of it that the target supports.
+
+    Args:
+        task: the target, and whether the graph may be cut.
+        lowering: the graph.
+        in_pytorch: names of its nodes that PyTorch must run, because the target was seen to fail at them.
 
     Returns:
         The runtime, and the operators that PyTorch runs.
@@ -56,6 +62,15 @@ def lower(task: CompileTask, lowering: Lowering) -> tuple[Runtime, tuple[str, ..
         TargetError: the target cannot lower the graph; names the operators that it does not support.
     """
     target, program = task.target, lowering.program
+    if in_pytorch:
+        names = set(in_pytorch)
+        fallback = _unsupported(target, program)
+        fallback += [node for node in program.graph.nodes if node not in fallback and names & _origins(node)]
+        fallback += _with_complex_numbers(program, fallback)
+        with temporary_space():
+            if not fallback:  # a beginning of the graph, to find where the target fails
+                return target.lower(lowering, task.settings), ()
+            return lower_partitioned(target, lowering, task.settings, fallback), tuple(operator_places(fallback))
     try:
         target.check_leaves(lowering.leaves)
         with temporary_space():
@@ -74,6 +89,38 @@ def lower(task: CompileTask, lowering: Lowering) -> tuple[Runtime, tuple[str, ..
             ) from error
     with temporary_space():
         return lower_partitioned(target, lowering, task.settings, fallback), tuple(operator_places(fallback))
+
+
+def can_be_cut(task: CompileTask, program: Program) -> bool:
+    """Return whether PyTorch may run parts of a program that a target fails at."""
+    try:
+        check_kept_state(program)
+    except TargetError:
+        return False
+    return type(task.target) is not type(FALLBACK)
+
+
+def alike_nodes(program: Program, node: fx.Node) -> set[str]:
+    """Return the names of the nodes that call the operator of ``node`` with the same other arguments: where a target
+    fails at one, it fails at all.
+    """
+    same = (node.target, _without_values(node))
+    calls = (each for each in program.graph.nodes if each.op == "call_function")
+    return {node.name, *(each.name for each in calls if (each.target, _without_values(each)) == same)}
+
+
+def _without_values(node: fx.Node) -> str:
+    return str(fx.node.map_arg((node.args, node.kwargs), lambda _: None))
+
+
+def _with_complex_numbers(program: Program, fallback: Sequence[fx.Node]) -> list[fx.Node]:
+    """Return the other nodes that compute with complex numbers, if one of ``fallback`` does: partitions exchange
+    none.
+    """
+    calls = [node for node in program.graph.nodes if node.op == "call_function"]
+    of_complex = [node for node in calls if any(map(is_complex, (node, *node.all_input_nodes)))]
+    known = set(fallback)
+    return [node for node in of_complex if node not in known] if known.intersection(of_complex) else []
 
 
 def _unsupported(target: Target, program: Program) -> list[fx.Node]:

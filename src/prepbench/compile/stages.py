@@ -32,7 +32,7 @@ from prepbench.compile.compile_log import CompileLog, StageTimer
 from prepbench.compile.dry_run import check_memory, planned
 from prepbench.compile.kept_stages import KeptCapture
 from prepbench.compile.large_integers import integer_remarks
-from prepbench.compile.lowering import lower, lowering_of
+from prepbench.compile.lowering import alike_nodes, can_be_cut, lower, lowering_of
 from prepbench.compile.quantize_program import Quantized, accounted, quantize
 from prepbench.compile.request import CompileRequest
 from prepbench.compile.samples import flat_samples, of_different_sizes, with_other_sizes
@@ -62,7 +62,7 @@ from prepbench.running.unchanged import numbers_kept
 from prepbench.settings import DeploymentSettings, ExplainedLayer
 from prepbench.settings.numbers import INT8
 from prepbench.storage import nothing_left
-from prepbench.targets import Target, target_for
+from prepbench.targets import Lowering, Runtime, Target, target_for
 
 Program = torch.export.ExportedProgram
 
@@ -193,24 +193,8 @@ def _compiled_graph(task: CompileTask, timer: StageTimer, kept: KeptCapture | No
     with timer("lower"), tracing(timer.progress):
         lowering = lowering_of(program, captured, call_spec, timer.progress, None if kept is None else kept.programs)
         before = 0 if kept is None else kept.programs.taken
-        runtime, fallbacks = lower(task, lowering)
-        give_back(task.float_bytes)
+        runtime, fallbacks, call_spec = _lowered(task, lowering, call_spec, exact)
         timer.reuse(*(["lower: graph"] if kept is not None and kept.programs.taken > before else []))
-        check = LoweredCheck(
-            runtime,
-            program,
-            target.display_name,
-            exact,
-            asserted=len(assertions),
-            precision=getattr(task.settings, "inference_precision", None),
-            blame=None if fallbacks else Blame(target, task.settings, lowering, is_quantized=exact is not None),
-        )
-        samples = flat_samples(of_different_sizes(captured.samples), call_spec)
-        check.check_samples(samples)
-        check.check_others(flat_samples(with_other_sizes(captured), call_spec))
-        call_spec = replace(call_spec, conditions=_conditions(task, check))
-        tried = captured.holds_where.right_calls(call_spec.conditions)
-        check.check_edges([*samples, *flat_samples(tried, call_spec)])
     size, bits = measured_size(runtime, leaves), runtime.stored_bits()
     tensors = quantized.tensors if quantized else accounted(task, None)
     report = CompileReport(
@@ -262,6 +246,88 @@ def _compiled_graph(task: CompileTask, timer: StageTimer, kept: KeptCapture | No
     return CompiledModel(
         runtime, call_spec, task.settings, report, out_spec, document, origin, leaves, task.configuration
     )
+
+
+_ROUNDS = 8
+"""Operators that a target fails at, one after the other, before a compile with ``fullgraph=False`` gives up."""
+
+
+def _lowered(
+    task: CompileTask, lowering: Lowering, call_spec: CallSpec, exact: Program | None
+) -> tuple[Runtime, tuple[str, ...], CallSpec]:
+    """Lower a graph and check the result; with ``fullgraph=False``, PyTorch runs the operators that the target turns
+    out to fail at, whether it lowers or runs them, or computes something else.
+
+    Returns:
+        The runtime, the operators that PyTorch runs, and the specification of its calls with all conditions.
+    """
+    parts, in_pytorch = replace(task, fullgraph=False), set[str]()
+    for rest in reversed(range(_ROUNDS)):
+        again = functools.partial(_lowered_in_parts, parts, in_pytorch=frozenset(in_pytorch))
+        blame = Blame(
+            task.target, task.settings, lowering, None if task.fullgraph else again, is_quantized=exact is not None
+        )
+        runtime: Runtime | None = None
+        try:
+            runtime, fallbacks = lower(task, lowering, in_pytorch)
+            give_back(task.float_bytes)
+            return runtime, fallbacks, _checked(task, runtime, lowering, call_spec, exact, blame, fallbacks)
+        except TargetError as error:
+            if not can_be_cut(task, lowering.program):
+                raise
+            if task.fullgraph:
+                if remedy := _remedy_of_cutting(error, task.target, blame, is_lowered=runtime is not None):
+                    raise TargetError(f"{error} {remedy}") from error
+                raise
+            if runtime is None:
+                blame.of_lowering()
+            found = set() if blame.found is None else alike_nodes(lowering.program, blame.found)
+            if found <= in_pytorch or not rest:
+                raise
+            in_pytorch |= found
+    raise AssertionError("the last round returns or raises")
+
+
+def _lowered_in_parts(task: CompileTask, lowering: Lowering, in_pytorch: frozenset[str]) -> Runtime:
+    return lower(task, lowering, in_pytorch)[0]
+
+
+def _remedy_of_cutting(error: TargetError, target: Target, blame: Blame, *, is_lowered: bool) -> str:
+    """Return what ``fullgraph=False`` would do about an error; "" where it says so, or nothing is known of it."""
+    if "fullgraph=False" in str(error) or (is_lowered and blame.found is None):
+        return ""
+    what = "it" if blame.found is not None else f"what {target.display_name} fails at"
+    return f"With fullgraph=False {what} runs in PyTorch, if the rest can be compiled without it."
+
+
+def _checked(
+    task: CompileTask,
+    runtime: Runtime,
+    lowering: Lowering,
+    call_spec: CallSpec,
+    exact: Program | None,
+    blame: Blame,
+    fallbacks: Sequence[str],
+) -> CallSpec:
+    """Compare a lowered graph with PyTorch; return the specification of its calls with the conditions on sizes."""
+    captured = task.captured
+    check = LoweredCheck(
+        runtime,
+        lowering.program,
+        task.target.display_name,
+        exact,
+        asserted=len(call_spec.assertions),
+        precision=getattr(task.settings, "inference_precision", None),
+        blame=blame,
+        has_leaves=bool(fallbacks and captured.leaves),
+    )
+    samples = flat_samples(of_different_sizes(captured.samples), call_spec)
+    check.check_samples(samples)
+    check.check_others(flat_samples(with_other_sizes(captured), call_spec))
+    call_spec = replace(call_spec, conditions=_conditions(task, check))
+    tried = captured.holds_where.right_calls(call_spec.conditions)
+    check.check_edges([*samples, *flat_samples(tried, call_spec)])
+    return call_spec
 
 
 def _conditions(task: CompileTask, check: LoweredCheck) -> tuple[SizeCondition, ...]:

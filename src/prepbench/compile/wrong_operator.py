@@ -19,8 +19,9 @@ from prepbench.objects.copy import clones
 from prepbench.running.source_lines import place_in_stack_trace
 from prepbench.settings import DeploymentSettings
 from prepbench.storage import FOR_THE_USER, own_folders
-from prepbench.targets import Lowering, Target
+from prepbench.targets import Lowering, Runtime, Target
 from prepbench.targets.onnx.target import OnnxTarget, write_onnx
+from prepbench.targets.programs import is_complex
 from prepbench.targets.weights import lowered_program
 
 Program = torch.export.ExportedProgram
@@ -40,6 +41,9 @@ def unknown(*, is_quantized: bool) -> str:
 IN_TORCH = "keep the module or line in PyTorch (leaf_modules=)"
 
 
+Lower = Callable[[Lowering], Runtime]
+
+
 class Blame:
     """Finds the first operator whose value differs, by lowering the program with its values as further outputs.
 
@@ -47,14 +51,26 @@ class Blame:
         target: the target in question.
         settings: of the target.
         lowering: its input.
+        lower: lowers a program as the one in question was, where PyTorch runs a part of it.
         is_quantized: whether layers could stay in float instead.
+
+    Attributes:
+        found: the node of the program that is to blame; None where none was found.
     """
 
     def __init__(
-        self, target: Target, settings: DeploymentSettings, lowering: Lowering, *, is_quantized: bool = False
+        self,
+        target: Target,
+        settings: DeploymentSettings,
+        lowering: Lowering,
+        lower: Lower | None = None,
+        *,
+        is_quantized: bool = False,
     ) -> None:
         self._target, self._settings, self._lowering = target, settings, lowering
+        self._lower = lower or (lambda given: target.lower(given, settings))
         self._unknown = unknown(is_quantized=is_quantized)
+        self.found: fx.Node | None = None
 
     def __call__(self, sample: Sample, is_right: IsRight) -> str:
         """Return one or more sentences, also on what is unknown."""
@@ -73,18 +89,34 @@ class Blame:
                 for node, value in values.found.items()
                 if node.op == "call_function" and isinstance(value, torch.Tensor)
             ]
-            # the shortest beginning of the graph that fails ends with the operator
-            first = bisect.bisect_left(range(1, len(nodes) + 1), True, key=lambda n: self._fails(nodes[:n], sample))
-            return f"It fails at {_described(nodes[first])}." if first < len(nodes) else ""
+            return self._first(nodes, lambda part: self._run(self._returning(part), sample.args, len(part)))
         except Exception:  # some of its parts may not lower
             return ""
 
-    def _fails(self, nodes: Sequence[fx.Node], sample: Sample) -> bool:
+    def of_lowering(self) -> str:
+        """Return a sentence on the first operator that the target cannot lower; empty where it is not found."""
         try:
-            self._run(self._returning(nodes), sample.args, len(nodes))
-        except Exception:  # each library has its own
-            return True
-        return False
+            graph = self._lowering.program.module(check_guards=False).graph
+            nodes = [node for node in graph.nodes if node.op == "call_function" and _is_lowered(node)]
+            return self._first(nodes, lambda part: self._lowered_form(self._returning(_ends(part)), len(_ends(part))))
+        except Exception:  # torch may not export a part
+            return ""
+
+    def _first(self, nodes: Sequence[fx.Node], attempt: Callable[[Sequence[fx.Node]], Any]) -> str:
+        """Note and tell the last operator of the shortest beginning of the graph at which an attempt fails."""
+
+        def fails(count: int) -> bool:
+            try:
+                attempt(nodes[:count])
+            except Exception:  # each library has its own
+                return True
+            return False
+
+        first = bisect.bisect_left(range(1, len(nodes) + 1), True, key=fails)
+        if first == len(nodes):
+            return ""
+        self.found = nodes[first]
+        return f"It fails at {_described(nodes[first])}."
 
     def _sentences(self, sample: Sample, is_right: IsRight) -> str:
         values = _Values(self._lowering.program.module(check_guards=False))
@@ -93,13 +125,13 @@ class Blame:
         nodes = nodes[-_MOST:]
         self._operators = len(nodes)
         got = self._run(self._returning(nodes), sample.args, len(nodes))
-        wrong = next(
-            (node for node, value in zip(nodes, got, strict=True) if not is_right(values.found[node], value)), None
-        )
-        if wrong is None:
+        pairs = zip(nodes, got, strict=True)
+        self.found = next((node for node, value in pairs if not is_right(values.found[node], value)), None)
+        if self.found is None:
             several = f"No operator is wrong by itself, only what {self._target.display_name} makes of several. "
             return (several if self._operators > 1 else "") + self._unknown
-        return f"The first value that differs is that of {_described(wrong)}. {self._who(wrong, values, is_right)}"
+        who = self._who(self.found, values, is_right)
+        return f"The first value that differs is that of {_described(self.found)}. {who}"
 
     def _returning(self, nodes: Sequence[fx.Node]) -> Program:
         """Return the program with the values of some nodes as outputs."""
@@ -108,16 +140,20 @@ class Blame:
         output = module.graph.output_node()
         module.graph.set_codegen(fx.graph.CodeGen())
         output.args = (tuple(by_name[node.name] for node in nodes),)
+        module.graph.eliminate_dead_code()  # which may hold what the target fails at
         module.recompile()
         return lowered_program(module, self._lowering.program)
 
-    def _run(self, program: Program, inputs: Sequence[Any], outputs: int) -> list[Any]:
+    def _lowered_form(self, program: Program, outputs: int, inputs: Sequence[Any] | None = None) -> Runtime:
         names = tuple(f"value_{index}" for index in range(outputs))
         lowering = replace(self._lowering, program=program, output_names=names, programs=None)
-        if len(lowering.input_names) != len(inputs):
+        if inputs is not None and len(lowering.input_names) != len(inputs):
             lowering = replace(lowering, input_names=tuple(f"input_{index}" for index in range(len(inputs))))
         self._lowered = lowering
-        return list(self._target.lower(lowering, self._settings).run(clones(inputs)))
+        return self._lower(lowering)
+
+    def _run(self, program: Program, inputs: Sequence[Any], outputs: int) -> list[Any]:
+        return list(self._lowered_form(program, outputs, inputs).run(clones(inputs)))
 
     def _who(self, node: fx.Node, values: _Values, is_right: IsRight) -> str:
         """Return whether the operator is wrong in isolation, and whether its ONNX file is."""
@@ -174,6 +210,16 @@ class _Values(fx.Interpreter):
 
 def _is_compared(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and not value.is_complex()
+
+
+def _is_lowered(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor) and not is_complex(node)
+
+
+def _ends(nodes: Sequence[fx.Node]) -> list[fx.Node]:
+    """Return those of some nodes that others read, which make the rest necessary."""
+    inside = set(nodes)
+    return [node for node in nodes if not node.users or any(user not in inside for user in node.users)]
 
 
 def _alone(node: fx.Node, values: dict[fx.Node, Any]) -> tuple[fx.GraphModule, tuple[torch.Tensor, ...]]:

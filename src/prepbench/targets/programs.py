@@ -266,6 +266,12 @@ def _sources(node: fx.Node) -> list[fx.Node]:
     return [each for each in node.all_input_nodes if each not in kept]
 
 
+def is_complex(node: fx.Node) -> bool:
+    """Return whether a node is a complex tensor."""
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.dtype.is_complex
+
+
 # Tensors whose memory other libraries can read.
 
 

@@ -19,7 +19,7 @@ from prepbench.targets.onnx.decompose import decompose_for_onnx, functional_form
 from prepbench.targets.onnx.export import Change, export_onnx
 from prepbench.targets.onnx.finish import quantize_biases
 from prepbench.targets.onnx.translations import translations
-from prepbench.targets.programs import check_stateless
+from prepbench.targets.programs import check_stateless, is_complex
 
 
 class OnnxTarget(Target):
@@ -74,7 +74,7 @@ def check_no_complex_values(lowering: Lowering) -> None:
         ("output", lowering.output_names, signature.user_outputs),
     ):
         for name, node in zip(names, nodes, strict=False):
-            if isinstance(node, str) and node in values and _is_complex(values[node]):
+            if isinstance(node, str) and node in values and is_complex(values[node]):
                 raise TargetError(
                     f"The {kind} {name} is complex, and ONNX files have no complex inputs or outputs. Use "
                     "torch.view_as_real and torch.view_as_complex inside the model, or choose InductorDeployment()."
@@ -98,13 +98,8 @@ def unsupported_nodes(
     unsupported = [*others, *(node for node in nodes if node.target not in own)]
     if unsupported:
         calls = [node for node in program.graph.nodes if node.op == "call_function" and node not in unsupported]
-        unsupported += [node for node in calls if any(map(_is_complex, (node, *node.all_input_nodes)))]
+        unsupported += [node for node in calls if any(map(is_complex, (node, *node.all_input_nodes)))]
     return unsupported
-
-
-def _is_complex(node: torch.fx.Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and value.dtype.is_complex
 
 
 # Checks of saved ONNX files before a runtime reads them, and weights in files beside them.
