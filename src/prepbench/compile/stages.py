@@ -42,6 +42,7 @@ from prepbench.document.model import Failure
 from prepbench.errors import TargetError
 from prepbench.freed_memory import give_back
 from prepbench.inputs import Sample
+from prepbench.internal_errors import raise_if_internal
 from prepbench.jobs import ProgressCallback
 from prepbench.objects.restore import state_bytes
 from prepbench.package.compiled import (
@@ -262,6 +263,7 @@ def _lowered(
         The runtime, the operators that PyTorch runs, and the specification of its calls with all conditions.
     """
     parts, in_pytorch = replace(task, fullgraph=False), set[str]()
+    failed: TargetError | None = None
     for rest in reversed(range(_ROUNDS)):
         again = functools.partial(_lowered_in_parts, parts, in_pytorch=frozenset(in_pytorch))
         blame = Blame(
@@ -285,6 +287,12 @@ def _lowered(
             if found <= in_pytorch or not rest:
                 raise
             in_pytorch |= found
+            failed = error
+        except Exception as error:  # torch may not export the parts of a graph that was cut
+            if failed is None:
+                raise
+            raise_if_internal(error)
+            raise failed from error
     raise AssertionError("the last round returns or raises")
 
 

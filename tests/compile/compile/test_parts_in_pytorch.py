@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.errors import TargetError
+from prepbench.errors import CaptureError, TargetError
 from prepbench.targets import Lowering, Runtime
 from prepbench.targets.onnxruntime import OnnxRuntimeTarget
 
@@ -95,6 +95,17 @@ def test_what_the_target_fails_at_runs_in_pytorch() -> None:
 def test_a_compile_of_the_whole_graph_names_that_remedy() -> None:
     with pytest.raises(TargetError, match=r"With fullgraph=False .* runs in PyTorch"):
         compiled(Waves(), ONNX_RUNTIME)
+
+
+@pytest.mark.usefixtures("fails_at_sin")
+def test_where_the_graph_cannot_be_cut_the_failure_of_the_target_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut(*_: Any) -> Runtime:
+        raise CaptureError("Dynamic sizes became static.")
+
+    monkeypatch.setattr("prepbench.compile.lowering.lower_partitioned", cut)
+    with pytest.raises(TargetError, match=r"^ONNX Runtime") as caught:
+        compiled(Waves(), ONNX_RUNTIME, fullgraph=False)
+    assert isinstance(caught.value.__cause__, CaptureError)
 
 
 REAL: dict[str, tuple[pb.DeploymentSettings, Callable[[torch.Tensor], torch.Tensor], str]] = {
