@@ -299,7 +299,16 @@ def _stft(parts: _Parts, node: fx.Node) -> Any:
     # one channel of sound, of each of a batch
     sound = parts.call(aten.unsqueeze.default, signal, signal.meta["val"].ndim - 1)
     channels = (parts.call(aten.unsqueeze.default, kernel, 1) for kernel in kernels)
-    return tuple(parts.call(aten.conv1d.default, sound, kernel, None, [hop]) for kernel in channels)
+    real, imaginary = (parts.call(aten.conv1d.default, sound, kernel, None, [hop]) for kernel in channels)
+    return real, _without_negative_zeros(parts, imaginary)
+
+
+def _without_negative_zeros(parts: _Parts, imaginary: fx.Node) -> fx.Node:
+    """Return the transform of real numbers with zeros as PyTorch has them, for an angle is pi or -pi by their sign.
+
+    The first value is one, and the middle one of an even number: sums of zeros whose signs are those of the signal.
+    """
+    return parts.call(aten.masked_fill.Scalar, imaginary, parts.call(aten.eq.Scalar, imaginary, 0), 0.0)
 
 
 def _scaled(parts: _Parts, waves: Pair, *scales: float) -> Pair:
@@ -316,7 +325,8 @@ def _from_real(parts: _Parts, signal: Any, dim: int, count: Any, norm: str | Non
     rows = parts.call(aten.slice.Tensor, signal, dim, 0, kept)
     scale = _scale(norm, count, inverse=False)
     waves = _scaled(parts, _waves(parts, signal, kept, count // 2 + 1, count), scale, -scale)
-    return tuple(_products(parts, rows, dim, *waves))
+    real, imaginary = _products(parts, rows, dim, *waves)
+    return real, _without_negative_zeros(parts, imaginary)
 
 
 def _between_complex(parts: _Parts, pair: Any, dim: int, count: Any, norm: str | None, *, inverse: bool) -> Any:
@@ -328,10 +338,12 @@ def _between_complex(parts: _Parts, pair: Any, dim: int, count: Any, norm: str |
     kept = min(length, count)
     scale = _scale(norm, count, inverse=inverse)
     waves = _waves(parts, real, kept, count, count)
-    cosines, sines = _scaled(parts, waves, scale, scale if inverse else -scale)
+    is_conjugate = imaginary is None and inverse  # with the negative of each zero
+    cosines, sines = _scaled(parts, waves, scale, scale if inverse and not is_conjugate else -scale)
     ac, ad = _products(parts, parts.call(aten.slice.Tensor, real, dim, 0, kept), dim, cosines, sines)
     if imaginary is None:
-        return ac, ad
+        ad = _without_negative_zeros(parts, ad)
+        return ac, parts.call(aten.neg.default, ad) if is_conjugate else ad
     bc, bd = _products(parts, parts.call(aten.slice.Tensor, imaginary, dim, 0, kept), dim, cosines, sines)
     return parts.call(aten.sub.Tensor, ac, bd), parts.call(aten.add.Tensor, ad, bc)
 

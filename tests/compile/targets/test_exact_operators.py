@@ -175,3 +175,18 @@ def test_sums_of_exponentials_and_small_logarithms_are_right(target: pb.Deployme
     y = torch.tensor([-400.0, -701.0, 3.0, 1e4, 1e-6])
     for found, expected in zip(compiled(x, y), Logs()(x, y), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-12)
+
+
+def test_the_angle_of_a_point_has_the_sign_of_zeros() -> None:
+    class Angle(nn.Module):
+        def forward(self, y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+            return torch.atan2(y, x)
+
+    compiled = pb.compile_model(
+        Angle(),
+        tracing_inputs=[(torch.randn(rows), torch.randn(rows)) for rows in (4, 7)],
+        deployment_settings=pb.OnnxRuntimeDeployment(),
+    )
+    values = torch.tensor([0.0, -0.0, 1.0, -1.0, float("inf"), -float("inf"), float("nan"), 1e-30, -1e30])
+    y, x = torch.cartesian_prod(values, values).unbind(1)
+    torch.testing.assert_close(compiled(y, x), torch.atan2(y, x), equal_nan=True)

@@ -116,3 +116,34 @@ def test_on_targets(name: str, target: pb.DeploymentSettings) -> None:
     compiled = pb.compile_model(model.eval(), tracing_inputs=samples, deployment_settings=target)
     for x in (*samples, *(torch.randn(shape) for shape in others)):
         torch.testing.assert_close(compiled(x), model(x), atol=1e-4, rtol=1e-4)
+
+
+class Phase(nn.Module):
+    """Angles, of which those of the first and the middle value are 0 or pi by the sign of a zero."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        frames = torch.stft(x, 16, 4, 16, window=torch.ones(16), center=False, return_complex=True)
+        values = torch.fft.rfft(x)
+        return values.angle(), torch.fft.fft(x).angle(), torch.atan2(values.imag, values.real), frames.angle()
+
+
+@pytest.mark.parametrize("target", [pb.OnnxRuntimeDeployment(), pb.OpenVinoDeployment()], ids=["ort", "openvino"])
+def test_angles_have_the_sign_of_zeros(target: pb.DeploymentSettings) -> None:
+    generator = torch.Generator().manual_seed(0)
+    samples = [torch.randn(rows, 32, generator=generator) for rows in (2, 3)]
+    compiled = pb.compile_model(Phase(), tracing_inputs=samples, deployment_settings=target)
+    x = torch.cat([*samples, torch.rand(1, 32, generator=generator), -torch.rand(1, 32, generator=generator)])
+    for found, expected in zip(compiled(x), Phase()(x), strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-3, rtol=0)
+
+
+def test_angles_of_a_conjugate_have_the_sign_of_zeros() -> None:
+    class Conjugate(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return torch.fft.rfft(x).conj().angle(), torch.fft.ifft(x).angle()
+
+    generator = torch.Generator().manual_seed(0)
+    samples = [torch.randn(rows, 32, generator=generator) for rows in (2, 3)]
+    compiled = pb.compile_model(Conjugate(), tracing_inputs=samples, deployment_settings=pb.OnnxRuntimeDeployment())
+    for found, expected in zip(compiled(samples[1]), Conjugate()(samples[1]), strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-3, rtol=0)

@@ -33,6 +33,7 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
         torch.ops.aten.logaddexp.default: _logaddexp,
         torch.ops.aten.logaddexp2.default: _logaddexp2,
         torch.ops.aten.log1p.default: _log1p,
+        torch.ops.aten.atan2.default: _atan2,
         torch.ops.aten.expm1.default: _expm1,
         torch.ops.aten.group_norm.default: _group_norm,
         **_of_torchvision(),
@@ -101,6 +102,27 @@ def _log1p(x: Any) -> Any:
     log = onnx.Log(total)
     scaled = onnx.Mul(log, onnx.Div(x, onnx.Where(is_none, one, rounded)))
     return onnx.Where(is_none, x, onnx.Where(is_plain, log, scaled))
+
+
+def _atan2(y: Any, x: Any) -> Any:
+    """Compute the angle of a point, also where a coordinate is infinite or a zero, whose sign counts.
+
+    The translation of the exporter has -pi for 0 and -1, and 0 for NaN (onnxscript 0.7).
+    """
+    onnx = _operators()
+    zero, one, half_turn = (onnx.CastLike(value, x) for value in (0.0, 1.0, math.pi))
+
+    def is_negative(value: Any) -> Any:
+        return onnx.Or(onnx.Less(value, zero), onnx.Less(onnx.Reciprocal(value), zero))
+
+    width, height = onnx.Abs(x), onnx.Abs(y)
+    is_steep = onnx.Less(width, height)
+    small, large = onnx.Where(is_steep, width, height), onnx.Where(is_steep, height, width)
+    of_equals = onnx.Where(onnx.Equal(large, zero), zero, one)
+    angle = onnx.Atan(onnx.Where(onnx.Equal(small, large), of_equals, onnx.Div(small, large)))
+    angle = onnx.Where(is_steep, onnx.Sub(onnx.CastLike(math.pi / 2, x), angle), angle)
+    angle = onnx.Where(is_negative(x), onnx.Sub(half_turn, angle), angle)
+    return onnx.Where(is_negative(y), onnx.Neg(angle), angle)
 
 
 def _expm1(x: Any) -> Any:
