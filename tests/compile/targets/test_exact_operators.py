@@ -190,3 +190,25 @@ def test_the_angle_of_a_point_has_the_sign_of_zeros() -> None:
     values = torch.tensor([0.0, -0.0, 1.0, -1.0, float("inf"), -float("inf"), float("nan"), 1e-30, -1e30])
     y, x = torch.cartesian_prod(values, values).unbind(1)
     torch.testing.assert_close(compiled(y, x), torch.atan2(y, x), equal_nan=True)
+
+
+class Degrees(nn.Module):
+    """The degree of each node of a graph net, and the sum of the weights of its edges."""
+
+    def forward(self, x: torch.Tensor, ends: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        weights = ends.float() / 2
+        return torch.bincount(ends, minlength=x.shape[0]), torch.bincount(ends, weights, minlength=x.shape[0])
+
+
+@named("target", TARGETS[:2])
+def test_numbers_are_counted_up_to_a_size(target: pb.DeploymentSettings) -> None:
+    def graph(nodes: int, last: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.zeros(nodes, 2), torch.arange(3 * nodes) % (last + 1)
+
+    compiled = pb.compile_model(Degrees(), tracing_inputs=[graph(4, 2), graph(7, 6)], deployment_settings=target)
+    for call in (graph(5, 4), graph(9, 3)):
+        for found, expected in zip(compiled(*call), Degrees()(*call), strict=True):
+            assert torch.equal(found, expected)
+    if isinstance(target, pb.OnnxRuntimeDeployment):  # OpenVINO has no operator that raises
+        with pytest.raises(pb.PrepbenchError):
+            compiled(torch.zeros(5, 2), torch.tensor([1, -1, 2]))

@@ -34,6 +34,7 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
         torch.ops.aten.logaddexp2.default: _logaddexp2,
         torch.ops.aten.log1p.default: _log1p,
         torch.ops.aten.atan2.default: _atan2,
+        torch.ops.aten.bincount.default: _bincount,
         torch.ops.aten.expm1.default: _expm1,
         torch.ops.aten.group_norm.default: _group_norm,
         **_of_torchvision(),
@@ -123,6 +124,30 @@ def _atan2(y: Any, x: Any) -> Any:
     angle = onnx.Where(is_steep, onnx.Sub(onnx.CastLike(math.pi / 2, x), angle), angle)
     angle = onnx.Where(is_negative(x), onnx.Sub(half_turn, angle), angle)
     return onnx.Where(is_negative(y), onnx.Neg(angle), angle)
+
+
+def _bincount(x: Any, weights: Any = None, minlength: Any = 0) -> Any:
+    """Count whole numbers, or add the weights of each; the exporter's translation takes no size and no weights.
+
+    A negative number gets a place outside, because ONNX would count it from the end, and PyTorch refuses it.
+    """
+    onnx, of_int64 = _operators(), 7
+    x = onnx.Cast(x, to=of_int64)
+    if isinstance(minlength, int):
+        least = onnx.Constant(value_ints=[minlength])
+    else:
+        least = onnx.Reshape(onnx.Cast(minlength, to=of_int64), onnx.Constant(value_ints=[1]))
+    before = onnx.Constant(value_ints=[-1])
+    largest = onnx.ReduceMax(onnx.Concat(x, before, axis=0), keepdims=1)  # of nothing it has none
+    length = onnx.Max(onnx.Sub(largest, before), least)
+    one = onnx.Constant(value_int=1)
+    if weights is None:
+        weights = onnx.Expand(one, onnx.Shape(x))
+    elif weights.dtype.name != "FLOAT":
+        weights = onnx.Cast(weights, to=11)  # float64, as in PyTorch
+    zeros = onnx.Expand(onnx.CastLike(0, weights), length)
+    places = onnx.Where(onnx.Less(x, onnx.Constant(value_int=0)), length, x)
+    return onnx.ScatterElements(zeros, places, weights, axis=0, reduction="add")
 
 
 def _expm1(x: Any) -> Any:
