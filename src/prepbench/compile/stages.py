@@ -275,12 +275,14 @@ def _lowered(
             give_back(task.float_bytes)
             return runtime, fallbacks, _checked(task, runtime, lowering, call_spec, exact, blame, fallbacks)
         except TargetError as error:
-            if not can_be_cut(task, lowering.program):
-                raise
-            if task.fullgraph:
-                if remedy := _remedy_of_cutting(error, task.target, blame, is_lowered=runtime is not None):
-                    raise TargetError(f"{error} {remedy}") from error
-                raise
+            can_cut, cause = can_be_cut(task, lowering.program), error.__cause__
+            if task.fullgraph or not can_cut:
+                more = [] if runtime is not None else [_place(error, task, blame, call_spec)]
+                if can_cut:
+                    more.append(_remedy_of_cutting(error, task.target, blame, is_lowered=runtime is not None))
+                if not any(more):
+                    raise
+                raise TargetError(" ".join(filter(None, (str(error), *more)))) from cause or error
             if runtime is None:
                 blame.of_lowering()
             found = set() if blame.found is None else alike_nodes(lowering.program, blame.found)
@@ -294,6 +296,15 @@ def _lowered(
             raise_if_internal(error)
             raise failed from error
     raise AssertionError("the last round returns or raises")
+
+
+def _place(error: TargetError, task: CompileTask, blame: Blame, call_spec: CallSpec) -> str:
+    """Return a sentence on the operator of PyTorch at which lowering fails, where the words are a runtime's own, which
+    name none.
+    """
+    samples = flat_samples(task.captured.samples[:1], call_spec)
+    is_own = error.__cause__ is None or isinstance(error.__cause__, TargetError)
+    return "" if is_own or not samples else blame.of_failure(samples[0])
 
 
 def _lowered_in_parts(task: CompileTask, lowering: Lowering, in_pytorch: frozenset[str]) -> Runtime:

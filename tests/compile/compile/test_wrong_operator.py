@@ -49,6 +49,15 @@ def test_an_operator_that_fails_when_it_runs_is_named(monkeypatch: pytest.Monkey
         pb.compile_model(Gated(), tracing_inputs=samples, deployment_settings=pb.OnnxRuntimeDeployment())
 
 
+def test_an_operator_that_a_runtime_refuses_to_load_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    right: Callable[[], Any] = translations.translations
+    bits = {torch.ops.aten.log_sigmoid.default: lambda x: opset21.BitShift(x, x, direction="LEFT")}
+    monkeypatch.setattr(export, "translations", lambda: {**right(), **bits})
+    samples = [torch.randn(2, 6), torch.randn(3, 6)]
+    with pytest.raises(TargetError, match=r"cannot run the graph: .*It fails at aten.log_sigmoid in gate \(.*:\d+\)"):
+        pb.compile_model(Gated(), tracing_inputs=samples, deployment_settings=pb.OnnxRuntimeDeployment())
+
+
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

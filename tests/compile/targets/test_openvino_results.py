@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.objects.compare import sqnr
+from prepbench.targets import openvino
 from tests.system.targets.test_openvino import kernels
 
 pytest.importorskip("openvino")
@@ -74,3 +76,9 @@ def test_linear_layers_of_a_vector_return_vectors(per_channel: bool) -> None:
         got, expected = (torch.stack([run(x) for x in samples]) for run in (model, net))
     assert got.shape == (6, 3)
     assert sqnr(expected, got) > 25
+
+
+def test_what_openvino_says_ends_as_a_sentence() -> None:
+    for said in ("The memory desc is undefined", "word " * 400):
+        told = str(openvino._refused(RuntimeError(said)))
+        assert re.search(r"(undefined|word \.\.)\. Rewrite the operator", told)

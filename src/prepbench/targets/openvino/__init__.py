@@ -242,6 +242,12 @@ def _refused(error: RuntimeError) -> TargetError:
     lines = [line.strip() for line in str(error).splitlines()]
     what = " ".join(line for line in lines if line and not line.startswith(("Exception from", "Check '")))
     return TargetError(
-        f"OpenVINO cannot run the graph: {what[:600]} Rewrite the operator named here, or choose "
+        f"OpenVINO cannot run the graph: {_ended(what)} Rewrite the operator that it fails at, or choose "
         "OnnxRuntimeDeployment() or InductorDeployment()."
     )
+
+
+def _ended(text: str, most: int = 600) -> str:
+    """Return a foreign text as sentences of a limited length."""
+    text = text if len(text) <= most else f"{text[:most].rpartition(' ')[0]} ..."
+    return text if text.endswith((".", "...")) else f"{text}."
