@@ -71,6 +71,23 @@ def failed_call(error: BaseException) -> Mapping[str, Any] | None:
     return None
 
 
+_KEPT = 4  # each keeps its model, its samples and what the call had made so far
+_repairable: dict[int, BaseException] = {}
+
+
+def repairable_error(cell: int | None = None) -> BaseException | None:
+    """Return the error whose card in a cell offers to repair it, by the cell's number; by default the last of all."""
+    return next(reversed(_repairable.values()), None) if cell is None else _repairable.get(cell)
+
+
+def _keep_repairable(cell: int, error: BaseException) -> None:
+    """Keep an error for the button of its card. Python keeps only the last error, which may be another."""
+    _repairable.pop(cell, None)
+    _repairable[cell] = error
+    while len(_repairable) > _KEPT:
+        del _repairable[next(iter(_repairable))]
+
+
 @dataclass(frozen=True)
 class ErrorCard:
     """What an error's card says.
@@ -188,6 +205,9 @@ def notebook_lines(error: BaseException) -> list[str]:
     shown = (shell.execution_count, error.__traceback__)
     if vars(error).get("_shown") != shown:
         vars(error)["_shown"] = shown
+        if card.is_repaired_in_bench:
+            # the counter may stand at this cell or at the next one, depending on IPython's release
+            _keep_repairable(len(shell.history_manager.input_hist_parsed) - 1, error)
         # a cell gives the same outputs to a person and to a program, so that notebooks can be compared
         display.publish_display_data(
             {"text/plain": card.text(anywhere=True), "text/html": for_strict_pages(card.page())}

@@ -64,6 +64,15 @@ get_ipython().run_line_magic("xmode", "Verbose")
 run()
 """,
 }
+REPAIRS = """
+def asked(cell=None):
+    try:
+        return type(pb.Bench.of_error(cell).model).__name__
+    except pb.PrepbenchError as error:
+        return str(error)
+
+print(asked({cell}), asked(), asked(99), sep="\\n")
+"""
 CARDS = ("capture", "once more", "settings", "failures", "compile", "bench")
 
 
@@ -103,7 +112,7 @@ def test_card_in_a_kernel(outputs: dict[str, Any], name: str) -> None:
 
 
 def test_what_a_card_says(outputs: dict[str, Any]) -> None:
-    card, error = outputs["capture"]
+    card, _ = outputs["capture"]
     text = card.data["text/plain"].splitlines()
     assert text[0].startswith("CaptureError: Wide itself raises on inputs[0]")
     assert "Check that model(*inputs) runs on its own." in visible(card.data["text/html"]), "the remedy is seen at once"
@@ -114,8 +123,18 @@ def test_what_a_card_says(outputs: dict[str, Any]) -> None:
         "      return wide @ torch.ones(3, 3)",
     ]
     assert "A model that could not be captured as one graph." in card.data["text/html"]
-    assert "Check that model(*inputs) runs on its own." in " ".join(error.traceback)
     assert outputs["settings"][0].data["text/plain"].endswith(CELLS["settings"]), "not the method that dataclasses made"
+
+
+def test_a_bench_is_made_of_the_call_of_one_card() -> None:
+    failing = [CELLS["failures"], "pb.load_compiled('nowhere')", CELLS["settings"]]
+    cells = [nbformat.v4.new_code_cell(source.strip()) for source in (CELLS["model"], *failing)]
+    cells.append(nbformat.v4.new_code_cell(REPAIRS.replace("{cell}", "2")))
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    NotebookClient(notebook, timeout=120, kernel_name="python3", allow_errors=True).execute()
+    by_number, by_default, unknown = notebook.cells[-1].outputs[0].text.splitlines()
+    assert by_number == by_default == "Branch", "later errors have no model to make a bench of"
+    assert unknown.startswith("No failed call of cell [99] is known")
 
 
 @pytest.mark.stress

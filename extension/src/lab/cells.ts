@@ -8,8 +8,10 @@ export interface Cell {
   readonly model: {
     readonly type: string;
     readonly executionCount?: number | null;
+    readonly trusted?: boolean;
     readonly sharedModel: { getSource(): string };
   };
+  readonly node?: HTMLElement;
   readonly editor: CodeEditor.IEditor | null;
   readonly ready: Promise<void>;
 }

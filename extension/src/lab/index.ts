@@ -56,7 +56,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
     for (const kind of [graphFiles(app, diagrams), benchFiles(app, diagrams)]) addFileType(app, kind, restorer);
     addPanel(app, new ModelPanel(app.shell, diagrams, openSource, benches), restorer);
     addCommands(app, { palette, launcher, browser });
-    offerRepairs(cellInserter(app));
+    offerRepairs(app);
     addPrepareCommand(app, palette, CATEGORY);
     if (palette) beside?.offer(palette, CATEGORY);
     if (settings) {

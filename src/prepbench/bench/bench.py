@@ -34,7 +34,7 @@ from prepbench.bench.variables import names_of
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import check_table
 from prepbench.compile import KeptStages
-from prepbench.error_display import MODELS, SAMPLES, failed_call
+from prepbench.error_display import MODELS, SAMPLES, failed_call, repairable_error
 from prepbench.errors import InputError, TargetError
 from prepbench.inputs import Sample
 from prepbench.measure.comparison import Comparison
@@ -299,11 +299,12 @@ class Bench:
         return load_bench(cls, path, model, **given)
 
     @classmethod
-    def of_error(cls, error: BaseException | None = None) -> Bench:
+    def of_error(cls, error: BaseException | int | None = None) -> Bench:
         """Open a bench on the model and the samples of a call that failed, to repair it there.
 
         Args:
-            error: what the call raised; by default the error that a cell or the interpreter showed last.
+            error: what the call raised, or the number of the notebook's cell that showed it; by default the last error
+                shown of a call with a model and samples.
 
         Returns:
             A bench with the arguments of that call and its target; it opens on what cannot be captured, or on what the
@@ -373,9 +374,19 @@ _NAMES = {"inputs": "tracing_inputs", "data_transform_fn": "transform"}
 _GIVEN = (*SAMPLES, "data", "metric", "tokenizer", "data_transform_fn", "transform")
 
 
-def bench_of_error(kind: Callable[..., B], error: BaseException | None) -> B:
+def bench_of_error(kind: Callable[..., B], error: BaseException | int | None) -> B:
     """Open a bench on the model and the samples of the call that raised an error; see :meth:`Bench.of_error`."""
-    error = getattr(sys, "last_value", None) if error is None else error
+    if isinstance(error, int):
+        cell, error = error, repairable_error(error)
+        if error is None:
+            raise InputError(
+                f"No failed call of cell [{cell}] is known: only the last few calls with a model and samples are kept, "
+                "until the kernel restarts. Run the cell again, and press the button of its new card."
+            )
+    if error is None:
+        error = getattr(sys, "last_value", None)
+        if error is None or failed_call(error) is None:
+            error = repairable_error() or error
     if not isinstance(error, BaseException):
         raise InputError("No call has failed: give the error that a call of prepbench raised, as error=.")
     given = failed_call(error)
