@@ -213,9 +213,16 @@ def notebook_lines(error: BaseException) -> list[str]:
             {"text/plain": card.text(anywhere=True), "text/html": for_strict_pages(card.page())}
         )
     if importlib.import_module("prepbench._display").is_asked_by_program():
+        if _goes_on(shell):  # to a page, which shows the card, too
+            return _wrapped(f"{card.kind}: {card.what}")[:2]
         # such as nbclient, which prints this alone into a log
         return card.text(15, f"Full traceback: set {VARIABLE}=full", anywhere=True).splitlines()
     return [f"{card.kind}: see above. %tb shows the whole traceback."]
+
+
+def _goes_on(shell: Any) -> bool:
+    """Return whether the program that runs the cells goes on after an error."""
+    return not (shell.get_parent() or {}).get("content", {}).get("stop_on_error", True)
 
 
 def _is_asked_for_all(shell: Any, error: BaseException) -> bool:

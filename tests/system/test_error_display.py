@@ -11,6 +11,7 @@ from typing import Any
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
 
 import prepbench as pb
 from prepbench.error_display import PAGE, ErrorCard, split_message
@@ -124,6 +125,19 @@ def test_what_a_card_says(outputs: dict[str, Any]) -> None:
     ]
     assert "A model that could not be captured as one graph." in card.data["text/html"]
     assert outputs["settings"][0].data["text/plain"].endswith(CELLS["settings"]), "not the method that dataclasses made"
+
+
+def test_a_page_says_it_once_and_a_log_says_all(outputs: dict[str, Any]) -> None:
+    remedy = "Check that model(*inputs) runs on its own."
+    card, error = outputs["capture"]  # by a program that goes on, as for a page
+    assert remedy in card.data["text/html"]
+    assert remedy not in " ".join(error.traceback)
+    assert " ".join(error.traceback).startswith("CaptureError: Wide itself raises on inputs[0]")
+    cells = [nbformat.v4.new_code_cell(CELLS[name].strip()) for name in ("model", "capture")]
+    stopping = NotebookClient(nbformat.v4.new_notebook(cells=cells), timeout=120, kernel_name="python3")
+    with pytest.raises(CellExecutionError) as caught:
+        stopping.execute()
+    assert remedy in str(caught.value).replace("\n", " ")
 
 
 def test_a_bench_is_made_of_the_call_of_one_card() -> None:
