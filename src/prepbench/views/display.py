@@ -116,10 +116,10 @@ body[data-jp-theme-light="true"] .pb-picture img{color-scheme:light}
 .pb-picture{max-height:720px;overflow:auto;margin:4px 0}
 .pb-picture img{max-width:none}
 .pb-sizes{font-size:smaller;opacity:.8}
-table.pb-failures tr>td{text-align:left;vertical-align:top}
-table.pb-failures tr>th{text-align:left}
-table.pb-failures tr pre{margin:0;white-space:pre;overflow-x:auto;max-width:36em;background:none;text-align:left}
-</style>"""
+table.pb-failures.pb-failures tr>td{text-align:left;vertical-align:top}
+table.pb-failures.pb-failures tr>th{text-align:left}
+table.pb-failures tr pre{margin:0;white-space:pre-wrap;overflow-wrap:anywhere;background:none;text-align:left}
+</style>"""  # the class twice outweighs the rule by which JupyterLab and nbconvert align tables to the right
 
 
 def collection_bundle(collection: Any) -> dict[str, Any]:
@@ -296,11 +296,11 @@ def _picture(document: GraphCollectionDocument, view: Scene, svg: str | None) ->
 
 
 def failures_html(failures: tuple[Failure, ...]) -> str:
-    """Return a table of failures: module, reason, place, line of code, remedy; empty without any."""
+    """Return a table of failures: module, reason, place, line of code and remedy; empty without any."""
     if not failures:
         return ""
     rows = "".join(_failure_row(failure) for failure in alike_failures(failures))
-    head = "".join(f"<th>{name}</th>" for name in ("module", "reason", "where", "code", "remedy"))
+    head = "".join(f"<th>{name}</th>" for name in ("module", "reason", "where", "code and remedy"))
     return f'<table class="pb-failures"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
 
 
@@ -324,8 +324,9 @@ def _failure_row(failure: Failure) -> str:
         f"<b>{html.escape(failure.fqn or 'the model itself')}</b><br/>{html.escape(failure.module_type)}",
         f"{html.escape(failure.kind)}<br/><small>{html.escape(failure.exception_type)}</small>",
         html.escape(where),
-        f"<pre>{html.escape(failure.frame or (source.code if source else ''))}</pre>",
-        html.escape(failure.remedy),
+        # a column of its own would be narrow and, beside long lines of code, outside of the page
+        f"<pre>{html.escape(failure.frame or (source.code if source else ''))}</pre>"
+        f'<div style="margin-top:4px"><b>Remedy:</b> {html.escape(failure.remedy)}</div>',
     ]
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 

@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, Playwright, expect
 
+from prepbench.document.model import Failure
+from prepbench.strict_pages import for_strict_pages
+from prepbench.views.display import _STYLE, failures_html
 from tests.system.browser import pdf, voila, vscode
 from tests.system.browser.lab import READY, is_local, watch
 from tests.system.browser.places import (
@@ -55,6 +58,27 @@ def test_a_file_shows_what_the_guide_says(
     assert seen(page) == told()[place], "python -m tests.system.browser.places --write"
     assert not [url for url in asked if "widgets" in url or "prepbench" in url.lower()], asked
     context.close()
+
+
+ALIGNED = ":not(.jp-RenderedMarkdown).jp-RenderedHTMLCommon td{text-align:right}"  # as JupyterLab and nbconvert do
+
+
+@pytest.mark.parametrize("width", [1100, 700])
+def test_remedies_stand_whole_under_their_code(page: Page, width: int) -> None:
+    code, remedy = f"x = {'longer_name + ' * 12}1", "Compute both sides and choose with torch.where. " * 4
+    failure = Failure("blocks.0", "Block", "data-dependent branch", "Unsupported", "message", None, remedy, code)
+    page.set_viewport_size({"width": width, "height": 600})
+    table = f"{_STYLE}{failures_html((failure,))}"
+    page.set_content(f"<style>{ALIGNED}</style><div class='jp-RenderedHTMLCommon'>{for_strict_pages(table)}</div>")
+    lines, said = page.locator("pre").first.bounding_box(), page.get_by_text("Remedy:").first.locator("..")
+    below = said.bounding_box()
+    assert lines is not None
+    assert below is not None
+    assert below["x"] == lines["x"]
+    assert below["y"] >= lines["y"] + lines["height"]
+    assert below["x"] + below["width"] <= width
+    assert said.evaluate("e => getComputedStyle(e).textAlign") == "left"
+    assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), "nothing is cut off"
 
 
 @pytest.mark.parametrize("place", pdf.TOOLS)
