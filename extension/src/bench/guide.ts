@@ -9,7 +9,7 @@ import { type Cleanups, listen, live } from "./live";
 import { GO } from "./message";
 import { act, type BenchModel } from "./model";
 import { type About, outcomeView } from "./outcome";
-import { boundOf, named, numberBox } from "./search";
+import { named, numberBox } from "./search";
 
 type Limit = "loss" | "size" | "latency";
 type Least = "latency" | "size" | "drop";
@@ -38,9 +38,9 @@ export function stageOf(model: BenchModel, began = false): Stage {
 }
 
 /** What a search makes least: the first of time and size that has no limit, else what is lost. */
-export function leastOf(limits: Record<Limit, number | null>): Least {
-  if (limits.latency === null) return "latency";
-  return limits.size === null ? "size" : "drop";
+export function leastOf(limits: Record<Limit, string>): Least {
+  if (!limits.latency.trim()) return "latency";
+  return limits.size.trim() ? "drop" : "size";
 }
 
 export class Guide {
@@ -183,10 +183,10 @@ function questions(model: BenchModel, compile: () => HTMLElement, searching: () 
     size: numberBox("Size at most, in MB", ""),
     latency: numberBox("Time of a call at most, in ms", ""),
   };
-  const limits = (): Record<Limit, number | null> => ({
-    loss: boundOf(boxes.loss.value),
-    size: boundOf(boxes.size.value),
-    latency: boundOf(boxes.latency.value),
+  const limits = (): Record<Limit, string> => ({
+    loss: boxes.loss.value,
+    size: boxes.size.value,
+    latency: boxes.latency.value,
   });
   const tell = (): void => {
     aim.textContent = `Finds the ${AIMS[leastOf(limits())]} settings within these limits.`;
@@ -196,7 +196,7 @@ function questions(model: BenchModel, compile: () => HTMLElement, searching: () 
     if (model.get("search_now").unavailable) return; // and while a search goes on, nothing is asked
     const minimize = leastOf(limits());
     searching();
-    act(model, "search", { minimize, ...limits(), [minimize === "drop" ? "loss" : minimize]: null });
+    act(model, "search", { minimize, ...limits(), [minimize === "drop" ? "loss" : minimize]: "" });
   };
   tell();
   return make(

@@ -7,7 +7,6 @@ import { DIM } from "./dim";
 import { type Cleanups, listen, live } from "./live";
 import { act, type BenchModel } from "./model";
 import { outcomeView } from "./outcome";
-import { boundOf } from "./search";
 
 /** The second press of a double click asks for nothing new. */
 const DOUBLE_CLICK_MS = 600;
@@ -91,8 +90,8 @@ export class RecoverStep {
     this.started = performance.now();
     const settings = { distill: this.distill.checked, by_metric: this.kept.value === "metric" };
     act(this.model, "train_back", {
-      steps: boundOf(this.steps.value),
-      learning_rate: boundOf(this.rate.value),
+      steps: this.steps.value,
+      learning_rate: this.rate.value,
       ...settings,
     });
   }

@@ -18,12 +18,6 @@ type Goal = (typeof GOALS)[number][0];
 const HEADS = ["Settings", "Score", "Drop", "Latency (ms)", "Size (MB)", "Layers in float"];
 const WORDS = new Set(["Settings", "Layers in float"]); // columns without numbers
 
-/** A number as somebody has typed it; null for none. */
-export function boundOf(text: string): number | null {
-  const value = Number(text.trim().replace(",", "."));
-  return text.trim() === "" || !Number.isFinite(value) ? null : value;
-}
-
 export class SearchView {
   readonly element: HTMLElement;
   private readonly goal: HTMLSelectElement;
@@ -102,7 +96,7 @@ export class SearchView {
   private start(): void {
     const { unavailable, is_searching: searching } = this.model.get("search_now");
     if (unavailable || searching) return;
-    const bound = (box: HTMLInputElement): number | null => (box.disabled ? null : boundOf(box.value));
+    const bound = (box: HTMLInputElement): string => (box.disabled ? "" : box.value);
     const { loss, latency, size } = this.bounds;
     const bounds = { loss: bound(loss), latency: bound(latency), size: bound(size) };
     act(this.model, "search", { minimize: this.goal.value as Goal, ...bounds });

@@ -469,9 +469,9 @@ export interface SamplePart {
 
 export interface Search {
   minimize: "latency" | "size" | "drop";
-  loss: number | null;
-  latency: number | null;
-  size: number | null;
+  loss: string;
+  latency: string;
+  size: string;
 }
 
 export interface SearchNow {
@@ -596,10 +596,10 @@ export interface ToPath {
 }
 
 export interface TrainBack {
-  steps: number | null;
+  steps: string;
   distill: boolean;
   by_metric: boolean;
-  learning_rate: number | null;
+  learning_rate: string;
 }
 
 export interface TrainingCurve {

@@ -126,14 +126,17 @@ class RecoverySettings(Settings):
     def __post_init__(self) -> None:
         if type(self.steps) is not int or not 1 <= self.steps <= _MOST_STEPS:
             raise SettingsError(
-                f"Steps must be a whole number from 1 to {_MOST_STEPS}, got {described(self.steps)}. To compile "
-                "without training, leave the training out."
+                f"Steps must be a whole number from 1 to {_MOST_STEPS}, got {described(self.steps)}. Give one "
+                f"such as {type(self).steps}."
             )
         check_choice(self, "distill", (True, False))
         check_choice(self, "by_metric", (True, False))
         rate = self.learning_rate
         if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < math.inf:
-            raise SettingsError(f"The learning rate must be a number above 0, got {described(rate)}.")
+            raise SettingsError(
+                f"The learning rate must be a number above 0, got {described(rate)}. Give one such as "
+                f"{type(self).learning_rate}."
+            )
 
     @property
     def summary(self) -> str:

@@ -109,17 +109,17 @@ class BenchControls(anywidget.AnyWidget):
         if not self.bench.costs.is_measuring:
             self.bench.start_measuring()
 
-    def start_search(self, minimize: str, loss: float | None, latency: float | None, size: float | None) -> None:
+    def start_search(self, minimize: str, loss: str, latency: str, size: str) -> None:
         """Search the best settings within bounds in the background."""
         bound = "min_metric" if self.bench.metric is None else "max_drop"
-        budget = Budget(**{bound: loss}, max_latency_ms=latency, max_size_mb=size, minimize=minimize)
+        limits: dict[str, Any] = {bound: loss, "max_latency_ms": latency, "max_size_mb": size}
+        budget = Budget(**{name: _number(typed) for name, typed in limits.items() if typed.strip()}, minimize=minimize)
         if not self.bench.found.is_searching:
             self.bench.start_search(budget)
 
-    def train_back(self, steps: float | None, distill: bool, by_metric: bool, learning_rate: float | None) -> None:
+    def train_back(self, steps: str, distill: bool, by_metric: bool, learning_rate: str) -> None:
         """Train and compile in the background; a second click has no effect."""
-        count: Any = int(steps) if steps is not None and steps == int(steps) else steps
-        rate: Any = learning_rate
+        count, rate = _number(steps), _number(learning_rate)
         settings = RecoverySettings(steps=count, distill=distill, by_metric=by_metric, learning_rate=rate)
         if not (self.bench.state.recovery == settings and self.bench.compiling.is_queued):
             self.bench.start_recovery(settings)
@@ -389,6 +389,15 @@ def marimo_view(bench: Bench) -> Any:
     display = BenchDisplay(bench)
     display.controls.look_for_fixes()
     return marimo.vstack([display.controls, display.picture.widget])
+
+
+def _number(typed: str) -> Any:
+    """Return a number as people write it; what is none stays as it was typed, for the error that refuses it."""
+    try:
+        number = float(typed.replace(",", "."))
+    except ValueError:
+        return typed.strip()
+    return int(number) if number.is_integer() else number
 
 
 def _still(bench: Bench) -> dict[str, Any]:

@@ -32,8 +32,8 @@ class Controls(Protocol):
     def capture(self) -> None: ...
     def again(self) -> None: ...
     def measure_layers(self) -> None: ...
-    def train_back(self, steps: float | None, distill: bool, by_metric: bool, learning_rate: float | None) -> None: ...
-    def start_search(self, minimize: str, loss: float | None, latency: float | None, size: float | None) -> None: ...
+    def train_back(self, steps: str, distill: bool, by_metric: bool, learning_rate: str) -> None: ...
+    def start_search(self, minimize: str, loss: str, latency: str, size: str) -> None: ...
     def send_still(self) -> None: ...
     def shown(self, shown: bool) -> None: ...
     def send(self, content: Any, buffers: Any = None) -> None: ...
@@ -168,19 +168,19 @@ class Search:
     """Search the best settings within bounds; ``loss`` is a drop of the metric, or without one the least SQNR in dB."""
 
     minimize: Literal["latency", "size", "drop"]
-    loss: float | None
-    latency: float | None
-    size: float | None
+    loss: str
+    latency: str
+    size: str
 
 
 @dataclass(frozen=True)
 class TrainBack:
-    """Train for some steps and compile; numbers are None where no number was typed."""
+    """Train for some steps and compile; numbers are as somebody has typed them."""
 
-    steps: float | None
+    steps: str
     distill: bool
     by_metric: bool
-    learning_rate: float | None
+    learning_rate: str
 
 
 @dataclass(frozen=True)

@@ -172,15 +172,16 @@ def test_what_the_page_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(bench, "start_search", asked.append)
     send = lambda **content: controls._handle_custom_msg({"action": "search", **content}, [])  # noqa: E731
-    send(minimize="latency", loss=30, latency=None, size=None)
-    send(minimize="drop", loss=None, latency=1.5, size=2)
+    send(minimize="latency", loss="30", latency=" ", size="")
+    send(minimize="drop", loss="", latency="1,5", size=" 2 ")
     assert asked == [
         pb.Budget(min_metric=30),
         pb.Budget(max_latency_ms=1.5, max_size_mb=2, minimize="drop"),
     ]
-    send(minimize="latency", loss=None, latency=None, size=None)
-    assert controls.message["kind"] == "error"
-    assert "bounds nothing" in controls.message["text"]
+    for given, said in (("", "bounds nothing"), ("soon", "got 'soon'")):
+        send(minimize="latency", loss=given, latency="", size="")
+        assert controls.message["kind"] == "error"
+        assert said in controls.message["text"]
     assert len(asked) == 2
     controls.close()
 

@@ -17,6 +17,7 @@ from prepbench.bench.status import RECOVERING, RunProgress
 from prepbench.errors import InputError, PrepbenchError, SettingsError, TrainingError
 from prepbench.jobs import Progress
 from prepbench.settings import LayerPruningSettings, PruningSettings
+from prepbench.widgets.bench import BenchControls
 
 STAYS = LayerPruningSettings(skip_pruning=True)
 FEW = RecoverySettings(steps=12)
@@ -254,6 +255,21 @@ def test_arguments_of_training_are_checked(model: nn.Module, samples: list[torch
             pb.Bench(model, calibration_inputs=samples, **given)
     with pytest.raises(PrepbenchError, match="loss"):
         pb.Bench(model, calibration_inputs=samples, training_data=pairs, loss=3)  # type: ignore[arg-type]
+
+
+def test_what_is_typed_instead_of_a_number_is_named(bench: pb.Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    controls = BenchControls(bench)
+    asked: list[Any] = []
+    monkeypatch.setattr(bench, "start_recovery", asked.append)
+    given = {"action": "train_back", "steps": " 50", "distill": True, "by_metric": False, "learning_rate": "0,01"}
+    controls._handle_custom_msg(given, [])
+    assert asked == [RecoverySettings(steps=50, by_metric=False, learning_rate=0.01)]
+    for name, typed, got in (("steps", "abc", "'abc'"), ("steps", "1.5", "1.5"), ("learning_rate", "", "''")):
+        controls._handle_custom_msg({**given, name: typed}, [])
+        card = controls.message
+        assert f"got {got}. Give one such as" in card["text"] + card["details"]
+    controls.close()
+    assert len(asked) == 1
 
 
 def test_the_code_names_a_loss_of_torch_and_few_bits_have_their_name() -> None:
