@@ -4,7 +4,7 @@ import type { TrainingCurve } from "../generated/widgets";
 import { label, svg, titled } from "../render/svg_parts";
 import { shortNumber } from "./numbers";
 
-const [WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [720, 260, 56, 664, 30, 218];
+const [WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [720, 260, 72, 648, 30, 218];
 
 interface Scale {
   low: number;
@@ -18,10 +18,10 @@ export function placed(value: number, { low, high }: Scale): number {
 
 /** The chart; null before anything is known. */
 export function curveSvg(training: TrainingCurve): SVGSVGElement | null {
-  const { losses, every, scores, scored, metric, total, best } = training;
+  const { losses, every, scores, scored, metric, by_loss: isLoss, total, best } = training;
   if (!total || (!losses.length && !scores.length)) return null;
-  const loss = scaleOf([0, ...losses]);
-  const score = scaleOf(scores);
+  const loss = scaleOf([0, ...losses, ...(isLoss ? scores : [])]);
+  const score = isLoss ? loss : scaleOf(scores);
   const x = (step: number): number => round(LEFT + ((RIGHT - LEFT) * step) / total);
   const root = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", class: "pbb-chart-svg" });
   root.setAttribute("aria-label", spoken(training));
@@ -29,7 +29,7 @@ export function curveSvg(training: TrainingCurve): SVGSVGElement | null {
     const y = round(BOTTOM - share * (BOTTOM - TOP));
     root.append(svg("path", { class: "grid", d: `M${LEFT} ${y}H${RIGHT}` }));
     root.append(label(LEFT - 8, y + 4, shortNumber(loss.low + share * (loss.high - loss.low)), "end", "dim"));
-    if (scores.length) {
+    if (scores.length && !isLoss) {
       root.append(label(RIGHT + 8, y + 4, shortNumber(score.low + share * (score.high - score.low)), "start", "dim"));
     }
     root.append(label(x(share * total), BOTTOM + 18, shortNumber(Math.round(share * total)), "middle", "dim"));

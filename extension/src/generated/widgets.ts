@@ -608,6 +608,7 @@ export interface TrainingCurve {
   losses: number[];
   every: number;
   metric: string;
+  by_loss: boolean;
   scored: number[];
   scores: number[];
   best: number;

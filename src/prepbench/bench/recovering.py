@@ -202,6 +202,7 @@ class TrainingCurve:
         losses: the loss, every :attr:`every` steps the mean of these.
         every: how many steps one loss stands for.
         metric: the name of the score.
+        by_loss: whether the score is the loss, too, so that one axis serves both.
         scored: after how many steps each score was taken.
         scores: the score in evaluation mode.
         best: the step after which the model had its best weights; -1 before the first score.
@@ -213,6 +214,7 @@ class TrainingCurve:
     losses: tuple[float, ...] = ()
     every: int = 1
     metric: str = ""
+    by_loss: bool = False
     scored: tuple[int, ...] = ()
     scores: tuple[float, ...] = ()
     best: int = -1
@@ -242,7 +244,7 @@ class Watch:
         self._losses, self._scores, self._told = [], {}, 0.0
         self._stop.clear()
         name = "loss in evaluation" if metric is None else metric_name(metric)
-        self._show(TrainingCurve(total=settings.steps, metric=name))
+        self._show(TrainingCurve(total=settings.steps, metric=name, by_loss=metric is None))
 
     def stop(self) -> None:
         """End the running training early."""

@@ -203,8 +203,8 @@ def traits(blocks: int = 24) -> dict[str, Any]:
         "about": "",
         "message": card(),
         "writing": [],
-        "training": {"total": 0, "step": 0, "losses": [], "every": 1, "metric": "", "scored": [], "scores": [],
-                     "best": -1, "said": ""},
+        "training": {"total": 0, "step": 0, "losses": [], "every": 1, "metric": "", "by_loss": False,
+                     "scored": [], "scores": [], "best": -1, "said": ""},
     }  # fmt: skip
 
 
@@ -214,7 +214,8 @@ def training(given: dict[str, Any], *, ended: bool = False) -> dict[str, Any]:
     scored = list(range(0, step + 1, 25))
     curve = {
         "total": 300, "step": step, "losses": [0.2 + 2.1 * 0.98**at for at in range(step)], "every": 1,
-        "metric": "accuracy", "scored": scored, "scores": [0.98 - 0.3 * 0.6**at for at in range(len(scored))],
+        "metric": "accuracy", "by_loss": False, "scored": scored,
+        "scores": [0.98 - 0.3 * 0.6**at for at in range(len(scored))],
     }  # fmt: skip
     recovery = {**given["recovery"], "on": True}
     if ended:

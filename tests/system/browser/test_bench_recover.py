@@ -39,6 +39,24 @@ def test_a_training_is_asked_for_followed_and_stopped(page: Page) -> None:
     assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), "nothing is cut off"
 
 
+def test_losses_of_one_unit_share_an_axis_and_no_label_is_cut(page: Page) -> None:
+    given = traits()
+    open_bench(page, given)
+    turn_to(page, "recover")
+    shown = training(given, ended=True)
+    small = {"losses": [0.00443 - 1e-5 * at for at in range(300)], "scores": [-1.57e-4 - 3e-4 * at for at in range(13)]}
+    texts = "e => [...e.querySelectorAll('text.dim')].map(each => [each.getAttribute('text-anchor'), each.getBBox()])"
+    cut = """e => [...e.querySelectorAll('text')].filter(each =>
+        each.getBBox().x < 0 || each.getBBox().x + each.getBBox().width > 720).map(each => each.textContent)"""
+    for by_loss in (False, True):
+        words = {"metric": "loss in evaluation" if by_loss else "accuracy", "by_loss": by_loss}
+        give(page, {**shown, "training": {**shown["training"], **small, **words}})
+        curve = page.locator(".pbb-curve svg")
+        expect(curve).to_contain_text(words["metric"])
+        assert curve.evaluate(cut) == []
+        assert any(anchor == "start" for anchor, _ in curve.evaluate(texts)) != by_loss, "a second axis"
+
+
 def test_layers_show_what_is_pruned_and_change_it(page: Page) -> None:
     given = traits()
     pruned = {"pruning": "50% channels", "pruned_by": "lm_head", "mask": "channels", "amount": "50"}
