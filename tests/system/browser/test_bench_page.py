@@ -408,12 +408,14 @@ def test_files_are_written_and_a_point_restores_its_run(page: Page) -> None:
     open_bench(page, given)
     page.evaluate("""() => {
       const plot = document.createElement('div');
-      plot.className = 'js-plotly-plot';
+      plot.className = 'jp-RenderedPlotly js-plotly-plot';
       plot.on = (event, call) => { window.point = call; };
       document.querySelector('.pbb-chart').append(plot);
     }""")
     give(page, after_run(given))
     turn_to(page, "results")
+    # a scroll bar of its own would take the room that the chart is sized to
+    expect(page.locator(".pbb-chart .jp-RenderedPlotly")).to_have_css("overflow", "hidden")
     away = page.get_by_role("region", name="Take away")
     away.get_by_role("textbox", name="File name").fill("here/net")
     for button in ("Save bench", "Report", "Download report"):
