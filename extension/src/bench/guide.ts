@@ -95,32 +95,37 @@ export class Guide {
     const stage = stageOf(this.model, this.began);
     const line = make("div", { class: "pbb-line" });
     if (!stage) return line;
-    const [words, button] = this.next(stage);
+    const [words, ...more] = this.next(stage);
     const count = make("span", DIM, `${STEP_OF[stage]} of 3`);
-    line.append(count, make("b", { role: "status" }, words), ...(button ? [button] : []));
+    line.append(count, make("b", { role: "status" }, words), ...more);
     return line;
   }
 
-  /** What stands in the way or was found, and the button that goes on. */
-  private next(stage: Exclude<Stage, "">): [string, HTMLElement | null] {
+  /** What stands in the way or was found, the button that goes on, and more about it. */
+  private next(stage: Exclude<Stage, "">): [string, ...HTMLElement[]] {
     const { model } = this;
     const { found, stops, stop, metric } = model.get("search");
-    if (stage === "ask") return ["Where will it run, and what may it cost?", null];
+    if (stage === "ask") return ["Where will it run, and what may it cost?"];
     if (stage === "searching") return ["Searching within these limits.", this.toSearch()];
     if (stage === "compile") return ["The settings are chosen: compile and compare them.", this.compileButton()];
-    if (stage === "compiling") return ["Compiling and comparing.", null];
-    if (stage === "done") return ["The first result. All six steps are open for more.", null];
-    const best = found[stops[stop]?.best ?? -1];
-    if (!best) return ["No settings keep to these limits.", this.toSearch()];
+    if (stage === "compiling") return ["Compiling and comparing."];
+    if (stage === "done") return ["The first result. All six steps are open for more."];
+    const own = stops[stop];
+    const best = found[own?.best ?? -1];
+    if (!own || !best) return ["No settings keep to these limits.", this.toSearch()];
     const button = primary("Use these settings", () => act(model, "use_candidate", { id: best.id }));
     const score = metric ? `${metric} ${best.score}` : best.score;
-    return [`Best: ${best.name} on ${best.target}, ${score}, ${best.latency} ms, ${best.size} MB.`, button];
+    return [
+      `Best: ${best.name} on ${best.target}, ${score}, ${best.latency} ms, ${best.size} MB.`,
+      button,
+      this.toSearch(""),
+      make("span", DIM, own.why),
+    ];
   }
 
-  private toSearch(): HTMLElement {
-    return primary("See the search", () =>
-      this.element.dispatchEvent(new CustomEvent(GO, { detail: "search", bubbles: true })),
-    );
+  private toSearch(style = "pbb-primary"): HTMLElement {
+    const click = () => this.element.dispatchEvent(new CustomEvent(GO, { detail: "search", bubbles: true }));
+    return make("button", { class: style, click }, "See the search");
   }
 
   private compileButton(): HTMLElement {

@@ -38,6 +38,7 @@ from prepbench.views.bench_chart import ChartRun, bench_chart
 
 STOPS = 12
 _KEPT = 3  # layers in float that are named
+_COMPARED = 2  # candidates that are named beside the best
 _BOUNDS = {
     "max_drop": ("a drop of at most", "{:.3g}"),
     "min_metric": ("at least", "{:.3g}"),
@@ -119,7 +120,7 @@ def solved(result: SearchResult) -> Found:
         if each.ms is None:
             predicted += 1
             candidates[key] = replace(each, name=f"predicted {predicted}")
-    stops = [Stop(one.budget, id_of(one.best), _why(one, candidates[id_of(one.best)].name)) for one in results]
+    stops = [Stop(one.budget, id_of(one.best), _why(one, candidates)) for one in results]
     return Found(
         result.budget,
         result.metric,
@@ -145,11 +146,24 @@ def _at(result: SearchResult, moved: str, value: float) -> SearchResult:
     return result.with_budget(replace(result.budget, **changes))
 
 
-def _why(result: SearchResult, name: str) -> str:
+def _why(result: SearchResult, candidates: Mapping[str, SearchCandidate]) -> str:
+    """Return how the best of a search is known, and what it was compared with."""
     if not result.reached:
         return result.why[:1].upper() + result.why[1:]
+    key, goal = id_of(result.best), result.budget.minimize
     how = "measured" if result.best.measured else "predicted, not measured"
-    return f"{OBJECTIVES[result.budget.minimize].best.capitalize()} is {name} ({how})."
+    others = [each for other, each in candidates.items() if each.measured and other != key]
+    others.sort(key=lambda each: each.value(goal))
+    said = "; ".join(_compared(each, result.unit) for each in others[:_COMPARED])
+    more = f"; and {len(others) - _COMPARED} more" if len(others) > _COMPARED else ""
+    beside = f" Measured beside it: {said}{more}." if said else ""
+    return f"{OBJECTIVES[goal].best.capitalize()} is {candidates[key].name} ({how}).{beside}"
+
+
+def _compared(each: SearchCandidate, unit: str) -> str:
+    texts = _texts("", each, unit)
+    drop = "" if texts.drop == "–" else f", drop {texts.drop}"
+    return f"{each.name} {texts.score}{drop}, {texts.latency} ms, {texts.size} MB"
 
 
 def _values(result: SearchResult, moved: str) -> list[float]:

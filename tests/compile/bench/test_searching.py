@@ -88,6 +88,7 @@ def test_what_was_found_and_the_slider(searched: pb.Bench) -> None:
     assert shown.bound == "The fastest with at least"
     assert shown.stops[shown.stop].label == "20 dB"
     assert shown.found[shown.stops[shown.stop].best].kept == "1 of 4: odd"
+    assert "Measured beside it: " in shown.stops[shown.stop].why
     bests = [stop.best for stop in shown.stops]
     assert shown.found[bests[0]].name == "int8", "the lowest bound takes the fastest of all"
     assert min(bests) >= 0

@@ -10,6 +10,7 @@ from prepbench.bench.searching import Found, Stop, chart_of, id_of, stops_of, te
 from prepbench.search.objective import Budget
 from prepbench.search.search_result import SearchCandidate
 
+BESIDE = " Measured beside it: int8 0.8780, drop 0.0920, 1.60 ms, 1.0 MB; float 0.9700, drop 0.0000, 4.10 ms, 9.0 MB."
 BUDGET = Budget(max_drop=0.01)
 LAYERS = [f"layers.{block}.{part}" for block in range(4) for part in ("q_proj", "up_proj")]
 
@@ -77,7 +78,7 @@ def done(**now: Any) -> dict[str, Any]:
     for drop, at in places:
         one = CANDIDATES[at]
         how = "measured" if one.measured else "predicted, not measured"
-        stops.append(Stop(Budget(max_drop=drop), id_of(one), f"The fastest is {one.name} ({how})."))
+        stops.append(Stop(Budget(max_drop=drop), id_of(one), f"The fastest is {one.name} ({how}).{BESIDE}"))
     why = "'mixture 1' was measured within it, and nothing else is predicted to be better."
     found = _found(len(CANDIDATES), stops=tuple(stops), why=why)
     given = {"unavailable": "", "is_searching": False, "stale": "", "used": -1, **now}

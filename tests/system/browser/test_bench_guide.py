@@ -63,6 +63,9 @@ def test_each_step_has_one_primary_button_up_to_a_run(page: Page) -> None:
     turn_to(page, "precision")
     give(page, {**fake_search.done(), "running": False, "about": "", "stage": ""})
     expect(guide(page)).to_contain_text("Best: mixture 1 on ")
+    expect(guide(page)).to_contain_text("Measured beside it: int8 0.8780")
+    expect(guide(page).get_by_role("button", name="See the search")).to_be_visible()
+    assert primaries(page) == ["Use these settings"]
     guide(page).get_by_role("button", name="Use these settings").click()
     [asked] = sent(page)
     chosen = fake_search.done()["search"]
