@@ -159,13 +159,25 @@ class Search:
         return next((source for source in self.sources.values() if source.name == file), self.sources.get(file))
 
     def _fix(self, failure: Failure) -> None:
-        """Apply kinds until the failure is gone and there is no new one; otherwise restore the text."""
+        """Apply kinds until the failure is gone and there is no new one; otherwise keep a draft."""
+        draft, count = self._chained(failure)
+        # a change may be right in Python and in no graph, such as torch.cond of sides with other shapes
+        if draft is not None and draft.fix is None and count and not draft.reason.startswith(NO_SAMPLE):
+            narrow, _ = self._chained(failure, only_narrowing=True)
+            draft = narrow if narrow is None or narrow.fix is not None else draft
+        if draft is not None:
+            self.drafts[self.key(failure)] = draft
+
+    def _chained(self, failure: Failure, *, only_narrowing: bool = False) -> tuple[Draft | None, int]:
+        """Apply kinds one after the other, and return how many; where the failure is not gone then, restore the text
+        and return a draft.
+        """
         start, failures, program = dict(self.sources), self.failures, self.program
         steps: list[_Step] = []
         wanted, current = self.key(failure), failure
         reason = Draft(self.in_users_file(failure), "")
         for _ in range(_MOST_STEPS):
-            found = self._attempt(current)
+            found = self._attempt(current, only_narrowing=only_narrowing and not steps)
             if isinstance(found, Draft):
                 if not steps or found.diff:
                     reason = replace(reason, reason=found.reason, kind=found.kind, diff=found.diff)
@@ -180,7 +192,7 @@ class Search:
                 narrow = next((fix for fix in fixes if fix.narrows), None)
                 if narrow is None or self.assumes:
                     self.applied += fixes
-                    return
+                    return None, len(steps)
                 diff = self._own_diff(found.after, current.fqn, steps)
                 why = f"it takes for granted that {narrow.assumption}"
                 reason = replace(reason, reason=why, kind=narrow.kind, diff=diff, fix=replace(narrow, diff=diff))
@@ -193,7 +205,7 @@ class Search:
                 diff=self._own_diff(found.after, current.fqn, steps),
             )
         self.sources, self.failures, self.program = start | _unchanged(self.sources, start), failures, program
-        self.drafts[self.key(failure)] = reason
+        return reason, len(steps)
 
     def _is_unsolved(self, failure: Failure, wanted: Key, steps: Sequence[_Step], *, is_fewer: bool) -> bool:
         """Return whether it is the failure to fix, or one at a line that the change has made."""
@@ -227,14 +239,14 @@ class Search:
 
     # -- one attempt ---------------------------------------------------------------------------------------------------
 
-    def _attempt(self, failure: Failure) -> _Step | Draft:
+    def _attempt(self, failure: Failure, *, only_narrowing: bool = False) -> _Step | Draft:
         """Return the first kind with a proven change, or a draft with the reason why there is none."""
         drafts: list[Draft] = []
         try:
             sites = []
             for site in itertools.chain(self._sites(failure), self._called_sites(failure, drafts)):
                 sites.append(site)
-                for kind in KINDS:
+                for kind in () if only_narrowing else KINDS:
                     found = self._tried(kind, site, failure)
                     if isinstance(found, _Step):
                         return found

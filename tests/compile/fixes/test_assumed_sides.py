@@ -98,7 +98,23 @@ class Handed(nn.Module):
         return self.inner(x, (x > 0).any().item())
 
 
+class Picked(nn.Module):
+    """Its sides give other shapes: equal in Python with torch.cond, but in no graph."""
+
+    def forward(self, scores: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
+        keep = scores.sigmoid().amax(-1) > 0.5
+        if keep.sum() == 0:
+            return boxes[:, :1]
+        best = scores.amax(-1).argmax(-1)
+        return boxes[torch.arange(boxes.shape[0]), best]
+
+
 CASES = {
+    "shapes": (
+        Picked,
+        [(torch.rand(n, 5, 3) + 1, torch.randn(n, 5, 4)) for n in (2, 3)],
+        (torch.full((2, 5, 3), -9.0), torch.randn(2, 5, 4)),
+    ),
     "structures": (
         Structures,
         [(torch.randn(n, 4), torch.arange(n) < 1) for n in (2, 3, 5)],

@@ -219,7 +219,9 @@ class OtherShape(nn.Module):
 
 
 def test_another_shape_on_one_side_makes_it_a_draft() -> None:
-    (draft,) = pb.fix(OtherShape(), SAMPLES).remaining
+    both = [SAMPLES[0].abs(), -SAMPLES[0].abs()]
+    (draft,) = pb.fix(OtherShape(), both).remaining
+    assert draft.fix is None
     assert "shape" in draft.reason
 
 
