@@ -402,7 +402,7 @@ class Choices:
             if not settings.skips and not self.is_calibrated:
                 raise SettingsError(_NOT_CALIBRATED)
             found = self.layer_rules.with_rule(state.quantization, found, pattern, settings)
-        self.history.choose(rules=dict(found))
+        self._choose_layers(rules=dict(found))
 
     def set_layers(self, patterns: Iterable[str], field: str, value: Any) -> None:
         """Change one setting of the layers that patterns match, and keep their other settings.
@@ -425,7 +425,7 @@ class Choices:
             raise SettingsError(_NOT_CALIBRATED)
         for pattern in patterns:
             rules = self.layer_rules.with_change(base, rules, pattern, field, value)
-        self.history.choose(rules=rules)
+        self._choose_layers(rules=rules)
 
     def clear_rules(self, patterns: Iterable[str]) -> None:
         """Remove rules by their keys, so that more general ones decide again.
@@ -446,7 +446,7 @@ class Choices:
             layer.settings is not None for layer in self.layer_rules.explained(self.state.quantization, rules)
         ):
             raise SettingsError(_NOT_CALIBRATED)
-        self.history.choose(rules=rules)
+        self._choose_layers(rules=rules)
 
     def set_quantization(self, settings: QuantizationSettings | None) -> None:
         """Set how layers without a rule are quantized; None leaves all layers in float and drops the rules.
@@ -459,13 +459,13 @@ class Choices:
         """
         check_type("settings", settings, QuantizationSettings, "Give pb.QuantizationSettings().", optional=True)
         if settings is None:
-            self.history.choose(rules=all_in_float({}) if self.layer_rules.has_others else {})
+            self._choose_layers(rules=all_in_float({}) if self.layer_rules.has_others else {})
             return
         if not self.is_calibrated:
             raise SettingsError(_NOT_CALIBRATED)
         rules = {key: rule for key, rule in self.state.rules.items() if (key, rule) != (EVERYTHING, FLOAT)}
         self.layer_rules.explained(settings, rules)  # raises what contradicts
-        self.history.choose(quantization=settings, rules=rules)
+        self._choose_layers(quantization=settings, rules=rules)
 
     def set_options(self, options: CompileOptions) -> None:
         """Choose the algorithms of quantization.
@@ -474,7 +474,14 @@ class Choices:
             options: which algorithms run, and how.
         """
         check_type("options", options, CompileOptions, "Give pb.CompileOptions().")
-        self.history.choose(options=options)
+        self.history.choose(options=options, by_search=False)
+
+    def _choose_layers(self, **changes: Any) -> None:
+        """Choose by hand: nobody has measured that, so ruined layers are left in float again after a search."""
+        if self.state.by_search:
+            options = replace(self.state.options, keep_ruined_layers_in_float=True)
+            changes.update(by_search=False, options=options)
+        self.history.choose(**changes)
 
     # -- pruning and training ------------------------------------------------------------------------------------------
 

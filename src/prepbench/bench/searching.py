@@ -461,14 +461,15 @@ class Search(SharedParts):
 
     def _with(self, candidate: SearchCandidate) -> BenchState:
         """Return the current choices with the settings of a candidate."""
-        given = dict(candidate.settings)
+        given, now = dict(candidate.settings), self.choices.state
         rules = given.get("layer_quantization_settings", {}) if "quantization_settings" in given else None
         return replace(
-            self.choices.state,
-            quantization=given.get("quantization_settings", self.choices.state.quantization),
+            now,
+            quantization=given.get("quantization_settings", now.quantization),
             rules={EVERYTHING: FLOAT} if rules is None else dict(rules),
             options=given["compile_options"],
             targets=(given["deployment_settings"],),
+            by_search=now.by_search or now.options.keep_ruined_layers_in_float,
         )
 
     def _used(self) -> int:

@@ -46,7 +46,7 @@ EXPLANATIONS: dict[Precision, str] = {
     "int4 weights": "weights in 4 bits, activations in float",
     "float32": "left in float",
 }
-_LATER = frozenset(("pruning", "pruning_rules", "recovery"))
+_LATER = frozenset(("pruning", "pruning_rules", "recovery", "by_search"))
 """The fields that older files lack."""
 EVERYTHING = "*"
 """The rule that stands for all layers."""
@@ -163,6 +163,7 @@ class BenchState:
         pruning: the pruning of layers without a rule; None for no pruning at all.
         pruning_rules: other settings by the same kinds of keys, as ``layer_pruning_settings`` takes them.
         recovery: the training between preparing and compiling; None for none.
+        by_search: whether a search chose the layers and so switched ``keep_ruined_layers_in_float`` off.
     """
 
     axes: DynamicAxes
@@ -176,6 +177,7 @@ class BenchState:
     pruning: PruningSettings | None = None
     pruning_rules: Mapping[str, LayerPruningSettings] = field(default_factory=dict)
     recovery: RecoverySettings | None = None
+    by_search: bool = False
 
     @property
     def target(self) -> str:
@@ -221,8 +223,8 @@ class BenchState:
     def to_json(self) -> dict[str, Any]:
         """Return the choices as plain values.
 
-        Axes go without their samples. Choices of pruning and training are omitted at their defaults, so that the
-        values equal those of older files.
+        Axes go without their samples. Choices of pruning, training and a search are omitted at their defaults, so that
+        the values equal those of older files.
         """
         found = {
             "axes": [{each.name: _plain(getattr(axis, each.name)) for each in fields(Axis)} for axis in self.axes.axes],
@@ -239,6 +241,8 @@ class BenchState:
             found["pruning_rules"] = [[key, _plain(rule.to_dict())] for key, rule in self.pruning_rules.items()]
         if self.recovery is not None:
             found["recovery"] = _plain(self.recovery.to_dict())
+        if self.by_search:
+            found["by_search"] = True
         return found
 
     @classmethod
@@ -269,6 +273,7 @@ class BenchState:
                 PruningSettings.from_dict(data["pruning"]) if "pruning" in data else None,
                 {_of(str, key): LayerPruningSettings.from_dict(rule) for key, rule in data.get("pruning_rules", ())},
                 RecoverySettings.from_dict(data["recovery"]) if "recovery" in data else None,
+                _of(bool, data.get("by_search", False)),
             )
         except (TypeError, KeyError, ValueError) as error:
             if isinstance(error, SettingsError):

@@ -27,7 +27,15 @@ from prepbench.bench.layer_summaries import (
 from prepbench.bench.queue import QueuedRun
 from prepbench.bench.run_summaries import in_order, result_texts, run_summaries, staleness_of, written_by
 from prepbench.bench.shown import Parts
-from prepbench.bench.state import PRECISIONS, TARGETS, axes_words, display_name, precision_words, unavailable
+from prepbench.bench.state import (
+    PRECISIONS,
+    TARGETS,
+    BenchState,
+    axes_words,
+    display_name,
+    precision_words,
+    unavailable,
+)
 from prepbench.bench.summary import (
     AxisSummary,
     BenchSummary,
@@ -115,12 +123,7 @@ def summarize(bench: Parts, code: str) -> BenchSummary:
             *rule_summaries(state.rules, state.quantization, explained),
             *pruning_rule_summaries(state.pruning, state.pruning_rules, choices.pruning),
         ),
-        base=", ".join(
-            filter(
-                None,
-                (base_label(state.quantization, state.rules), default_pruning(state.pruning, state.pruning_rules)),
-            )
-        ),
+        base=_base(state),
         settings=setting_fields(state.targets),
         precisions=precision_choices(calibrated=choices.is_calibrated),
         targets=targets,
@@ -162,6 +165,13 @@ def text_of(bench: Parts) -> str:
         bound = "max_drop=0.01" if bench.inputs.metric is not None else "min_metric=30.0"
         lines.append(f"  next          bench.search(pb.Budget({bound})) finds the best settings for a target")
     return "\n".join(lines)
+
+
+def _base(state: BenchState) -> str:
+    """Return what applies where no rule does, and whether ruined layers stay quantized, which no rule shows."""
+    ruined = "" if state.options.keep_ruined_layers_in_float else "ruined layers stay quantized"
+    precision, pruned = base_label(state.quantization, state.rules), default_pruning(state.pruning, state.pruning_rules)
+    return ", ".join(filter(None, (precision, pruned, ruined)))
 
 
 def _queued(run: QueuedRun) -> QueuedSummary:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
+from prepbench.bench import BenchState
 from prepbench.errors import PrepbenchError, SettingsError, UnknownNameError
 from prepbench.measure.latency import Latency
 from prepbench.search import measuring
@@ -120,6 +121,28 @@ def test_using_what_was_found_is_a_choice_that_can_be_undone_and_pasted(searched
     searched.undo()
     with pytest.raises(UnknownNameError, match="nothing found has the id 'x'"):
         searched.use_candidate("x")
+
+
+def test_ruined_layers_stay_in_float_again_once_layers_are_chosen_by_hand(searched: pb.Bench) -> None:
+    best = searched.search_result.best  # type: ignore[union-attr]
+    assert "ruined" not in searched.summary().base
+    searched.use_candidate(best)
+    assert not searched.state.options.keep_ruined_layers_in_float
+    assert searched.summary().base.endswith(", ruined layers stay quantized")
+    assert BenchState.from_json(searched.state.to_json(), searched.axes) == searched.state
+    searched.set_layers(["odd"], "weights_num_bits", 4)
+    assert searched.state.options.keep_ruined_layers_in_float
+    searched.undo()
+    searched.set_precision("*", "int8")
+    assert searched.state.options.keep_ruined_layers_in_float
+    searched.undo()
+    searched.set_options(pb.CompileOptions(keep_ruined_layers_in_float=False))  # one's own choice stays
+    searched.set_precision("*", "int8")
+    assert not searched.state.options.keep_ruined_layers_in_float
+    searched.undo()
+    searched.undo()
+    searched.undo()
+    assert searched.state.options.keep_ruined_layers_in_float
 
 
 def test_what_is_old_is_said(searched: pb.Bench) -> None:
