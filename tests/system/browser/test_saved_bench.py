@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from prepbench.document.bench import BENCH_MIME_TYPE, BenchDocument, bench_to_json
+from prepbench.document.bench import BENCH_MIME_TYPE, BenchDocument, Table, bench_to_json
 from prepbench.views.bench_page import NO_KERNEL, bench_bundle
 from tests.compile.views.benches import GRAPH, HOSTILE, shown
 from tests.system.browser.axe import violations
@@ -113,6 +114,24 @@ def test_an_output_without_its_kernel_shows_the_bench(page: Page, lab: Any, trou
     page.evaluate("() => { window.jupyterapp.shell.currentWidget.model.cells.get(0).trusted = true; }")
     expect(bench.locator("h1")).to_have_text("Net")
     expect(page.get_by_text("Error displaying widget")).to_be_hidden()
+    assert not troubles, troubles
+
+
+def test_in_a_narrow_window_only_tables_scroll(page: Page, lab: Any, troubles: list[str]) -> None:
+    wide = Table("Runs", tuple(f"column {at}" for at in range(20)), (tuple("12.3456789 ms" for _ in range(20)),), (0,))
+    bundle = bench_bundle(replace(shown(), tables=(wide,)), GRAPH)
+    (lab.folder / "narrow.ipynb").write_text(notebook({**bundle, "text/plain": "Bench(Net)"}))
+    page.set_viewport_size({"width": 800, "height": 900})
+    open_file(page, lab, "narrow.ipynb")
+    page.locator(".jp-Dialog .jp-mod-reject").click()
+    bench = page.locator(".pbl-bench-output .pbl-bench")
+    expect(bench.locator(".pbd svg g.node").first).to_be_visible(timeout=60_000)
+    ends = "each => each.getBoundingClientRect().right"
+    room = page.locator(".jp-OutputArea-child").first.evaluate(ends)
+    for part in ("header", ".pbl-bench-diagram", ".pbl-bench-table"):
+        assert bench.locator(part).first.evaluate(ends) <= room + 1, part
+    table = bench.get_by_role("region", name="Runs")
+    assert table.evaluate("each => each.scrollWidth > each.clientWidth")
     assert not troubles, troubles
 
 
