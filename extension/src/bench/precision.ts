@@ -14,6 +14,7 @@ import { rulesView } from "./rules";
 import { SelectionChip } from "./selection";
 import { LayerTable } from "./table";
 
+const DECIDED = ["decisions", "planned", "outcomes", "applied"] as const;
 const MANY = 30; // layers, from which alike ones are folded at first
 
 const GROUPINGS: readonly { name: Grouping; title: string }[] = [
@@ -68,7 +69,7 @@ export class PrecisionStep {
     this.statuses = this.statusBox();
     this.group = this.groupBox();
     const rules = live(model, ["rules", "base"], rulesView, ends);
-    const reasons = live(model, ["layers", "outcomes", "applied"], reasonsView, ends);
+    const reasons = live(model, ["layers", ...DECIDED], reasonsView, ends);
     this.element = make(
       "div",
       { class: "pbb-layers" },
@@ -109,18 +110,8 @@ export class PrecisionStep {
   }
 
   private follow(ends: Cleanups): void {
-    const data = [
-      "decisions",
-      "planned",
-      "outcomes",
-      "applied",
-      "columns",
-      "stale",
-      "settings",
-      "precisions",
-      "expected",
-    ] as const;
-    listen(this.model, [...data, "base"], () => this.update(), ends);
+    const others = ["columns", "stale", "settings", "precisions", "expected", "base"] as const;
+    listen(this.model, [...DECIDED, ...others], () => this.update(), ends);
     listen(this.model, ["layers"], () => this.replace(), ends);
     listen(this.model, ["selected"], () => this.select(), ends);
   }

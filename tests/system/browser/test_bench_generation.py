@@ -141,6 +141,18 @@ def test_equal_reasons_are_one_line_that_unfolds(page: Page) -> None:
     assert sent(page) == [{"action": "select", "fqn": "layers.0.v_proj"}]
 
 
+def test_a_reason_goes_when_the_plan_becomes_what_was_applied(page: Page) -> None:
+    given = traits()
+    outcomes = [{"label": "int4 weights", "why": "weights only, by the settings"}]
+    open_bench(page, {**given, "outcomes": outcomes, "applied": [0] * len(given["layers"])})
+    turn_to(page, "precision")
+    reasons = page.get_by_role("region", name="Why layers differ from the plan").locator("details")
+    expect(reasons).to_have_count(1)
+    decisions = [{**each, "label": "int4 weights", "formats": ""} for each in given["decisions"]]
+    give(page, {"decisions": decisions})
+    expect(reasons).to_have_count(0)
+
+
 def test_what_a_target_lacks_cannot_be_chosen(page: Page) -> None:
     given = traits()
     for setting in given["settings"]:
