@@ -360,12 +360,14 @@ class Costs(SharedParts):
         model = self.captures.model(state.fixes) if run is None else self.runs.compiled_of(run.id)
         found = profile(model, [sample], rounds=_ROUNDS)
         progress(Progress(TIMED, 1, 1, name))
+        shares = shares_of(found)
+        placed = sum(shares.get(fqn, 0.0) for fqn in self.choices.layer_rules.layers)  # what the table adds up to
         return {
-            "shares": shares_of(found),
+            "shares": shares,
             "timed": "" if run is None else run.id,
             "timed_name": name,
-            "said_of_time": f"Time of {name}: {found.total_ms:.3g} ms a call under its profiler, {found.placed:.0%} "
-            f"of it in layers{'; ' * bool(found.remark)}{found.remark}.",
+            "said_of_time": f"Time of {name}: {found.total_ms:.3g} ms a call under its profiler, {placed:.0f}% "
+            f"of it in layers that can be quantized{'; ' * bool(found.remark)}{found.remark}.",
         }
 
     def _timed_now(self) -> Run | None:
