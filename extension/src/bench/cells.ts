@@ -37,7 +37,7 @@ export function columnsOf(rows: Rows, list: readonly Row[], stale: string): Colu
   };
   const old = stale ? `These are results of other choices: ${stale}` : "";
   const about = hasRun(rows)
-    ? `Outlined: planned. Filled: done by the newest run. Both where they differ. ${old}`.trim()
+    ? `Outlined: planned. Filled: done by the run shown. Both where they differ. ${old}`.trim()
     : "What the current choices ask for. A dot: a rule decides";
   const longest = rows.data.layers.reduce((most, { fqn }) => Math.max(most, fqn.length), 0);
   const names = Math.min(MOST_NAME, Math.max(LEAST_NAME, Math.ceil(longest * CODE_LETTER) + NAME_SIDES));

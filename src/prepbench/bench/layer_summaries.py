@@ -297,13 +297,20 @@ def _outcome(row: LayerReport | None, *, is_table: bool) -> Outcome:
     return Outcome(f"{row.summary}{block}", row.reason, note=row.note)
 
 
-def columns(layers: Sequence[str], report: Mapping[str, LayerReport], run: str) -> tuple[LayerColumn, ...]:
-    """Return the columns of numbers for layers, of the run of this name; a column without any number is omitted."""
+def columns(
+    layers: Sequence[str], report: Mapping[str, LayerReport], run: str, target: str = ""
+) -> tuple[LayerColumn, ...]:
+    """Return the columns of numbers for layers, of the run of this name; a column without any number is omitted.
+
+    The target stands in their heads, where runs of several can be shown.
+    """
+    of = f", {target}" if target else ""
     found = []
     for column in COLUMNS:
         values = tuple(_finite(column.value(report[fqn])) if fqn in report else None for fqn in layers)
         if any(value is not None for value in values):
-            found.append(LayerColumn(column.key, column.title, column.unit, f"{column.help}, in the run {run}", values))
+            help_ = f"{column.help}, in the run {run}"
+            found.append(LayerColumn(column.key, f"{column.title}{of}", column.unit, help_, values))
     return tuple(found)
 
 

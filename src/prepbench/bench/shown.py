@@ -6,6 +6,7 @@ import functools
 import math
 import os
 import platform
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -100,7 +101,7 @@ def graph_of(bench: Parts) -> DiagramDocument:
 
 def _settings(state: BenchState, summary: BenchSummary) -> tuple[Fact, ...]:
     facts = [Fact("Target", _target(settings)) for settings in state.targets]
-    facts.append(Fact("Precision", summary.base))
+    facts.append(Fact("Precision", _precision(summary)))
     standard = CompileOptions()
     changed = [(one.name, getattr(state.options, one.name)) for one in fields(CompileOptions)]
     facts += [Fact(name, str(value)) for name, value in changed if value != getattr(standard, name)]
@@ -112,6 +113,14 @@ def _settings(state: BenchState, summary: BenchSummary) -> tuple[Fact, ...]:
     facts += [Fact("Training back", state.recovery.summary)] if state.recovery is not None else []
     facts += [Fact("Results", summary.stale)] if summary.stale else []
     return tuple(facts)
+
+
+def _precision(summary: BenchSummary) -> str:
+    """Return what layers without a rule get, or how many layers get what, where they differ."""
+    counts = Counter(summary.decisions[i].label for i in summary.planned)
+    if len(counts) < 2:
+        return summary.base
+    return " · ".join(f"{count} {label}" for label, count in counts.most_common())
 
 
 def _target(settings: DeploymentSettings) -> str:
@@ -152,7 +161,9 @@ def _rules(summary: BenchSummary) -> Table:
 
 def _layers(summary: BenchSummary) -> Table:
     titles = [f"{column.title} ({column.unit}){', old' if column.stale else ''}" for column in summary.columns]
-    head = ("layer", "type", "parameters", "planned", "rule", "applied", "why", *titles)
+    ran = next((run.name for run in summary.runs if run.id == summary.shown_run), "")
+    applied = f"applied, {ran}" if ran else "applied"  # targets differ in what they do
+    head = ("layer", "type", "parameters", "planned", "rule", applied, "why", *titles)
     rows = []
     for i, layer in enumerate(summary.layers):
         plan = summary.decisions[summary.planned[i]]

@@ -42,6 +42,7 @@ from prepbench.bench.summary import (
     Control,
     ElsewhereSummary,
     FailureSummary,
+    LayerColumn,
     OptionField,
     QueuedSummary,
     StepSummary,
@@ -60,6 +61,7 @@ from prepbench.errors import PrepbenchError, SettingsError
 from prepbench.fixes import Draft, Fix
 from prepbench.measure.generation import Generation
 from prepbench.objects.code import change_text
+from prepbench.results.measurement import Run
 from prepbench.settings import DeploymentSettings, ExplainedLayer
 from prepbench.targets import target_for
 from prepbench.targets.base import check_settings
@@ -111,7 +113,7 @@ def summarize(bench: Parts, code: str) -> BenchSummary:
         planned=planned[1],
         outcomes=done[0],
         applied=done[1],
-        columns=(*columns(layers, report, shown.name if shown is not None else ""), *bench.costs.columns()),
+        columns=(*_columns(layers, shown, history.runs), *bench.costs.columns()),
         measured=bench.costs.measured.caption,
         is_measuring=bench.costs.is_measuring,
         inspection=bench.inspecting.summary,
@@ -165,6 +167,14 @@ def text_of(bench: Parts) -> str:
         bound = "max_drop=0.01" if bench.inputs.metric is not None else "min_metric=30.0"
         lines.append(f"  next          bench.search(pb.Budget({bound})) finds the best settings for a target")
     return "\n".join(lines)
+
+
+def _columns(layers: Sequence[str], shown: Run | None, runs: Iterable[Run]) -> tuple[LayerColumn, ...]:
+    if shown is None:
+        return ()
+    several = len({run.target for run in runs if not run.error}) > 1
+    report = {row.fqn: row for row in shown.report}
+    return columns(layers, report, shown.name, shown.target_name if several else "")
 
 
 def _base(state: BenchState) -> str:

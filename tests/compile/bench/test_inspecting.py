@@ -11,6 +11,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.bench.inspecting import CHANNELS, InspectionSummary, _together
+from prepbench.bench.shown import shown
 from prepbench.widgets.bench import BenchControls, plain_fields
 
 
@@ -105,4 +106,10 @@ def test_the_inspector_and_the_table_are_of_one_target(bench: pb.Bench) -> None:
     (column,) = (one for one in bench.summary().columns if one.key == "sqnr")
     assert found.samples.startswith(f"{run.target_name}: ")
     assert column.help.endswith(f"in the run {run.name}")
+    assert column.title == f"Own SQNR, {run.target_name}"
+    (layers,) = (table for table in shown(bench).tables if table.title == "Layers")
+    assert layers.columns[5] == f"applied, {run.name}"
+    bench.set_precision("0", "int8 weights")
+    assert "1 int8 weights" in next(fact.value for fact in shown(bench).settings if fact.name == "Precision")
+    bench.undo()
     assert found.error.sqnr == pytest.approx(column.values[0], abs=0.3)
