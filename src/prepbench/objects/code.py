@@ -51,12 +51,12 @@ class ModelCode:
 
 
 def change_text(changed: tuple[str, ...]) -> str:
-    """Return a sentence that names the changed definitions; "" for none."""
+    """Return sentences that name the changed definitions, and what capturing again does to the model; "" for none."""
     if not changed:
         return ""
     names = changed[0] if len(changed) == 1 else f"{', '.join(changed[:-1])} and {changed[-1]}"
     return f"The code of {names if len(changed) <= 3 else f'{changed[0]} and {len(changed) - 1} others'} " + (
-        "has changed since this capture."
+        "has changed since this capture. Capturing again gives your model the new code and keeps its weights."
     )
 
 

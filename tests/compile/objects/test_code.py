@@ -171,6 +171,7 @@ def test_a_diagram_says_so_and_captures_again(net: tuple[ModuleType, Callable[[s
 
 def test_the_sentence() -> None:
     assert change_text(()) == ""
-    assert change_text(("Net",)) == "The code of Net has changed since this capture."
-    assert change_text(("A", "B")) == "The code of A and B has changed since this capture."
-    assert change_text(("A", "B", "C", "D")) == "The code of A and 3 others has changed since this capture."
+    again = " Capturing again gives your model the new code and keeps its weights."
+    assert change_text(("Net",)) == "The code of Net has changed since this capture." + again
+    assert change_text(("A", "B")) == "The code of A and B has changed since this capture." + again
+    assert change_text(("A", "B", "C", "D")) == "The code of A and 3 others has changed since this capture." + again
