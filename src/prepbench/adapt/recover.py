@@ -414,7 +414,7 @@ class Batch:
 def read_batches(model: nn.Module, data: Iterable[Any], with_targets: bool, name: str) -> Iterator[Batch]:
     """Yield the batches of ``data``, one after the other; errors call it ``name``."""
     reader = Reader(model, name, source=data, with_targets=with_targets)
-    for index, element in enumerate(data):
+    for index, element in reader.elements():
         try:
             sample, target = reader.read(element, index)
         except InputError as error:

@@ -122,7 +122,7 @@ def _check_arguments(
     model: Any, tracing_inputs: Any, calibration_inputs: Any, data: Any, metric: Any, decode: Any
 ) -> None:
     if not isinstance(model, nn.Module):
-        raise InputError(f"model must be a torch.nn.Module, got {described(model)}. Give the module itself.")
+        raise InputError(f"model must be a torch.nn.Module, got {described(model)}. Give an instance of a module.")
     generates = isinstance(data, Generation)
     check_function("decode", decode, "decode(tokens)", optional=True)
     if decode is not None and not generates:
@@ -182,7 +182,7 @@ class _Compared:
         targets = takes_targets(metric)
         data = with_transform(data, with_tokenizer(tokenizer), "data")
         reader = Reader(model, "data", source=data, with_targets=targets)
-        elements = list(data)
+        elements = [element for _, element in reader.elements()]
         read = [reader.read(element, index) for index, element in enumerate(elements)]
         reader.tell(remarks)
         form = reader.form

@@ -52,7 +52,7 @@ def read_batches(
         with_targets=with_targets,
     )
     index = -1
-    for index, element in enumerate(data):
+    for index, element in reader.elements():
         sample, target = _read(reader, element, index)
         if index == 0:
             reader.tell(None)

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from prepbench._torch_compat import pytree
 from prepbench.checks import check_function, described
-from prepbench.errors import InputError, PrepbenchWarning, printable, sentence
+from prepbench.errors import InputError, PrepbenchError, PrepbenchWarning, printable, sentence
 from prepbench.inputs import Sample, check_tensors, parameter_names, signature_of
 from prepbench.interrupts import interruptible
 from prepbench.objects.copy import Twin
@@ -90,7 +90,7 @@ def normalize_samples(
     reader = Reader(module_or_function, name, source=samples)
     if form is not None:
         reader.form, reader.is_given_form = form, True
-    result = [reader.read(element, index)[0] for index, element in enumerate(samples)]
+    result = [reader.read(element, index)[0] for index, element in reader.elements()]
     if not result:
         again = " It is a generator, which can be read only once: make it anew." if samples is iter(samples) else ""
         raise InputError(
@@ -254,6 +254,25 @@ class Reader:
         self._signature = signature_of(self.function)
         self._of_loader = _is_loader(self.source)
         self._of_data_set = is_data_set(self.source)
+
+    def elements(self) -> Iterator[tuple[int, Any]]:
+        """Yield the elements of the source, each after its index.
+
+        Raises:
+            InputError: the source raises where it should give an element.
+        """
+        index = 0
+        try:
+            for element in self.source:
+                yield index, element
+                index += 1
+        except PrepbenchError:
+            raise
+        except Exception as error:  # of the user's loader
+            raise InputError(
+                f"{self.name} raises instead of giving {self.name}[{index}]: {type(error).__name__}: "
+                f"{sentence(error)} Its traceback is above; give {self.name} that can be read to their end."
+            ) from error
 
     def read(self, element: Any, index: int) -> tuple[Sample, Any]:
         """Return the call and the target of an element.

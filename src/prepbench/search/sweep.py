@@ -648,7 +648,7 @@ def save_data(data: Iterable[Any], model: Any, how: How, folder: Path) -> None:
     """
     with_targets = takes_targets(how.metric)
     reader = Reader(model, "data", source=data, with_targets=with_targets)
-    for number, element in enumerate(data):
+    for number, element in reader.elements():
         sample, target = reader.read(element, number)
         save_sample(sample, folder / f"{number:06}" / "input")
         if with_targets:

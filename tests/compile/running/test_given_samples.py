@@ -204,6 +204,19 @@ def test_errors_name_the_index_and_the_remedy() -> None:
         list(read_batches([Net()], [{"x": x(), "a": y(), "b": y()}], with_targets=True))
 
 
+@pytest.mark.parametrize("name", ["calibration_inputs", "data", "tracing_inputs"])
+def test_a_loader_that_raises_is_named_with_its_place(name: str) -> None:
+    def loader() -> Any:
+        yield from (torch.ones(2, 4), torch.ones(3, 4))
+        raise OSError("disk gone")
+
+    with pytest.raises(InputError, match=rf"{name} raises instead of giving {name}\[2\]: OSError: disk gone") as caught:
+        pb.Bench(Net().eval(), **{"calibration_inputs": [torch.ones(2, 4)], name: loader()})
+    assert isinstance(caught.value.__cause__, OSError)
+    with pytest.raises(InputError, match=r"data raises instead of giving data\[2\]: OSError: disk gone"):
+        pb.compare({"float": Net().eval()}, loader())
+
+
 def test_one_unknown_key_is_the_target() -> None:
     reader = Reader(Net(), "data", with_targets=True)
     sample, target = reader.read({"x": x(), "digit": y()}, 0)
