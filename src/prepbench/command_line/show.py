@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> Report:
     from prepbench.document.model import DiagramDocument
     from prepbench.views.page import to_text, write_page
 
-    content = parsed(read_bounded(options.file, LIMIT, "a saved graph"))
+    content = parsed(read_bounded(options.file, LIMIT, "a saved graph"), f"file {options.file}")
     if "documents" not in content and "graphs" not in content:
         raise DocumentError(
             f"{options.file} holds no graph. Give what .save('model.graph.json') wrote; JupyterLab opens files of a "

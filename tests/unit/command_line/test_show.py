@@ -43,7 +43,7 @@ def test_names_in_a_file_cannot_steer_the_terminal(
     assert "\x1b" not in "".join(capsys.readouterr())
 
 
-@pytest.mark.parametrize("damage", ["circle", "nested", "bench", "list", "version", "fifo", "folder"])
+@pytest.mark.parametrize("damage", ["circle", "nested", "bench", "list", "python", "version", "fifo", "folder"])
 def test_hostile_files_are_refused(
     damage: str, saved: tuple[Path, pb.GraphCollection], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -53,7 +53,7 @@ def test_hostile_files_are_refused(
         data["groups"][1]["parent"] = data["groups"][1]["id"]
     if damage == "version":
         data["version"] = "99.0"
-    texts = {"nested": "[" * 100_000, "bench": '{"choices": 1}', "list": "[]"}
+    texts = {"nested": "[" * 100_000, "bench": '{"choices": 1}', "list": "[]", "python": "import torch"}
     path.write_text(texts.get(damage, json.dumps(data)))
     if damage in ("fifo", "folder"):
         path = tmp_path / damage
@@ -63,3 +63,4 @@ def test_hostile_files_are_refused(
     assert out == ""
     assert error.startswith("error: ")
     assert "Traceback" not in error
+    assert damage not in ("nested", "list", "python") or str(path) in error
