@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -345,12 +346,13 @@ def _compare_runs(controls: Controls) -> Callable[..., object]:
 
 
 def _writing(method: str) -> Callable[[Controls], Callable[..., object]]:
-    """Return an action that writes a file by a method of the bench, and sends its path to the page."""
+    """Return an action that writes a file by a method of the bench, and tells the page where, and what it replaced."""
 
     def write(controls: Controls, path: str) -> None:
         with _answering(controls, "written"):
+            older = ", in the place of an older one" if os.path.exists(path) else ""
             written = getattr(controls.bench, method)(path)
-            controls.send({"action": "written", "path": str(written)})
+            controls.send({"action": "written", "path": f"{written}{older}"})
 
     return lambda controls: functools.partial(write, controls)
 

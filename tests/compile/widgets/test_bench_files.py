@@ -45,6 +45,8 @@ def test_save_and_report_write_files_and_say_where(controls: BenchControls, sent
         click(controls, action=action, path=str(file))
         assert file.exists()
     assert [content for content, _ in sent] == [{"action": "written", "path": str(file)} for file in files.values()]
+    click(controls, action="save", path=str(files["save"]))
+    assert sent[-1][0]["path"] == f"{files['save']}, in the place of an older one"
     back = pb.Bench.load(
         files["save"], model=controls.bench.model, calibration_inputs=controls.bench.calibration_inputs
     )
