@@ -370,7 +370,9 @@
   font-variant-numeric: tabular-nums;
 }
 
+/* as wide as its notebook: of what is wider, only tables scroll */
 .pbl-bench-output {
+  min-width: 0;
   overflow: visible;
 }
 
