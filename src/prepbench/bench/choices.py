@@ -215,6 +215,11 @@ class Choices:
         return self._explained[1]
 
     @property
+    def planned(self) -> tuple[ExplainedLayer, ...]:
+        """The same for all layers that a page lists: also for embeddings that these settings keep in float."""
+        return self.layer_rules.completed(self.explained)
+
+    @property
     def precisions(self) -> Mapping[str, Precision]:
         """The precision chosen for each quantizable layer, by FQN."""
         return {layer.fqn: precision_of(layer.settings) for layer in self.explained}

@@ -74,7 +74,7 @@ class Compiling(SharedParts):
         """
         check_progress(progress)
         check_function("on_end", on_end, "on_end(error)", optional=True)
-        run = QueuedRun.of(self.choices.state, self.choices.explained, self.runs.float_name)
+        run = QueuedRun.of(self.choices.state, self.choices.explained, self.choices.planned, self.runs.float_name)
         stages = None if run.state.recovery is None else RECOVERING
         return self.jobs.add(run, functools.partial(self.compile_for, run.state), progress, on_end, stages=stages)
 
@@ -152,7 +152,8 @@ class Compiling(SharedParts):
         ids = [run.id for run in chosen]
         state = self.runs.state_of(chosen[-1]).in_float
         explained = self.choices.layer_rules.explained(state.quantization, state.rules)
-        queued = replace(QueuedRun.of(state, explained, self.runs.float_name), compared=tuple(ids))
+        listed = self.choices.layer_rules.completed(explained)
+        queued = replace(QueuedRun.of(state, explained, listed, self.runs.float_name), compared=tuple(ids))
         return self.jobs.add(queued, functools.partial(self.compare_with_float, ids), progress, on_end)
 
     def compare(self, progress: ProgressCallback = report_nothing) -> Comparison:

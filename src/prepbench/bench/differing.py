@@ -107,7 +107,7 @@ class Differing:
             self._show(replace(texts, first=one.name, second=other.name, caption=texts.caption or reason))
             return None
         self._show(ShownSamples(one.name, other.name, "Looking for the samples on which they differ most …"))
-        run = QueuedRun.other("samples", "compare samples", self.choices.state, self.choices.explained)
+        run = QueuedRun.other("samples", "compare samples", self.choices.state, self.choices.planned)
         compared = self.runs.difference
 
         def look(progress: ProgressCallback) -> WorstSamples:

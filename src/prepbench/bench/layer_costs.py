@@ -279,7 +279,7 @@ class Costs(SharedParts):
         check_progress(progress)
         check_function("on_end", on_end, "on_end(error)", optional=True)
         state, explained = self.choices.state, self.choices.explained
-        run = QueuedRun.other("layers", "measure layers", state, explained)
+        run = QueuedRun.other("layers", "measure layers", state, self.choices.planned)
         return self.jobs.add(
             run,
             lambda step: self._measure(state, explained, step),

@@ -58,10 +58,14 @@ class QueuedRun:
         return "recover" if self.work == "compile" and self.state.recovery is not None else self.work
 
     @classmethod
-    def of(cls, state: BenchState, explained: Sequence[ExplainedLayer], base: str) -> QueuedRun:
-        """Create a compile with these choices and their decision for each layer; ``base`` is the model's float type."""
+    def of(
+        cls, state: BenchState, explained: Sequence[ExplainedLayer], listed: Sequence[ExplainedLayer], base: str
+    ) -> QueuedRun:
+        """Create a compile with these choices and their decision for each layer that can be quantized, and for each
+        that a page lists; ``base`` names the float type of the model.
+        """
         targets = tuple(map(display_name, state.targets))
-        said = [precision_words(explained), axes_words(state.axes)]
+        said = [precision_words(listed), axes_words(state.axes)]
         said += ["leaves"] if not state.fullgraph else []
         said += ["pruned"] if state.pruning is not None else []
         said += [state.recovery.summary] if state.recovery is not None else []
@@ -69,10 +73,10 @@ class QueuedRun:
         return cls(uuid.uuid4().hex[:12], plan_label(state, explained, base), targets, " · ".join(said), state)
 
     @classmethod
-    def other(cls, work: Work, name: str, state: BenchState, explained: Sequence[ExplainedLayer]) -> QueuedRun:
+    def other(cls, work: Work, name: str, state: BenchState, listed: Sequence[ExplainedLayer]) -> QueuedRun:
         """Create other work with these choices for the first target, which adds no run to the history."""
         targets = (display_name(state.targets[0]),)
-        return cls(uuid.uuid4().hex[:12], name, targets, precision_words(explained), state, work)
+        return cls(uuid.uuid4().hex[:12], name, targets, precision_words(listed), state, work)
 
 
 def buttons_after(

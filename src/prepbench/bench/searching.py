@@ -346,7 +346,7 @@ class Search(SharedParts):
         check_function("on_end", on_end, "on_end(error)", optional=True)
         self._check_searchable()
         state, explained = self.choices.state, self.choices.explained
-        run = QueuedRun.other("search", f"search {budget}", state, explained)
+        run = QueuedRun.other("search", f"search {budget}", state, self.choices.planned)
         return self.jobs.add(
             run,
             lambda step: self._search(budget, state, explained, step),

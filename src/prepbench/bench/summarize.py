@@ -33,6 +33,7 @@ from prepbench.bench.state import (
     BenchState,
     axes_words,
     display_name,
+    precision_of,
     precision_words,
     unavailable,
 )
@@ -85,7 +86,7 @@ def summarize(bench: Parts, code: str) -> BenchSummary:
     runs = in_order(history.listed_runs)
     stale = staleness_of(runs, lambda run: history.differences_of(run, values) if run.id in own else ())
     prompts, written = written_by(history.runs, history.float_name, bench.inputs.prompts)
-    planned = decisions(choices.layer_rules.completed(explained), choices.pruning)
+    planned = decisions(choices.planned, choices.pruning)
     done = outcomes(layers, report, choices.layer_rules.tables, shown.pruned if shown is not None else {})
     # the card of what is fixed stays, so that it can be taken back
     several = captures.several(state.fixes)
@@ -151,7 +152,8 @@ def summarize(bench: Parts, code: str) -> BenchSummary:
 def text_of(bench: Parts) -> str:
     """Return a few lines about the choices and results."""
     choices = bench.choices
-    counts = {p: list(choices.precisions.values()).count(p) for p in PRECISIONS}
+    precisions = [precision_of(layer.settings) for layer in choices.planned]
+    counts = {p: precisions.count(p) for p in PRECISIONS}
     layers = ", ".join(f"{count} in {p}" for p, count in counts.items() if count) or "none quantizable"
     dynamic = [f"{axis.path}[{axis.dim}]" for axis in choices.axes.axes if axis.dynamic] or ["none"]
     lines = [
@@ -228,7 +230,7 @@ def _steps(
     chosen = [target for target in targets if target.chosen]
     blocked = [target for target in chosen if target.unavailable or target.problem]
     broken = sum(bool(run.error) for run in runs)
-    precision, training = precision_words(bench.choices.explained), state.recovery
+    precision, training = precision_words(bench.choices.planned), state.recovery
     count = sum(row.settings is not None for row in bench.choices.pruning.values())
     pruned = f"{count} pruned" if count else ""
     return (
@@ -267,7 +269,7 @@ def _sentence(bench: Parts, failures: tuple[FailureSummary, ...]) -> str:
         done = f"{kept} module{'s' * (kept != 1)} kept in PyTorch"
     said = [f"{failing} module{'s' * (failing != 1)} cannot be captured" if failing else done]
     said.append(axes_words(bench.choices.axes))
-    said.append(precision_words(bench.choices.explained).replace(" · ", ", "))
+    said.append(precision_words(bench.choices.planned).replace(" · ", ", "))
     said.append(", ".join(map(display_name, bench.choices.state.targets)))
     if (run := bench.run_history.shown_run()) is not None and run.score is not None:
         texts = result_texts(run)

@@ -55,6 +55,14 @@ def test_embeddings_are_listed_and_quantized_by_their_weights(bench: pb.Bench) -
     assert len(bench.state.differences(bench.state)) == 0
 
 
+def test_layers_are_counted_with_their_embedding(bench: pb.Bench) -> None:
+    summary = bench.summary()
+    [step] = [step for step in summary.steps if step.name == "precision"]
+    assert step.status == f"{len(summary.layers) - 1} int8 · 1 float"
+    assert step.status.replace(" · ", ", ") in summary.sentence
+    assert f"{len(summary.layers) - 1} in int8, 1 in float32" in str(bench)
+
+
 def test_an_embedding_goes_back_to_float(bench: pb.Bench) -> None:
     bench.set_precision("table", "float32")  # it is
     assert bench.state.rules == {}
