@@ -48,7 +48,7 @@ class Place:
         return Place(self.text, self.name, self.fqn)
 
 
-class NotedState:
+class ReachedState:
     """What a model can reach in Python, as it was when this was made.
 
     Args:
@@ -61,7 +61,7 @@ class NotedState:
         ...         self.calls += 1
         ...         return x
         >>> model = Counts()
-        >>> noted = NotedState(model)
+        >>> noted = ReachedState(model)
         >>> _ = model(torch.ones(1))
         >>> [place.text for place in noted.changed()]
         ['the attribute calls']

@@ -20,7 +20,7 @@ import torch
 
 from prepbench._torch_compat.operators import draws, given_arguments, schema_of
 from prepbench._torch_compat.scans import surely_equal
-from prepbench.capture.failures.changed_state import NotedState, Place
+from prepbench.capture.failures.changed_state import Place, ReachedState
 from prepbench.document.model import Finding
 from prepbench.inputs import Sample, named_leaves
 from prepbench.interrupts import interruptible
@@ -330,12 +330,12 @@ def _changed_by_a_run(model: torch.nn.Module, samples: Sequence[Sample]) -> Iter
     model = Twin(model).model
     try:
         with unchanged(model), without_output(), torch.no_grad():
-            states, noted = python_states(), NotedState(model)
+            states, noted = python_states(), ReachedState(model)
             own_copy(samples[0]).call(model)
             has_drawn, changed = python_states() != states, noted.changed()
             again = changed
             if not all(place.is_attribute for place in changed):
-                noted = NotedState(model)
+                noted = ReachedState(model)
                 own_copy(samples[0]).call(model)
                 again = noted.changed()
     except Exception:  # a model that does not run is reported by capture itself
