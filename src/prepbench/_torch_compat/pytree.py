@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -34,15 +34,14 @@ def with_sizes(leaves: Iterable[Any], treespec: TreeSpec) -> Any:
         >>> tree_unflatten(leaves, spec), with_sizes(leaves, spec)
         ([(2, 3)], [torch.Size([2, 3])])
     """
-    given = iter(leaves)
+    return _built(treespec, iter(leaves))
 
-    def built(spec: TreeSpec) -> Any:
-        if spec.is_leaf():
-            return next(given)
-        parts = [built(child) for child in spec.children()]
-        return sizes(parts) if spec.type is torch.Size else SUPPORTED_NODES[spec.type].unflatten_fn(parts, spec.context)
 
-    return built(treespec)
+def _built(spec: TreeSpec, leaves: Iterator[Any]) -> Any:
+    if spec.is_leaf():
+        return next(leaves)
+    parts = [_built(child, leaves) for child in spec.children()]
+    return sizes(parts) if spec.type is torch.Size else SUPPORTED_NODES[spec.type].unflatten_fn(parts, spec.context)
 
 
 def sizes(parts: Iterable[Any]) -> Any:

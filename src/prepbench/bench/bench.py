@@ -32,7 +32,7 @@ from prepbench.bench.summarize import summarize, text_of
 from prepbench.bench.summary import BenchSummary
 from prepbench.bench.variables import names_of
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
-from prepbench.checks import check_table
+from prepbench.checks import check_table, described
 from prepbench.compile import KeptStages
 from prepbench.error_display import MODELS, SAMPLES, failed_call, repairable_error
 from prepbench.errors import InputError, TargetError
@@ -376,7 +376,7 @@ _GIVEN = (*SAMPLES, "data", "metric", "tokenizer", "data_transform_fn", "transfo
 
 def bench_of_error(kind: Callable[..., B], error: BaseException | int | None) -> B:
     """Open a bench on the model and the samples of the call that raised an error; see :meth:`Bench.of_error`."""
-    if isinstance(error, int):
+    if type(error) is int:
         cell, error = error, repairable_error(error)
         if error is None:
             raise InputError(
@@ -388,6 +388,10 @@ def bench_of_error(kind: Callable[..., B], error: BaseException | int | None) ->
         if error is None or failed_call(error) is None:
             error = repairable_error() or error
     if not isinstance(error, BaseException):
+        if error is not None:
+            raise InputError(
+                f"error must be what a call of prepbench raised, or the number of its cell, got {described(error)}."
+            )
         raise InputError("No call has failed: give the error that a call of prepbench raised, as error=.")
     given = failed_call(error)
     if given is None:

@@ -460,15 +460,19 @@ class CallSpec:
                 values[i] = values[i].item()
         if spec is None or self._has_plain_outputs:
             return self._rebuild(iter(values))
-        return pytree.with_sizes(values, spec)
+        return (pytree.with_sizes if "sizes" in self._output_kinds else pytree.tree_unflatten)(values, spec)
 
     @functools.cached_property
     def _has_plain_outputs(self) -> bool:
         """Whether the outputs are tuples, lists and sizes only, which need no classes of the model."""
+        return self._output_kinds <= {"leaf", "tuple", "list", "sizes"}
+
+    @functools.cached_property
+    def _output_kinds(self) -> frozenset[str]:
         trees = [self.outputs]
         for tree in trees:
             trees += tree.get("items", ())
-        return all(tree["kind"] in ("leaf", "tuple", "list", "sizes") for tree in trees)
+        return frozenset(tree["kind"] for tree in trees)
 
     @functools.cached_property
     def _rebuild(self) -> Build:

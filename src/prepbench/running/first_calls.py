@@ -119,16 +119,19 @@ class WrittenTensors:
                     yield module, name, value
 
     def _growing(self, sample: Sample) -> dict[int, torch.Tensor]:
-        """Return the written parameters whose value a second call changes, as the tensors of future buffers, by id."""
+        """Return the parameters into whose memory calls write and which a second call changes further, as the tensors
+        of future buffers, by id.
+        """
         written = [value for value in self._model.parameters() if is_written(value)]
         if not written:
             return {}
+        memory = [value.detach() for value in written]
         with torch.no_grad(), unchanged(self._model), without_output(), interruptible():
             own_copy(sample).call(self._model)
-            first = [value.detach().clone() for value in written]
+            first = [value.clone() for value in memory]
             own_copy(sample).call(self._model)
-            growing = [not same_bits(value, before) for value, before in zip(written, first, strict=True)]
-        return {id(value): value.detach() for value, is_state in zip(written, growing, strict=True) if is_state}
+            growing = [not same_bits(now, before) for now, before in zip(memory, first, strict=True)]
+        return {id(value): own for value, own, is_state in zip(written, memory, growing, strict=True) if is_state}
 
 
 # Find objects that several samples share and that a call fills: afterwards an empty cache is empty in none of them.

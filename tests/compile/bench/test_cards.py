@@ -234,8 +234,8 @@ def test_what_succeeded_beside_a_failure_has_its_numbers_too(monkeypatch: pytest
     assert card.kind == "error"
     (outcome,) = card.outcomes
     assert "eager" in outcome.name
-    assert card.buttons[0].action == "use_target"
-    assert card.buttons[0].value not in ("ONNX Runtime", "PyTorch eager")
+    (other,) = (button.value for button in card.buttons if button.action == "use_target")
+    assert other not in ("ONNX Runtime", "PyTorch eager")
 
 
 FASTER, ALIKE, SLOWER = (SpeedUp(value * 0.9, value, value * 1.1, "PyTorch eager") for value in (1.2, 0.95, 0.5))

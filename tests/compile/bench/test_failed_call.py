@@ -84,5 +84,5 @@ def test_errors_without_a_model_are_refused() -> None:
     assert "Repair it in the bench" not in ErrorCard.of(error).page(), "nothing to repair there"
     with pytest.raises(pb.PrepbenchError, match="SettingsError was raised by no call with a model"):
         pb.Bench.of_error(error)
-    with pytest.raises(pb.PrepbenchError, match="No call has failed: give the error"):
+    with pytest.raises(pb.PrepbenchError, match=r"error must be what a call of prepbench raised, .* got 'text'"):
         pb.Bench.of_error("text")

@@ -116,7 +116,7 @@ def test_code_names_what_makes_text(model: Any, samples: Any) -> None:
     given: dict[str, Any] = {"model": model, "tracing_inputs": samples, "data": generation}
     bench = pb.Bench(**given, decode=tokenizer.decode)
     code = bench.code({**given, "tokenizer": tokenizer, "samples": samples})
-    assert code.endswith("compiled}, data)\nwritten = comparison.generated(tokenizer.decode)\n")
+    assert code.endswith("compiled}, data)\nwritten = comparison.generated(tokenizer.decode)\ncomparison\n")
     assert "data = pb.Generation(..., new_tokens=4)  # put here the prompts" in bench.code({})
     assert "generated()" in pb.Bench(**given).code({})
     assert "generated" not in pb.Bench(model, tracing_inputs=samples).code({})

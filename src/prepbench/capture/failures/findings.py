@@ -28,6 +28,7 @@ from prepbench.objects.compare import EXACT, Closeness, difference
 from prepbench.objects.copy import Twin
 from prepbench.objects.flatten import collect, register_nodes
 from prepbench.objects.parts import is_user_code, is_user_file
+from prepbench.objects.restore import writes_watched
 from prepbench.patching import patched_here
 from prepbench.running.callable_module import replaceable_modules
 from prepbench.running.first_calls import REMEDY, built_buffers, changed_arguments, filled_for_all
@@ -130,7 +131,7 @@ def findings_of_program(model: torch.nn.Module, program: Program, samples: Seque
                 *_changed_arguments(model, samples),
                 *_built_by_calls(model, program),
                 *_random_operators(program),
-                *_changed_by_a_run(model, samples),
+                *_changed_by_a_run(Twin(model).model, samples),
                 *findings_of_tries(program),
                 *findings_of_padding(model, samples),
             )
@@ -144,7 +145,8 @@ def findings_of_trace(model: Any, samples: Sequence[Sample] | None) -> tuple[Fin
         return ()
     found = [*_training_flags(model)]
     if samples:
-        found += [*_fixed_values(model, samples), *_shared(model, samples), *_changed_by_a_run(model, samples)]
+        changed = _changed_by_a_run(Twin(model).model, samples)
+        found += [*_fixed_values(model, samples), *_shared(model, samples), *changed]
     return tuple(dict.fromkeys(found))
 
 
@@ -326,10 +328,13 @@ def _random_operators(program: Program) -> Iterator[Finding]:
 def _changed_by_a_run(model: torch.nn.Module, samples: Sequence[Sample]) -> Iterator[Finding]:
     """Yield what a run changes in Python: each attribute, and of what lies outside of modules only what further calls
     change or read, because many models fill a table there once.
+
+    Args:
+        model: a twin.
+        samples: its inputs.
     """
-    model = Twin(model).model
     try:
-        with unchanged(model), without_output(), torch.no_grad():
+        with unchanged(model), without_output(), torch.no_grad(), writes_watched(model):
             states, noted = python_states(), ReachedState(model)
             own_copy(samples[0]).call(model)
             has_drawn, changed = python_states() != states, noted.changed()
@@ -353,8 +358,8 @@ def _changed_by_a_run(model: torch.nn.Module, samples: Sequence[Sample]) -> Iter
 
 
 def remarks_on_state(model: torch.nn.Module, samples: Sequence[Sample]) -> tuple[str, ...]:
-    """Return the findings on the model for which its graph gives other results, and that no check of a call sees: what
-    ``forward`` changes or draws in Python, and what samples share. Runs the model up to four times.
+    """Return the findings on a twin for which its graph gives other results, and that no check of a call sees: what
+    ``forward`` changes or draws in Python, and what samples share. Runs it up to four times.
     """
     found = [*_shared(model, samples), *_changed_by_a_run(model, samples)]
     is_seen = any(each.kind == ATTRIBUTE for each in found) and not gives_the_same(model, [samples[0]] * 2)
