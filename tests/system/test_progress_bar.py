@@ -173,7 +173,7 @@ def test_a_script_in_a_terminal(tmp_path: Path) -> None:
     assert (process.returncode, output) == (0, "done\n")
     text = shown.decode()
     assert "compile · Reading the model" in text
-    assert "compile · lower" in text
+    assert "compile · Building" in text
     assert not text.split("\r")[-1].strip()
 
 

@@ -184,13 +184,13 @@ def test_each_argument_counts(once: tuple[nn.Module, pb.KeptStages], changes: di
 
 
 def test_channels_are_measured_once_for_all_choices(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured, measure = list[int](), channel_groups._measured
+    measured, insert = list[int](), channel_groups._recorders
 
-    def noted(graph: Any, axes: Any, *more: Any) -> Any:
-        measured.append(len(axes))
-        return measure(graph, axes, *more)
+    def noted(graph: Any, records: Any) -> Any:
+        measured.append(len(records))
+        return insert(graph, records)
 
-    monkeypatch.setattr(channel_groups, "_measured", noted)
+    monkeypatch.setattr(channel_groups, "_recorders", noted)
     model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3)).eval()
     kept, target = pb.KeptStages(), pb.EagerDeployment()
     scaled = {"quantization_settings": pb.QuantizationSettings(cross_layer_equalization=True)}
