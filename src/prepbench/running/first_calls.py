@@ -115,7 +115,7 @@ class WrittenTensors:
     def _plain(self) -> Iterator[tuple[torch.nn.Module, str, torch.Tensor]]:
         for module in self._model.modules():
             for name, value in vars(module).items():
-                if type(value) is torch.Tensor and not name.startswith("_"):
+                if type(value) is torch.Tensor:
                     yield module, name, value
 
     def _growing(self, sample: Sample) -> dict[int, torch.Tensor]:

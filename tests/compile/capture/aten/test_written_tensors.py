@@ -16,11 +16,11 @@ from prepbench.errors import TargetError
 class Mean(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.total = torch.zeros(3)
+        self._total = torch.zeros(3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.total.add_(x.mean(0))
-        return x + self.total
+        self._total.add_(x.mean(0))
+        return x + self._total
 
 
 class Growing(nn.Module):
