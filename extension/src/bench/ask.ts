@@ -1,6 +1,6 @@
 /** Questions to Python whose answers belong to the view that asked, though all views of a bench hear them. */
 
-import type { BenchActions } from "../generated/widgets";
+import type { BenchActions, Card } from "../generated/widgets";
 import type { Cleanups } from "./live";
 import { act, type BenchModel } from "./model";
 
@@ -9,8 +9,7 @@ export interface Answer {
   readonly action?: string;
   readonly name?: string;
   readonly code?: string;
-  readonly error?: string;
-  readonly path?: string;
+  readonly card?: Card;
   readonly part?: number;
   readonly parts?: number;
 }

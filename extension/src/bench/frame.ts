@@ -41,6 +41,7 @@ const STEP_OF: Record<About, StepName | null> = {
   recover: "recover",
   layers: "precision",
   samples: "results",
+  export: "results",
 };
 
 export class Frame {

@@ -1,6 +1,6 @@
 /** How the last action ended: a sentence with its numbers, or an error with its places, and what can be done next. */
 
-import type { Card, CardButton, RunOutcome, Trouble } from "../generated/widgets";
+import type { BenchActions, Card, CardButton, RunOutcome, Trouble } from "../generated/widgets";
 import { make, withCode } from "../render/dom";
 import { sharedNow } from "../shared";
 import { copyButton, folded } from "./buttons";
@@ -8,9 +8,10 @@ import { DIM } from "./dim";
 import { act, type BenchModel } from "./model";
 import { duration } from "./numbers";
 
-/** Where the page goes when a card's button asks for it, and the event that asks. */
+/** What a card's button asks its page for: a place to go to, or a file; and the events that ask. */
 export type Goal = "results" | "compare" | "export" | "code" | "search" | "run";
 export const GO = "pbb-go";
+export const TAKE = "pbb-take";
 
 const TROUBLES = 5; // that an error's card shows
 const SHORT = 600; // characters of an error that is shown whole
@@ -58,12 +59,15 @@ function factView({ label, value, note }: RunOutcome["facts"][number]): HTMLElem
   return make("div", {}, make("dt", {}, label), make("dd", {}, make("strong", {}, value)), ...more);
 }
 
-function cardButton(model: BenchModel, { label, action, value }: CardButton): HTMLElement {
+export function cardButton(model: BenchModel, { label, action, value, again }: CardButton): HTMLElement {
   const click = ({ target }: Event): void => {
     const [first = "", second = ""] = value.split(" ");
+    const ask = (event: string, detail: string | [string, string]): boolean =>
+      (target as Element).dispatchEvent(new CustomEvent(event, { detail, bubbles: true }));
     if (action === "compare") act(model, "compare_runs", { first, second });
-    if (GOALS.has(action)) (target as Element).dispatchEvent(new CustomEvent(GO, { detail: action, bubbles: true }));
-    else act(model, "repair", { how: action as Exclude<CardButton["action"], Goal>, value });
+    if (GOALS.has(action)) ask(GO, action);
+    else if (action === "save_model" || action === "download") ask(TAKE, [action, value]);
+    else act(model, "repair", { how: action as BenchActions["repair"]["how"], value, again });
   };
   return make("button", { click }, label);
 }

@@ -5,6 +5,7 @@ import { actButton } from "./buttons";
 import { curveSvg } from "./curve";
 import { DIM } from "./dim";
 import { type Cleanups, listen, live } from "./live";
+import { cardButton } from "./message";
 import { act, type BenchModel } from "./model";
 import { outcomeView } from "./outcome";
 
@@ -63,7 +64,7 @@ export class RecoverStep {
   }
 
   private startLine(): HTMLElement {
-    const { unavailable, on, said, steps } = this.model.get("recovery");
+    const { unavailable, repairs, on, said, steps } = this.model.get("recovery");
     const queued = on && this.model.get("is_queued");
     const words = this.model.get("running") && !queued ? "Train back after what runs" : "Train back and compile";
     const title = unavailable || (queued ? "A run with these settings goes on or waits" : "");
@@ -72,7 +73,8 @@ export class RecoverStep {
       title: `Each compile trains for ${steps} steps now, as the code says`,
     });
     const note = make("span", DIM, unavailable || said);
-    return make("div", { class: "pbb-line" }, button, ...(on ? [off] : []), note);
+    const more = repairs.map((each) => cardButton(this.model, each));
+    return make("div", { class: "pbb-line" }, button, ...(on ? [off] : []), note, ...more);
   }
 
   /** The button keeps its place, so that nothing moves when a training begins or ends. */

@@ -45,7 +45,7 @@ function buttons(model: BenchModel, { id, name, pinned, target, lacks_float: lac
     button.addEventListener("blur", forget, { once: true });
   };
   const compare = ({ target: button }: Event): void => {
-    act(model, "repair", { how: "compare_with_float", value: id });
+    act(model, "repair", { how: "compare_with_float", value: id, again: "" });
     // how far it is, and what comes out, stands there
     (button as Element).dispatchEvent(new CustomEvent(GO, { detail: "run", bubbles: true }));
   };

@@ -5,6 +5,7 @@ import type { FoundSettings } from "../generated/widgets";
 import { make } from "../render/dom";
 import { DIM } from "./dim";
 import { type Cleanups, listen, live } from "./live";
+import { cardButton } from "./message";
 import { act, type BenchModel } from "./model";
 import { counted } from "./numbers";
 import { outcomeView } from "./outcome";
@@ -78,11 +79,12 @@ export class SearchView {
   }
 
   private startLine(): HTMLElement {
-    const { unavailable, is_searching: searching } = this.model.get("search_now");
+    const { unavailable, repairs, is_searching: searching } = this.model.get("search_now");
     const title = unavailable || "Compiles, times and scores mixtures of the planned precisions and float";
     const label = this.model.get("running") && !searching ? "Search after what runs" : "Search";
     const button = make("button", { type: "submit", disabled: searching || unavailable !== "", title }, label);
-    return make("div", { class: "pbb-line" }, button, make("span", DIM, unavailable));
+    const more = repairs.map((each) => cardButton(this.model, each));
+    return make("div", { class: "pbb-line" }, button, make("span", DIM, unavailable), ...more);
   }
 
   /** What is made small has no bound. */

@@ -1,14 +1,17 @@
 /** What can be taken away: the bench itself, an ONNX file, a report, the code. */
 
-import type { BenchActions } from "../generated/widgets";
+import type { BenchActions, Card } from "../generated/widgets";
 import { download, make } from "../render/dom";
 import { type Answer, asker } from "./ask";
 import { DIM } from "./dim";
 import { type Cleanups, live } from "./live";
-import type { BenchModel } from "./model";
+import { cardView, TAKE } from "./message";
+import { act, type BenchModel } from "./model";
 
 type What = BenchActions["download"]["what"];
 type Write = "save" | "report" | "export_onnx" | "save_model";
+
+const NOT_LIVE = "The shown run has no compiled model in this kernel.";
 
 interface Typed {
   path: string | null;
@@ -20,33 +23,38 @@ interface Events {
 }
 
 export function takeAway(model: BenchModel, ends: Cleanups): HTMLElement {
-  const said = make("span", { class: "pbb-dim", role: "status" });
+  const said = make("div");
+  const tell = (now: Card | string): void => {
+    said.replaceChildren(typeof now === "string" ? make("span", { ...DIM, role: "status" }, now) : cardView(model, now));
+    said.scrollIntoView({ block: "nearest" });
+  };
   const pieces: DataView[] = [];
-  const arrived = ({ name, error, part = 1, parts = 1 }: Answer, buffers: readonly DataView[]): void => {
+  const arrived = ({ name, card, part = 1, parts = 1 }: Answer, buffers: readonly DataView[]): void => {
     if (part === 1) pieces.length = 0;
     pieces.push(...buffers);
     if (part === parts && pieces.length) save(name ?? "prepbench", pieces.splice(0));
     const share = parts > 1 && part < parts ? `Receiving ${name}: ${Math.round((100 * part) / parts)} %` : "";
-    said.textContent = error ?? (share || `${name} was downloaded.`);
+    tell(card ?? (share || `${name} was downloaded.`));
   };
-  const written = ({ path, error }: Answer): void => {
-    said.textContent = error ?? `Written to ${path}.`;
-    said.scrollIntoView({ block: "nearest" });
-  };
-  const askToWrite = asker(model, "written", written, ends);
+  const askToWrite = asker(model, "written", ({ card }) => tell(card ?? ""), ends);
   const askToSend = asker(model, "download", arrived, ends);
   const events: Events = {
     write: (action, path) => {
-      said.textContent = "Writing …";
+      tell("Writing …");
       askToWrite(action, { path });
     },
     download: (what) => {
-      said.textContent = "Preparing …";
+      tell("Preparing …");
       askToSend("download", { what });
     },
   };
   // what was typed stays when the buttons are made again
   const typed: Typed = { path: null };
+  said.addEventListener(TAKE, ((event: CustomEvent<[string, string]>) => {
+    const [action, value] = event.detail;
+    if (action === "download") events.download(value as What);
+    else events.write("save_model", value);
+  }) as EventListener);
   return make(
     "section",
     { class: "pbb-stack", "aria-label": "Take away" },
@@ -59,6 +67,15 @@ export function takeAway(model: BenchModel, ends: Cleanups): HTMLElement {
 function save(name: string, pieces: readonly DataView[]): void {
   const bytes = pieces.map((data) => new Uint8Array(data.buffer as ArrayBuffer, data.byteOffset, data.byteLength));
   download(name, new Blob(bytes));
+}
+
+/** Why a run cannot be exported, and the button that makes it possible. */
+function compileAgain(model: BenchModel, id: string): HTMLElement {
+  const click = (): void => {
+    act(model, "restore_run", { id });
+    act(model, "compile", {});
+  };
+  return make("div", { class: "pbb-line" }, make("span", DIM, NOT_LIVE), make("button", { click }, "Compile it again"));
 }
 
 function buttonsOf(model: BenchModel, { write, download }: Events, typed: Typed): HTMLElement {
@@ -74,9 +91,7 @@ function buttonsOf(model: BenchModel, { write, download }: Events, typed: Typed)
   const where = (ending: string): string => `${path.value.trim() || file}${ending}`;
   const button = (label: string, help: string, click: () => void, disabled = false): HTMLElement =>
     make("button", { title: help, disabled, click }, label);
-  const why = isLive
-    ? "The compiled model of the shown run"
-    : "The shown run has no compiled model here: compile again";
+  const why = isLive ? "The compiled model of the shown run" : NOT_LIVE;
   const saved = "Choices and results, as a file that JupyterLab opens and Bench.load reads";
   const page = "One page with all of it, which needs no network";
   return make(
@@ -96,6 +111,7 @@ function buttonsOf(model: BenchModel, { write, download }: Events, typed: Typed)
       button("Export ONNX", why, () => write("export_onnx", where(".onnx")), !isLive),
       button("Report", page, () => write("report", where(".html"))),
     ),
+    ...(shown && !isLive ? [compileAgain(model, shown.id)] : []),
     make(
       "div",
       { class: "pbb-line" },

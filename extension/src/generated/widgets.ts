@@ -76,15 +76,16 @@ export interface Card {
   text: string;
   troubles: Trouble[];
   details: string;
-  about: "" | "capture" | "compile" | "recover" | "search" | "layers" | "samples";
+  about: "" | "capture" | "compile" | "recover" | "search" | "layers" | "samples" | "export";
   outcomes: RunOutcome[];
   buttons: CardButton[];
 }
 
 export interface CardButton {
   label: string;
-  action: "results" | "compare" | "export" | "code" | "measure_again" | "compare_with_float" | "apply_fixes" | "keep_in_pytorch" | "keep_float" | "make_dynamic" | "make_static" | "use_target";
+  action: "results" | "compare" | "export" | "code" | "measure_again" | "compare_with_float" | "apply_fixes" | "keep_in_pytorch" | "one_graph" | "keep_float" | "eight_bits" | "make_dynamic" | "make_static" | "use_target" | "save_model" | "download";
   value: string;
+  again: "" | "capture" | "compile" | "recover" | "search" | "layers" | "samples" | "export";
 }
 
 export interface CardFact {
@@ -352,6 +353,7 @@ export interface QueuedSummary {
 
 export interface RecoverySummary {
   unavailable: string;
+  repairs: CardButton[];
   on: boolean;
   said: string;
   labelled: boolean;
@@ -368,8 +370,9 @@ export interface RenameRun {
 }
 
 export interface Repair {
-  how: "measure_again" | "compare_with_float" | "apply_fixes" | "keep_in_pytorch" | "keep_float" | "make_dynamic" | "make_static" | "use_target";
+  how: "measure_again" | "compare_with_float" | "apply_fixes" | "keep_in_pytorch" | "one_graph" | "keep_float" | "eight_bits" | "make_dynamic" | "make_static" | "use_target";
   value: string;
+  again: "" | "capture" | "compile" | "recover" | "search" | "layers" | "samples" | "export";
 }
 
 export interface RuleSummary {
@@ -408,7 +411,7 @@ export interface RunStatus {
   remaining_s: number;
   then: string[];
   log: string[];
-  about: "" | "capture" | "compile" | "recover" | "search" | "layers" | "samples";
+  about: "" | "capture" | "compile" | "recover" | "search" | "layers" | "samples" | "export";
   message: Card;
   writing: WrittenBy[];
   training: TrainingCurve;
@@ -476,6 +479,7 @@ export interface Search {
 
 export interface SearchNow {
   unavailable: string;
+  repairs: CardButton[];
   is_searching: boolean;
   stale: string;
   used: number;

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import PurePath
 from typing import Literal
 
@@ -17,16 +19,26 @@ from prepbench.errors import (
     MissingPackageError,
     PackageVersionError,
     PrepbenchError,
+    SettingsError,
     TargetError,
 )
 from prepbench.internal_errors import internal_error
 from prepbench.results.speed_up import SpeedUp
 
-About = Literal["", "capture", "compile", "recover", "search", "layers", "samples"]
-"""The actions of the bench that take time."""
+About = Literal["", "capture", "compile", "recover", "search", "layers", "samples", "export"]
+"""The actions of the bench that have a place for their outcome."""
+
+_AGAIN: Mapping[About, str] = {"compile": "compile", "recover": "train back", "search": "search", "layers": "measure"}
+"""What can be asked for again once its error is repaired, in words."""
 
 LEAF_LABEL = "Keep what fails in PyTorch"
 """The words beside the checkbox for leaves."""
+
+NEED_ONE_GRAPH: Collection[About] = ("search", "recover")
+"""Actions that no part kept in PyTorch can take part in."""
+
+_SENT = {"export_onnx": "onnx", "save_model": "model", "report": "report"}
+"""What the browser can save instead of a file on the machine of the kernel, by the action that writes it."""
 
 _TITLE = 180  # characters
 
@@ -94,11 +106,12 @@ class CardButton:
 
     Attributes:
         label: of the button.
-        action: what it does: it shows results, two runs compared, what can be taken away, or the code; or it compiles
-            and measures again, as before, in float beside runs, with all proven fixes, with what fails in PyTorch, with
-            a dim made dynamic, or for another target.
-        value: the path of the dim with its number (``"ids:0"``), the name of the target, or the ids of runs with
-            spaces between them.
+        action: what it does. It shows results, two runs compared, what can be taken away, or the code; it writes or
+            sends a file; or it changes a choice: all proven fixes, what fails in PyTorch or nothing there, float or 8
+            bits for all layers, a dim made dynamic or static, another target.
+        value: the path of the dim with its number (``"ids:0"``), the name of the target, the ids of runs with spaces
+            between them, the path to write to, or the file to send.
+        again: the action that is asked for again after the change; ``""`` for none.
     """
 
     label: str
@@ -111,12 +124,17 @@ class CardButton:
         "compare_with_float",
         "apply_fixes",
         "keep_in_pytorch",
+        "one_graph",
         "keep_float",
+        "eight_bits",
         "make_dynamic",
         "make_static",
         "use_target",
+        "save_model",
+        "download",
     ]
     value: str = ""
+    again: About = ""
 
 
 @dataclass(frozen=True)
@@ -140,6 +158,14 @@ class Card:
     about: About = ""
     outcomes: tuple[RunOutcome, ...] = ()
     buttons: tuple[CardButton, ...] = ()
+
+
+WHOLE_AGAIN = CardButton("Keep nothing in PyTorch", "one_graph")
+"""Beside an action that needs the model as one graph."""
+
+
+class NothingPlannedError(SettingsError):
+    """No layer has a planned precision that every chosen target supports."""
 
 
 class StaticAxisError(InputError):
@@ -184,39 +210,64 @@ def error_card(
     title = _title(failures) if failures else first_sentence(text)
     details = "" if text == title else text
     buttons = [*_of_axes(error, failures, axes)]
-    if failures and about == "compile" and {failure.fqn for failure in failures} <= set(proven):
-        buttons.append(CardButton(f"Apply the fix{'es' * (len(troubles) > 1)} and compile", "apply_fixes"))
-    if not leaf_wrap and "fullgraph=False" in said:
+    if failures and about in _AGAIN and {failure.fqn for failure in failures} <= set(proven):
+        buttons.append(CardButton(f"Apply the fix{'es' * (len(troubles) > 1)}", "apply_fixes"))
+    if not leaf_wrap and "fullgraph=False" in said and about not in NEED_ONE_GRAPH:
         what = "it" if len(troubles) == 1 else "these"
-        buttons.append(CardButton(f"Keep {what} in PyTorch and compile", "keep_in_pytorch"))
-    if about == "compile":
-        buttons += _of_compiles(error, others)
-    return Card("error", title, troubles, details, about, outcomes, tuple(buttons))
+        buttons.append(CardButton(f"Keep {what} in PyTorch", "keep_in_pytorch"))
+    if isinstance(error, NothingPlannedError):
+        buttons.append(CardButton("Choose 8 bits for all layers", "eight_bits"))
+    if about == "compile" and isinstance(error, CalibrationError):
+        buttons.append(CardButton("Keep all layers in float", "keep_float"))
+    if about in _AGAIN and others and isinstance(error, TargetError | MissingPackageError | PackageVersionError):
+        buttons.append(CardButton(f"Use {others[0]}", "use_target", others[0]))
+    return Card("error", title, troubles, details, about, outcomes, tuple(_repeating(each, about) for each in buttons))
+
+
+def _repeating(button: CardButton, about: About) -> CardButton:
+    """Return a button that asks for the failed action again; a compile where that cannot be repeated."""
+    again: About = about if about in _AGAIN else "compile"
+    return replace(button, label=f"{button.label} and {_AGAIN[again]}", again=again)
+
+
+def export_error_card(error: BaseException, action: str, path: str, *, leaf_wrap: bool) -> Card:
+    """Return the card of a file that could not be written or sent, with the other way to get it.
+
+    Args:
+        error: the error.
+        action: ``"save"``, ``"report"``, ``"export_onnx"`` or ``"save_model"``, to a path; else ``"download"``.
+        path: where it was to be written, or the file that was to be sent.
+        leaf_wrap: as for :func:`error_card`.
+    """
+    card = error_card(error, leaf_wrap=leaf_wrap)
+    buttons = []
+    if isinstance(error, OSError) and action in _SENT:
+        buttons.append(CardButton("Download it", "download", _SENT[action]))
+    elif action == "export_onnx":
+        buttons.append(CardButton("Save the model as a folder", "save_model", path.removesuffix(".onnx")))
+    elif action == "save_model" and os.path.lexists(path):
+        free = next(name for number in count(2) if not os.path.lexists(name := f"{path}-{number}"))
+        buttons.append(CardButton(f"Save as {os.path.basename(free)}", "save_model", free))
+    elif action == "download" and path == "onnx":
+        buttons.append(CardButton("Download the model as a folder", "download", "model"))
+    return replace(card, about="export", buttons=tuple(buttons))
 
 
 def _of_axes(error: BaseException, failures: Sequence[Failure], axes: DynamicAxes | None) -> Iterator[CardButton]:
     """Yield the other choice for an axis that is the reason of an error."""
     if isinstance(error, StaticAxisError):
         what = axis_words(error.path, error.dim)
-        yield CardButton(f"Make {what} dynamic and compile", "make_dynamic", f"{error.path}:{error.dim}")
+        yield CardButton(f"Make {what} dynamic", "make_dynamic", f"{error.path}:{error.dim}")
     for axis, _ in specialised(failures, axes) if axes is not None else ():
         if len(set(axis.sizes)) == 1:  # samples of other sizes would not fit a static axis
             what = axis_words(axis.path, axis.dim)
-            yield CardButton(f"Fix {what} at {axis.sizes[0]} and compile", "make_static", f"{axis.path}:{axis.dim}")
+            yield CardButton(f"Fix {what} at {axis.sizes[0]}", "make_static", f"{axis.path}:{axis.dim}")
             return
 
 
 def axis_words(path: str, dim: int) -> str:
     """Return what a dim of an argument is called beside buttons."""
     return "the batch" if dim == 0 else f"dim {dim} of {path}"
-
-
-def _of_compiles(error: BaseException, others: Sequence[str]) -> Iterator[CardButton]:
-    """Yield what compiles all the same: the model in float, or on another target."""
-    if isinstance(error, CalibrationError):
-        yield CardButton("Compile in float", "keep_float")
-    if isinstance(error, TargetError | MissingPackageError | PackageVersionError) and others:
-        yield CardButton(f"Use {others[0]}", "use_target", others[0])
 
 
 def _title(failures: tuple[Failure, ...]) -> str:

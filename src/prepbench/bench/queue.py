@@ -94,7 +94,7 @@ def buttons_after(
         value = " ".join(run.id for run in without_float)
         found.insert(0, CardButton(f"Compare with float on {where}", "compare_with_float", value))
     if any(outcome.is_doubtful for outcome in outcomes):
-        found.insert(0, CardButton("Measure again", "measure_again"))
+        found.insert(0, CardButton("Measure again", "measure_again", again="compile"))
     return tuple(found[:3])
 
 
@@ -347,16 +347,17 @@ class Jobs:
         elif isinstance(error, Cancelled):
             message = Card("info", str(error), about=about, outcomes=outcomes)
         else:
-            message = self._error_card(error, self._choices.state if run is None else run.state, about, outcomes)
+            message = self.error_card(error, self._choices.state if run is None else run.state, about, outcomes)
         self.following.end(message, *notes, goes_on=goes_on)
 
     def show_failure(self, error: BaseException, about: About) -> None:
         """Show the card of an error as if an action of this bench had raised it: it failed before the bench opened."""
-        self.following.end(self._error_card(error, self._choices.state, about), goes_on=False)
+        self.following.end(self.error_card(error, self._choices.state, about), goes_on=False)
 
-    def _error_card(
+    def error_card(
         self, error: BaseException, state: BenchState, about: About, outcomes: tuple[RunOutcome, ...] = ()
     ) -> Card:
+        """Return the card of an error with these choices, and with what repairs it."""
         others = other_targets(state, error)
         return error_card(
             error,

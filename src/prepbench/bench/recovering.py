@@ -13,6 +13,7 @@ from torch import nn
 
 from prepbench.adapt.recover import SCORED_ON_TRAINED, Recovery, recover
 from prepbench.adapt.trainable_model import TrainableModel
+from prepbench.bench.cards import WHOLE_AGAIN, CardButton
 from prepbench.bench.choices import Choices
 from prepbench.bench.inputs import Inputs
 from prepbench.bench.state import BenchState, RecoverySettings
@@ -24,6 +25,9 @@ from prepbench.jobs import ProgressCallback
 from prepbench.measure.generation import Generation
 from prepbench.package import CompiledModel
 from prepbench.running.metric_scores import metric_name
+
+_NOTHING_CHANGED = "Nothing is quantized or pruned, so there is nothing to bring back. Choose what is, in Precision."
+_NOT_WHOLE = "Training needs the model as one graph: keep nothing in PyTorch."
 
 
 @dataclass(frozen=True)
@@ -102,8 +106,10 @@ class Training:
         if self._inputs.training_data is None and not self._inputs.calibration_inputs:
             source = "the tracing inputs"
         said = f"Trains on {source}, {'with labels' if labelled else 'without labels'}. {SCORED_ON_TRAINED}."
+        why = self._not_trainable(self._choices.state)
         return RecoverySummary(
-            unavailable=self._not_trainable(self._choices.state),
+            unavailable=why,
+            repairs=self._repairs(why),
             on=self._choices.state.recovery is not None,
             said=said,
             labelled=labelled,
@@ -147,10 +153,16 @@ class Training:
         """Return why these choices cannot be trained; "" where they can."""
         explained = self._choices.layer_rules.explained(state.quantization, state.rules)
         if state.pruning is None and all(layer.settings is None for layer in explained):
-            return "Nothing is quantized or pruned, so there is nothing to bring back. Choose what is, in Precision."
+            return _NOTHING_CHANGED
         if not state.fullgraph:
-            return "Training needs the model as one graph: keep nothing in PyTorch."
+            return _NOT_WHOLE
         return ""
+
+    def _repairs(self, why: str) -> tuple[CardButton, ...]:
+        """Return what makes a training possible."""
+        if why == _NOTHING_CHANGED and self._inputs.calibration_inputs and self._choices.layer_rules.layers:
+            return (CardButton("Choose 8 bits for all layers", "eight_bits"),)
+        return (WHOLE_AGAIN,) if why == _NOT_WHOLE else ()
 
     def compile(
         self, model: nn.Module, settings: RecoverySettings, given: Mapping[str, Any], progress: ProgressCallback

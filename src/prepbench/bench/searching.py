@@ -10,6 +10,8 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from prepbench.bench.cards import WHOLE_AGAIN, NothingPlannedError
+from prepbench.bench.compiling import check_sizes
 from prepbench.bench.layer_costs import wanted_settings
 from prepbench.bench.queue import QueuedRun, SharedParts
 from prepbench.bench.runs import OTHER_VALUES
@@ -46,6 +48,8 @@ _BOUNDS = {
     "max_size_mb": ("at most", "{:.3g} MB"),
 }
 """Quantities a slider may move, in words, and how a place is written; the first that a budget bounds is moved."""
+
+_NOT_WHOLE = "A search needs the model as one graph: keep nothing in PyTorch."
 
 
 @dataclass(frozen=True)
@@ -289,6 +293,8 @@ class Search(SharedParts):
     """Searches for the best settings within a budget, and keeps what was found; see :class:`prepbench.Bench`."""
 
     result: SearchResult | None = None
+    asked: Budget | None = field(default=None, init=False)
+    """What :meth:`start_search` was last asked for."""
     _found: Found = field(default_factory=Found, init=False)
     _shown: tuple[Found, SearchSummary] | None = field(default=None, init=False)
     _searched: tuple[BenchState, Hashable] | None = field(default=None, init=False)
@@ -315,6 +321,7 @@ class Search(SharedParts):
 
         Raises:
             SettingsError: there are no calibration inputs, no layers, or leaves, which a search cannot keep.
+            InputError: samples have a size that the axes do not allow.
             PrepbenchError: :func:`prepbench.search` failed.
 
         Example:
@@ -344,6 +351,7 @@ class Search(SharedParts):
         check_type("budget", budget, Budget, "Write pb.Budget(min_metric=30).")
         check_progress(progress)
         check_function("on_end", on_end, "on_end(error)", optional=True)
+        self.asked = budget
         self._check_searchable()
         state, explained = self.choices.state, self.choices.explained
         run = QueuedRun.other("search", f"search {budget}", state, self.choices.planned)
@@ -387,7 +395,9 @@ class Search(SharedParts):
 
     def now(self) -> SearchNow:
         """Return how the current choices relate to the search."""
-        return SearchNow(self._not_searchable(), self.is_searching, self._old_search(), self._used())
+        why = self._not_searchable()
+        repairs = (WHOLE_AGAIN,) if why == _NOT_WHOLE else ()
+        return SearchNow(why, repairs, self.is_searching, self._old_search(), self._used())
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -416,13 +426,14 @@ class Search(SharedParts):
         if not self.inputs.calibration_inputs:
             return "A search needs calibration inputs: Bench(model, calibration_inputs=[...])."
         if not self.choices.state.fullgraph:
-            return "A search needs the model as one graph: keep nothing in PyTorch."
+            return _NOT_WHOLE
         return ""
 
     def _check_searchable(self) -> None:
         why = self._not_searchable()
         if why:
             raise SettingsError(why)
+        check_sizes(self.choices.state.axes, self.inputs)
 
     def _search(
         self, budget: Budget, state: BenchState, explained: tuple[ExplainedLayer, ...], progress: ProgressCallback
@@ -494,13 +505,13 @@ def search_candidates(state: BenchState, explained: tuple[ExplainedLayer, ...]) 
     """Return the settings that are planned for some layer and supported by all targets.
 
     Raises:
-        SettingsError: there are none.
+        NothingPlannedError: there are none.
     """
     kinds = dict.fromkeys(s for several in wanted_settings(explained, state).values() for s in several)
     placements = [target_for(each).placement for each in state.targets]
     taken = [settings for settings in kinds if not any(unsupported(settings, one) for one in placements)]
     if not taken:
-        raise SettingsError(
+        raise NothingPlannedError(
             "None of the planned precisions is supported by every chosen target. Choose another precision for some "
             "layers, or another target."
         )

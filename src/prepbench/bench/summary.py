@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from prepbench.bench.cards import Card
+from prepbench.bench.cards import Card, CardButton
 from prepbench.bench.state import Precision
 from prepbench.bench.written import WrittenBy
 from prepbench.document.bench import Chart, ShownSamples
@@ -493,12 +493,14 @@ class SearchNow:
 
     Attributes:
         unavailable: why none is possible now; "" where one is.
+        repairs: what makes one possible.
         is_searching: whether a search is running or queued.
         stale: what changed since the search; "" if nothing did.
         used: the index of the candidate that equals the current choices; -1 for none.
     """
 
     unavailable: str
+    repairs: tuple[CardButton, ...]
     is_searching: bool
     stale: str
     used: int
@@ -510,6 +512,7 @@ class RecoverySummary:
 
     Attributes:
         unavailable: why none is possible with the current choices; "" where one is.
+        repairs: what makes one possible.
         on: whether a compile trains now.
         said: the training data, and how the best weights are chosen, in words.
         labelled: whether there are targets to learn from; without them the float model is learned.
@@ -521,6 +524,7 @@ class RecoverySummary:
     """
 
     unavailable: str
+    repairs: tuple[CardButton, ...]
     on: bool
     said: str
     labelled: bool

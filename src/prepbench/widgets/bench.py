@@ -9,17 +9,15 @@ import json
 import threading
 import weakref
 from collections.abc import Mapping
-from dataclasses import is_dataclass, replace
-from itertools import groupby
-from typing import Any, Literal, get_args, get_origin
+from dataclasses import replace
+from typing import Any, get_args
 
 import anywidget
 import ipywidgets
-import traitlets
 
 from prepbench._display import is_static
 from prepbench.bench import Bench, BenchSummary, RecoverySettings
-from prepbench.bench.cards import Card, error_card
+from prepbench.bench.cards import About, Card
 from prepbench.bench.history import is_far
 from prepbench.bench.layer_costs import CostOverlay, cost_overlays
 from prepbench.bench.saved import JournalWatch
@@ -28,7 +26,6 @@ from prepbench.bench.state import Precision
 from prepbench.bench.status import RunStatus
 from prepbench.bench.summary import InspectionSummary, LayerColours
 from prepbench.bench.variables import is_named, user_namespace
-from prepbench.document.codec import field_types
 from prepbench.errors import PrepbenchError
 from prepbench.jobs import Job
 from prepbench.objects.code import change_text
@@ -39,8 +36,17 @@ from prepbench.widgets.actions import perform
 from prepbench.widgets.bench_actions import BENCH_ACTIONS
 from prepbench.widgets.diagram import diagram
 from prepbench.widgets.displays import add_display, call_after_cells, close_all, is_replaced
+from prepbench.widgets.traits import plain_fields, traits_of
 
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+
+_PLACES: Mapping[str, About] = {
+    **{about: about for about in get_args(About) if about},
+    "train_back": "recover",
+    "measure_layers": "layers",
+    "compare_runs": "samples",
+}
+"""Where the page says how an action ended."""
 
 
 class BenchControls(anywidget.AnyWidget):
@@ -124,6 +130,18 @@ class BenchControls(anywidget.AnyWidget):
         if not (self.bench.state.recovery == settings and self.bench.compiling.is_queued):
             self.bench.start_recovery(settings)
 
+    def repeat(self, about: About) -> None:
+        """Ask again for an action of the bench, with the choices of now."""
+        bench = self.bench
+        if about == "search" and bench.found.asked is not None and not bench.found.is_searching:
+            bench.start_search(bench.found.asked)
+        elif about == "recover":
+            bench.start_recovery()
+        elif about == "layers":
+            self.measure_layers()
+        elif about == "compile":
+            self.compile()
+
     def look_for_fixes(self) -> None:
         """Search for fixes in the background, unless something else runs there."""
         self._looks = True
@@ -205,7 +223,8 @@ class BenchControls(anywidget.AnyWidget):
         try:
             perform(BENCH_ACTIONS, self, content)
         except (PrepbenchError, OSError) as error:
-            card = error_card(error, leaf_wrap=self.bench.state.leaf_wrap)
+            asked = _PLACES.get(str(content.get("again") or content.get("action")), "")
+            card = self.bench.jobs.error_card(error, self.bench.state, asked)
             self._show(replace(self.bench.status, message=card))
         else:
             said = self._shown["message"]
@@ -402,49 +421,3 @@ def _number(typed: str) -> Any:
 
 def _still(bench: Bench) -> dict[str, Any]:
     return {**still(bench), "text/plain": repr(bench)}
-
-
-# Traits that mirror dataclasses: one synced trait per field, so that the page gets only the fields that changed.
-
-
-_TRAITS = {str: traitlets.Unicode, bool: traitlets.Bool, int: traitlets.Int, float: traitlets.Float}
-
-
-def traits_of(*kinds: type) -> dict[str, Any]:
-    """Return a synced trait for each field of the dataclasses, by name."""
-    return {name: _trait(hint).tag(sync=True) for kind in kinds for name, hint in field_types(kind).items()}
-
-
-def plain_fields(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields as JSON-ready data: dataclasses as dicts and tuples as lists, recursively."""
-    plain = {name: _plain(value) for name, value in values.items()}
-    return {**plain, "planned": in_runs(plain["planned"])} if "planned" in plain else plain
-
-
-def in_runs(numbers: list[int]) -> list[int]:
-    """Return numbers of zero and more with each run of equal ones as how many, below zero, and the number: a click
-    that changes one of a thousand layers stays a small message.
-
-    Example:
-        >>> in_runs([0, 0, 0, 2, 1, 1])
-        [-3, 0, 2, -2, 1]
-    """
-    runs: list[int] = []
-    for number, equal in groupby(numbers):
-        count = len(list(equal))
-        runs += [-count, number] if count > 1 else [number]
-    return runs
-
-
-def _plain(value: Any) -> Any:
-    if is_dataclass(value):
-        return plain_fields(vars(value))
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
-
-
-def _trait(hint: Any) -> Any:
-    if is_dataclass(hint):
-        return traitlets.Dict()
-    if get_origin(hint) is Literal:
-        return traitlets.Enum(get_args(hint), default_value=get_args(hint)[0])
-    return traitlets.List() if get_origin(hint) is tuple else _TRAITS[hint]()

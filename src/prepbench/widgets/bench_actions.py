@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from prepbench.bench import Bench
+from prepbench.bench.cards import About, Card, export_error_card
 from prepbench.bench.layer_summaries import change_of, change_of_pruning, is_of_pruning
 from prepbench.bench.state import TARGETS, Precision, display_name
 from prepbench.bench.summarize import with_option
 from prepbench.errors import PrepbenchError, SettingsError
 from prepbench.storage import temporary_folder
 from prepbench.widgets.actions import Action, Nothing
+from prepbench.widgets.traits import plain_fields
 
 Download = Literal["model", "onnx", "code", "report"]
 _PIECE = 8 * 2**20  # bytes of a file in one message
@@ -35,6 +37,7 @@ class Controls(Protocol):
     def measure_layers(self) -> None: ...
     def train_back(self, steps: str, distill: bool, by_metric: bool, learning_rate: str) -> None: ...
     def start_search(self, minimize: str, loss: str, latency: str, size: str) -> None: ...
+    def repeat(self, about: About) -> None: ...
     def send_still(self) -> None: ...
     def shown(self, shown: bool) -> None: ...
     def send(self, content: Any, buffers: Any = None) -> None: ...
@@ -126,19 +129,22 @@ class SetLeaf:
 
 @dataclass(frozen=True)
 class Repair:
-    """Do what the button of a card says, and compile again."""
+    """Do what the button of a card says, and ask for an action again; ``""`` for none."""
 
     how: Literal[
         "measure_again",
         "compare_with_float",
         "apply_fixes",
         "keep_in_pytorch",
+        "one_graph",
         "keep_float",
+        "eight_bits",
         "make_dynamic",
         "make_static",
         "use_target",
     ]
     value: str
+    again: About
 
 
 @dataclass(frozen=True)
@@ -263,24 +269,25 @@ def _set_layers(controls: Controls) -> Callable[..., object]:
 def _repair(controls: Controls) -> Callable[..., object]:
     bench = controls.bench
 
-    def repair(how: str, value: str) -> None:
+    def repair(how: str, value: str, again: About) -> None:
         if how == "compare_with_float":
             if not bench.jobs.compares(value.split()):
                 bench.start_comparing_with_float(value.split())
             return
-        if how == "keep_in_pytorch":
-            bench.set_leaf_wrap(True)
+        if how in ("keep_in_pytorch", "one_graph"):
+            bench.set_leaf_wrap(how == "keep_in_pytorch")
         elif how == "apply_fixes":
             bench.apply_fixes()
-        elif how == "keep_float":
-            bench.set_precision("*", "float32")
+        elif how in ("keep_float", "eight_bits"):
+            bench.set_precision("*", "float32" if how == "keep_float" else "int8")
         elif how in ("make_dynamic", "make_static"):
             path, _, dim = value.rpartition(":")
             bench.set_axis(path, int(dim) if dim.isdecimal() else -1, dynamic=how == "make_dynamic", linked=True)
         elif how == "use_target":
             _known(value)
             bench.set_targets([TARGETS[value]()])
-        controls.compile()
+        if again:
+            controls.repeat(again)
 
     return repair
 
@@ -319,23 +326,27 @@ def _select(controls: Controls) -> Callable[..., object]:
     return lambda fqn: controls.bench.select(fqn or None)
 
 
+def _edit_draft(controls: Controls) -> Callable[..., object]:
+    def send(fqn: str) -> None:
+        try:
+            controls.send({"action": "draft", "code": controls.bench.draft_code(fqn)})
+        except Exception:
+            controls.send({"action": "draft"})  # the page waits no longer
+            raise
+
+    return send
+
+
 @contextmanager
-def _answering(controls: Controls, action: str) -> Iterator[None]:
-    """Report any error to the view that requested the action, so that it does not wait."""
+def _answering(controls: Controls, answer: str, action: str, path: str) -> Iterator[None]:
+    """Send the card of an error to the view that asked for a file; it has a place beside its buttons."""
     try:
         yield
     except Exception as error:
-        controls.send({"action": action, "error": str(error)})
-        if action == "draft" or not isinstance(error, (PrepbenchError, OSError)):
-            raise  # other views say beside their buttons what went wrong
-
-
-def _edit_draft(controls: Controls) -> Callable[..., object]:
-    def send(fqn: str) -> None:
-        with _answering(controls, "draft"):
-            controls.send({"action": "draft", "code": controls.bench.draft_code(fqn)})
-
-    return send
+        card = export_error_card(error, action, path, leaf_wrap=controls.bench.state.leaf_wrap)
+        controls.send({"action": answer, "card": plain_fields(vars(card))})
+        if not isinstance(error, (PrepbenchError, OSError)):
+            raise
 
 
 def _compare_runs(controls: Controls) -> Callable[..., object]:
@@ -349,10 +360,11 @@ def _writing(method: str) -> Callable[[Controls], Callable[..., object]]:
     """Return an action that writes a file by a method of the bench, and tells the page where, and what it replaced."""
 
     def write(controls: Controls, path: str) -> None:
-        with _answering(controls, "written"):
+        with _answering(controls, "written", method, path):
             older = ", in the place of an older one" if os.path.exists(path) else ""
             written = getattr(controls.bench, method)(path)
-            controls.send({"action": "written", "path": f"{written}{older}"})
+            card = Card("info", f"Written to {written}{older}.", about="export")
+            controls.send({"action": "written", "card": plain_fields(vars(card))})
 
     return lambda controls: functools.partial(write, controls)
 
@@ -360,7 +372,7 @@ def _writing(method: str) -> Callable[[Controls], Callable[..., object]]:
 def _download(controls: Controls) -> Callable[..., object]:
     def send(what: Download) -> None:
         name = re.sub(r"\W+", "_", type(controls.bench.model).__name__)
-        with _answering(controls, "download"), temporary_folder("download") as folder:
+        with _answering(controls, "download", "download", what), temporary_folder("download") as folder:
             _send_file(controls, _written(controls.bench, what, folder, name))
 
     return send

@@ -84,7 +84,9 @@ def pressed(bench: pb.Bench, card: Card) -> Card:
     """The card after a click on the first button of another one."""
     button = card.buttons[0]
     controls = BenchControls(bench)
-    controls._handle_custom_msg({"action": "repair", "how": button.action, "value": button.value}, [])
+    controls._handle_custom_msg(
+        {"action": "repair", "how": button.action, "value": button.value, "again": button.again}, []
+    )
     assert bench.job is not None
     with contextlib.suppress(pb.PrepbenchError):
         bench.job.result(timeout=300)
@@ -211,13 +213,13 @@ def test_what_cannot_be_calibrated_is_compiled_in_float_by_a_button() -> None:
     bench = pb.Bench(torch.nn.Linear(4, 4).eval(), calibration_inputs=samples)
     card = ends(bench)
     assert "NaN" in card.text
-    assert card.buttons[0].label == "Compile in float"
+    assert card.buttons[0].label == "Keep all layers in float and compile"
     assert pressed(bench, card).text == f"{bench.runs[-1].name} is ready."
 
 
 def test_what_one_target_lacks_another_is_offered_for() -> None:
     card = error_card(TargetError("No kernel."), leaf_wrap=True, about="compile", others=["OpenVINO", "Inductor"])
-    assert [(button.label, button.value) for button in card.buttons] == [("Use OpenVINO", "OpenVINO")]
+    assert [(button.label, button.value) for button in card.buttons] == [("Use OpenVINO and compile", "OpenVINO")]
     missing = error_card(MissingPackageError("pip install it"), leaf_wrap=True, about="compile", others=["OpenVINO"])
     assert [button.value for button in missing.buttons] == ["OpenVINO"]
     assert error_card(SettingsError("No."), leaf_wrap=True, about="compile", others=["OpenVINO"]).buttons == ()
@@ -288,7 +290,9 @@ def test_float_on_the_same_runtime_is_one_click_away() -> None:
     (button, *_) = buttons_after((), bench.runs, bench.runs)
     assert button.label == "Compare with float on ONNX Runtime"
     controls = BenchControls(bench)
-    controls._handle_custom_msg({"action": "repair", "how": button.action, "value": button.value}, [])
+    controls._handle_custom_msg(
+        {"action": "repair", "how": button.action, "value": button.value, "again": button.again}, []
+    )
     assert bench.job is not None
     bench.job.result(timeout=300)
     card = bench.status.message

@@ -14,6 +14,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.bench import BenchState
+from prepbench.bench.cards import CardButton, error_card
 from prepbench.errors import PrepbenchError, SettingsError, UnknownNameError
 from prepbench.measure.latency import Latency
 from prepbench.search import measuring
@@ -210,12 +211,58 @@ def test_what_the_page_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
     controls.close()
 
 
+def _click(button: CardButton) -> dict[str, str]:
+    return {"action": "repair", "how": button.action, "value": button.value, "again": button.again}
+
+
+def test_a_refused_search_is_repaired_and_asked_for_again_by_a_button() -> None:
+    bench = pb.Bench(
+        Net().eval(),
+        calibration_inputs=[torch.randn(4, 16) for _ in range(2)],
+        data=[torch.randn(8, 16)],
+    )
+    bench.set_target("PyTorch eager")
+    controls = BenchControls(bench)
+    controls._handle_custom_msg({"action": "search", "minimize": "size", "loss": "20", "latency": "", "size": ""}, [])
+    card = controls.message
+    assert (card["kind"], card["about"]) == ("error", "search"), "at once, where the search has its button"
+    (button,) = card["buttons"]
+    assert button["label"] == "Make the batch dynamic and search"
+    controls._handle_custom_msg(_click(CardButton(**button)), [])
+    assert bench.job is not None
+    bench.job.result(timeout=300)
+    assert bench.search_result is not None
+    assert str(bench.search_result.budget) == str(pb.Budget(min_metric=20, minimize="size"))
+    assert (controls.message["kind"], controls.message["about"]) == ("info", "search")
+    controls.close()
+
+
+def test_a_search_without_candidates_offers_eight_bits() -> None:
+    bench = _bench()
+    bench.set_target("ExecuTorch")
+    bench.set_precision("*", "int4 weights")
+    with pytest.raises(SettingsError, match="None of the planned") as caught:
+        bench.search(pb.Budget(min_metric=20))
+    first, *_ = error_card(caught.value, leaf_wrap=False, about="search").buttons
+    assert (first.label, first.action, first.again) == (
+        "Choose 8 bits for all layers and search",
+        "eight_bits",
+        "search",
+    )
+    BenchControls(bench)._handle_custom_msg({**_click(first), "again": ""}, [])
+    assert bench.precisions["odd"] == "int8"
+
+
 def test_what_cannot_be_searched_is_said_before() -> None:
     bench = _bench()
     bench.set_leaf_wrap(True)
     assert "one graph" in bench.summary().search_now.unavailable
     with pytest.raises(SettingsError, match="one graph"):
         bench.start_search(pb.Budget(min_metric=20))
+    (button,) = bench.summary().search_now.repairs
+    BenchControls(bench)._handle_custom_msg(_click(button), [])
+    assert not bench.summary().search_now.unavailable
+    assert bench.job is None, "nothing was asked for yet"
     plain = pb.Bench(nn.Sequential(nn.Linear(4, 2)), tracing_inputs=[torch.ones(2, 4)])
     assert "calibration inputs" in plain.summary().search_now.unavailable
     relu = pb.Bench(nn.Sequential(nn.ReLU()), calibration_inputs=[torch.ones(2, 4)])

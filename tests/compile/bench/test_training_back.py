@@ -179,12 +179,14 @@ def test_nothing_to_bring_back_and_no_steps_are_told(bench: pb.Bench) -> None:
             RecoverySettings(**settings)
     bench.set_precision("*", "float32")
     assert bench.summary().recovery.unavailable
+    assert [button.action for button in bench.summary().recovery.repairs] == ["eight_bits"]
     with pytest.raises(SettingsError, match="Precision"):
         bench.start_recovery()
     bench.undo()
     bench.set_leaf_wrap(True)
     with pytest.raises(SettingsError, match="one graph"):
         bench.start_recovery()
+    assert [button.action for button in bench.summary().recovery.repairs] == ["one_graph"]
 
 
 def test_a_loss_of_nan_fails_the_run_with_its_step(model: nn.Module, samples: list[torch.Tensor], pairs: Any) -> None:

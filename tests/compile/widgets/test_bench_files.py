@@ -44,9 +44,10 @@ def test_save_and_report_write_files_and_say_where(controls: BenchControls, sent
     for action, file in files.items():
         click(controls, action=action, path=str(file))
         assert file.exists()
-    assert [content for content, _ in sent] == [{"action": "written", "path": str(file)} for file in files.values()]
+    assert [content["action"] for content, _ in sent] == ["written"] * 2
+    assert [content["card"]["text"] for content, _ in sent] == [f"Written to {file}." for file in files.values()]
     click(controls, action="save", path=str(files["save"]))
-    assert sent[-1][0]["path"] == f"{files['save']}, in the place of an older one"
+    assert sent[-1][0]["card"]["text"] == f"Written to {files['save']}, in the place of an older one."
     back = pb.Bench.load(
         files["save"], model=controls.bench.model, calibration_inputs=controls.bench.calibration_inputs
     )
@@ -59,9 +60,38 @@ def test_what_cannot_be_written_is_said_where_it_was_asked(
     click(controls, action="save", path=str(tmp_path / "net.json"))
     click(controls, action="report", path=str(tmp_path / "none" / "net.html"))
     assert [content["action"] for content, _ in sent] == ["written"] * 2, "the view that asked does not wait"
-    assert ".bench.json" in sent[0][0]["error"]
-    assert "cannot be written" in sent[1][0]["error"]
+    cards = [content["card"] for content, _ in sent]
+    assert ".bench.json" in cards[0]["text"]
+    assert "cannot be written" in cards[1]["text"]
+    assert [card["kind"] for card in cards] == ["error", "error"]
+    (button,) = cards[1]["buttons"]
+    assert (button["label"], button["action"], button["value"]) == ("Download it", "download", "report")
     assert controls.message["text"] == "", "said once"
+
+
+def test_what_cannot_be_exported_is_offered_in_another_form(
+    sent: list[Any], controls: BenchControls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: object) -> None:
+        raise pb.errors.TargetError("A model with leaves cannot be written as ONNX.")
+
+    monkeypatch.setattr(controls.bench.run_history, "export_onnx", refused)
+    click(controls, action="export_onnx", path=str(tmp_path / "net.onnx"))
+    (button,) = sent[-1][0]["card"]["buttons"]
+    assert (button["action"], button["value"]) == ("save_model", str(tmp_path / "net"))
+    click(controls, action="download", what="onnx")
+    assert [button["value"] for button in sent[-1][0]["card"]["buttons"]] == ["model"]
+
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net" / "mine.txt").write_text("mine")
+    monkeypatch.setattr("prepbench.bench.compiling.compare", functools.partial(compare, rounds=0))
+    controls.bench.compile()
+    click(controls, action="save_model", path=str(tmp_path / "net"))
+    (button,) = sent[-1][0]["card"]["buttons"]
+    assert button["value"] == str(tmp_path / "net-2")
+    click(controls, action=button["action"], path=button["value"])
+    assert sent[-1][0]["card"]["text"] == f"Written to {tmp_path / 'net-2'}."
+    assert (tmp_path / "net" / "mine.txt").read_text() == "mine"
 
 
 def test_a_report_can_be_downloaded(controls: BenchControls, sent: list[Any]) -> None:
@@ -81,7 +111,8 @@ def test_a_compiled_model_is_saved_exported_and_downloaded(
     name = bench.runs[-1].name
     click(controls, action="save_model", path=str(tmp_path / "net"))
     click(controls, action="export_onnx", path=str(tmp_path / "net.onnx"))
-    assert [content["path"] for content, _ in sent] == [str(tmp_path / "net"), str(tmp_path / "net.onnx")]
+    ends = [content["card"]["text"] for content, _ in sent]
+    assert ends == [f"Written to {tmp_path / name}." for name in ("net", "net.onnx")]
     sample = bench.calibration_inputs[0].args[0]
     expected = bench.results[name](sample)
     assert torch.equal(pb.load_compiled(tmp_path / "net")(sample), expected)

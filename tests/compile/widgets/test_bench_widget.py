@@ -138,11 +138,12 @@ def test_an_error_is_a_card_in_the_words_of_the_bench() -> None:
     assert "fullgraph" not in card["details"]
     assert controls.leaf_label in card["details"]
     assert card["about"] == "compile"
-    assert card["buttons"] == [{"label": "Keep it in PyTorch and compile", "action": "keep_in_pytorch", "value": ""}]
+    label = "Keep it in PyTorch and compile"
+    assert card["buttons"] == [{"label": label, "action": "keep_in_pytorch", "value": "", "again": "compile"}]
     (failure,) = controls.failures
     assert failure["title"] == "data-dependent branch"
     assert failure["code"] in failure["report"]
-    _click(controls, action="repair", how="keep_in_pytorch", value="")
+    _click(controls, action="repair", how="keep_in_pytorch", value="", again="compile")
     bench.job.result(timeout=300)
     assert bench.state.leaf_wrap
     assert controls.message["kind"] == "info"
@@ -172,14 +173,14 @@ def test_files_are_written_where_the_page_says(bench: pb.Bench, controls: BenchC
     controls.send = lambda content, buffers=None: sent.append((content, buffers))
     for action, name in (("save", "net.bench.json"), ("report", "net.html")):
         _click(controls, action=action, path=str(tmp_path / name))
-        assert sent.pop()[0] == {"action": "written", "path": str(tmp_path / name)}
+        assert sent.pop()[0]["card"]["text"] == f"Written to {tmp_path / name}."
         assert (tmp_path / name).exists()
     _click(controls, action="download", what="report")
     content, (page,) = sent.pop()
     assert content["name"] == "Sequential.html"
     assert page.startswith(b"<!doctype html>")
     _click(controls, action="save", path=str(tmp_path / "net.json"))
-    assert "must end in" in sent.pop()[0]["error"]
+    assert "must end in" in sent.pop()[0]["card"]["text"]
 
 
 def test_limits_of_a_dim_are_counts(bench: pb.Bench, controls: BenchControls) -> None:

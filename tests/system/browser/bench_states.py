@@ -45,7 +45,8 @@ _TROUBLE = {
 _ERROR = {
     "kind": "error", "text": "layers.3.gate cannot be captured: branch on a tensor value", "troubles": [_TROUBLE],
     "details": "Traceback (most recent call last): …", "about": "compile", "outcomes": [],
-    "buttons": [{"label": "Keep it in PyTorch and compile", "action": "keep_in_pytorch", "value": ""}],
+    "buttons": [{"label": "Keep it in PyTorch and compile", "action": "keep_in_pytorch", "value": "",
+                 "again": "compile"}],
 }  # fmt: skip
 _DIFFERENCE = {
     "first": "int8 ONNX Runtime 0", "second": "int8 ONNX Runtime 2",

@@ -74,9 +74,9 @@ def turn_to(page: Page, step: str) -> None:
 
 
 _FURTHER = [
-    {"label": "See results", "action": "results", "value": ""},
-    {"label": "Export", "action": "export", "value": ""},
-    {"label": "Code", "action": "code", "value": ""},
+    {"label": "See results", "action": "results", "value": "", "again": ""},
+    {"label": "Export", "action": "export", "value": "", "again": ""},
+    {"label": "Code", "action": "code", "value": "", "again": ""},
 ]
 
 
@@ -154,10 +154,10 @@ def traits(blocks: int = 24) -> dict[str, Any]:
         "columns": [],
         "measured": "",
         "search": fake_search.nothing(),
-        "search_now": {"unavailable": "", "is_searching": False, "stale": "", "used": -1},
+        "search_now": {"unavailable": "", "repairs": [], "is_searching": False, "stale": "", "used": -1},
         "is_measuring": False,
         "inspection": inspection("", state=""),
-        "recovery": {"unavailable": "", "on": False, "said": "Trains on the training data, with labels.",
+        "recovery": {"unavailable": "", "repairs": [], "on": False, "said": "Trains on the training data, with labels.",
                      "labelled": True, "metric": "accuracy", "steps": 300, "distill": True, "by_metric": True,
                      "learning_rate": 0.001},
         "expected": {"megabytes": 4.213, "float_megabytes": 16.78, "note": ""},

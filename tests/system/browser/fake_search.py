@@ -61,7 +61,7 @@ def nothing() -> dict[str, Any]:
 
 def going(count: int = 2) -> dict[str, Any]:
     """What is set while a search goes on, with so many candidates measured."""
-    now = {"unavailable": "", "is_searching": True, "stale": "", "used": -1}
+    now = {"unavailable": "", "repairs": [], "is_searching": True, "stale": "", "used": -1}
     return {
         "search": _summary(_found(count)),
         "search_now": now,
@@ -81,5 +81,5 @@ def done(**now: Any) -> dict[str, Any]:
         stops.append(Stop(Budget(max_drop=drop), id_of(one), f"The fastest is {one.name} ({how}).{BESIDE}"))
     why = "'mixture 1' was measured within it, and nothing else is predicted to be better."
     found = _found(len(CANDIDATES), stops=tuple(stops), why=why)
-    given = {"unavailable": "", "is_searching": False, "stale": "", "used": -1, **now}
+    given = {"unavailable": "", "repairs": [], "is_searching": False, "stale": "", "used": -1, **now}
     return {"search": _summary(found), "search_now": given}

@@ -8,10 +8,11 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Page, ViewportSize, sync_playwright
+from playwright.sync_api import Page, sync_playwright
 
 from tests.system.browser.bench_states import STATES, State
 from tests.system.browser.chromium import CHROMIUM_FLAGS
@@ -21,7 +22,7 @@ WORDS, BOXES = FOLDER / "words.txt", FOLDER / "boxes.json"
 WIDTHS = (1440, 700)
 HEIGHT = 900
 FRAME = "the frame"
-PICTURE: ViewportSize = {"width": 1080, "height": 680}
+PICTURE_WIDTHS = (1440, 1080, 800)
 _BOXES = """() => {
   const boxes = {};
   const add = (name, e) => {
@@ -54,15 +55,15 @@ def boxes_of(page: Page) -> dict[str, list[int]]:
     return boxes
 
 
-def looks_of(state: State) -> tuple[str, ...]:
-    """The themes that a state has pictures in: both for the first one of each step."""
+def looks_of(state: State) -> tuple[tuple[str, int], ...]:
+    """The themes and widths that a state has pictures in: all for the first one of each step."""
     first = next(each for each in STATES if each.step == state.step)
-    return ("light", "dark") if state is first else ("light",)
+    return tuple(product(("light", "dark"), PICTURE_WIDTHS)) if state is first else (("light", 1080),)
 
 
-def picture(state: State, look: str) -> Path:
+def picture(state: State, theme: str, width: int) -> Path:
     """Where the picture of a state lies."""
-    return FOLDER / f"{state.name.replace(', ', '-').replace(' ', '-')}-{look}.jpeg"
+    return FOLDER / f"{state.name.replace(', ', '-').replace(' ', '-')}-{theme}-{width}.jpeg"
 
 
 def read_words() -> dict[str, str]:
@@ -89,10 +90,10 @@ def _write(page: Page) -> None:
             words.append(f"## {FRAME}\n{frame_of(page)}")
         words.append(f"## {state.name}\n{words_of(page)}")
         boxes[state.name] = {str(width): _at(page, state, width) for width in WIDTHS}
-        page.set_viewport_size(PICTURE)
-        for look in looks_of(state):
-            state.show(page, dark=look == "dark")
-            page.screenshot(path=picture(state, look), type="jpeg", quality=30)
+        for theme, width in looks_of(state):
+            page.set_viewport_size({"width": width, "height": round(width * 0.63)})
+            state.show(page, dark=theme == "dark")
+            page.screenshot(path=picture(state, theme, width), type="jpeg", quality=30)
     WORDS.write_text("\n\n".join(words) + "\n", encoding="utf-8")
     lines = [f"{json.dumps(name)}: {json.dumps(each)}" for name, each in boxes.items()]
     BOXES.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")

@@ -134,7 +134,7 @@ def test_files_come_in_pieces_and_only_to_the_view_that_asked(page: Page) -> Non
     open_bench(page, traits())
     turn_to(page, "results")
     away = page.get_by_role("region", name="Take away")
-    page.evaluate(ANSWER, {"action": "written", "path": "of another view"})
+    page.evaluate(ANSWER, {"action": "written", "card": card("error", "of another view")})
     expect(away).not_to_contain_text("another view")
     away.get_by_role("button", name="Download report").click()
     page.evaluate(ANSWER, {"action": "download", "name": "net.html", "part": 1, "parts": 2})
@@ -143,5 +143,11 @@ def test_files_come_in_pieces_and_only_to_the_view_that_asked(page: Page) -> Non
         page.evaluate(ANSWER, {"action": "download", "name": "net.html", "part": 2, "parts": 2})
     assert download.value.path().read_text() == "piece 1, piece 2, "
     away.get_by_role("button", name="Save bench").click()
-    page.evaluate(ANSWER, {"action": "written", "error": "the disk is full"})
-    expect(away).to_contain_text("the disk is full")
+    button = {"label": "Download it", "action": "download", "value": "report", "again": ""}
+    page.evaluate(ANSWER, {"action": "written", "card": {**card("error", "the disk is full"), "buttons": [button]}})
+    expect(away.get_by_role("alert")).to_contain_text("the disk is full")
+    sent(page)
+    away.get_by_role("button", name="Download it").click()
+    assert sent(page) == [{"action": "download", "what": "report"}]
+    page.evaluate(ANSWER, {"action": "download", "name": "net.html", "part": 1, "parts": 1})
+    expect(away).to_contain_text("net.html was downloaded")

@@ -504,5 +504,5 @@ def test_a_run_without_its_baseline_offers_it(page: Page) -> None:
     expect(button).to_have_count(0)
     give(page, {"shown_run": "r2"})
     button.click()
-    assert sent(page) == [{"action": "repair", "how": "compare_with_float", "value": "r2"}]
+    assert sent(page) == [{"action": "repair", "how": "compare_with_float", "value": "r2", "again": ""}]
     expect(page.get_by_role("tab", selected=True)).to_contain_text("Run")  # its progress and its outcome stand there

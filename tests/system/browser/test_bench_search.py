@@ -32,9 +32,15 @@ def test_a_budget_is_asked_for(page: Page, search: Locator) -> None:
 
 def test_where_none_is_possible_the_reason_is_there(page: Page, search: Locator) -> None:
     why = "A search needs calibration inputs."
-    give(page, {"search_now": {"unavailable": why, "is_searching": False, "stale": "", "used": -1}})
+    give(page, {"search_now": {"unavailable": why, "repairs": [], "is_searching": False, "stale": "", "used": -1}})
     expect(search.get_by_role("button", name="Search")).to_be_disabled()
     expect(search).to_contain_text(why)
+    repair = {"label": "Keep nothing in PyTorch", "action": "one_graph", "value": "", "again": ""}
+    give(
+        page, {"search_now": {"unavailable": why, "repairs": [repair], "is_searching": False, "stale": "", "used": -1}}
+    )
+    search.get_by_role("button", name="Keep nothing in PyTorch").click()
+    assert sent(page) == [{"action": "repair", "how": "one_graph", "value": "", "again": ""}]
 
 
 def test_the_chart_fills_while_it_goes_on(page: Page, search: Locator) -> None:
