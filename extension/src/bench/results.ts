@@ -1,5 +1,6 @@
 /** The step of results: the history of runs, one of them in detail, two compared, and what can be taken away. */
 
+import { chartSvg } from "../chart";
 import { make } from "../render/dom";
 import { differenceView } from "./compare";
 import { DIM } from "./dim";
@@ -68,6 +69,7 @@ export class ResultsStep {
       "div",
       { class: "pbb-results" },
       live(model, ["elsewhere"], elsewhereView, ends),
+      live(model, ["chart"], () => this.chart(), ends),
       this.empty,
       this.table,
       outcomeView(model, "samples", ends, true),
@@ -83,6 +85,21 @@ export class ResultsStep {
     this.update();
     this.tickCompared();
     this.compareTexts();
+  }
+
+  /** The chart where a page has no place for the one of plotly, as in marimo. */
+  private chart(): HTMLElement {
+    const { model } = this;
+    const place = make("div", { class: "pbb-own-chart" });
+    const drawn = chartSvg(model.get("chart"), "pbb-chart-svg");
+    drawn?.addEventListener("click", ({ target }) => {
+      const at = (target as Element).closest<SVGElement>("[data-point]")?.dataset["point"];
+      const name = at === undefined ? "" : model.get("chart").points[Number(at)]?.name;
+      const id = model.get("runs").find((run) => run.name === name)?.id;
+      if (id) act(model, "restore_run", { id });
+    });
+    if (drawn) place.append(drawn);
+    return place;
   }
 
   private compareTexts(): void {

@@ -63,6 +63,7 @@ export interface BenchSummary {
   stale: string;
   can_undo: boolean;
   can_redo: boolean;
+  chart: Chart;
 }
 
 export interface BudgetStop {

@@ -61,7 +61,7 @@ def shown(bench: Parts) -> ShownBench:
             *_written(summary),
             *_compared(summary),
         ),
-        chart=_chart(bench.run_history.runs, bench.run_history.float_name, bench.run_history.speed_ups),
+        chart=runs_chart(bench.run_history.runs, bench.run_history.float_name, bench.run_history.speed_ups),
         code=summary.code,
         environment=_environment(bench.choices.state.targets),
         samples=summary.difference.samples,
@@ -234,13 +234,13 @@ def _compared(summary: BenchSummary) -> tuple[Table, ...]:
     )
 
 
-def _chart(runs: Sequence[Run], base: str, found: Mapping[str, SpeedUp | None]) -> Chart:
-    """Return the chart of runs with their times as measured; those of the float model are the latest."""
+def runs_chart(runs: Sequence[Run], base: str, found: Mapping[str, SpeedUp | None], most: int = _CHART) -> Chart:
+    """Return the chart of the newest runs with their times as measured; those of the float model are the latest."""
     scored = [run for run in runs if run.score is not None and run.p50_ms is not None and not run.error]
     if not scored:
         return Chart()
     last = scored[-1]
-    alike = [run for run in scored if _kind(run) == _kind(last)][-_CHART:]
+    alike = [run for run in scored if _kind(run) == _kind(last)][-most:]
     points = [_point(run, last, found.get(run.id)) for run in alike]
     reference = _reference(last, base)
     chart = [*([reference] if reference else []), *points]

@@ -587,6 +587,7 @@ class BenchSummary:
         stale: the differences between the choices of the shown results and the current ones; empty if there are none.
         can_undo: whether there is a change to undo.
         can_redo: whether there is an undo to take back.
+        chart: the newest runs, where a front end cannot show the chart of plotly.
     """
 
     title: str
@@ -636,6 +637,7 @@ class BenchSummary:
     stale: str
     can_undo: bool
     can_redo: bool
+    chart: Chart = field(default_factory=Chart)
 
 
 # What the inspector of a layer shows, as plain values.

@@ -21,11 +21,12 @@ from prepbench.bench.cards import About, Card
 from prepbench.bench.history import is_far
 from prepbench.bench.layer_costs import CostOverlay, cost_overlays
 from prepbench.bench.saved import JournalWatch
-from prepbench.bench.shown import still
+from prepbench.bench.shown import runs_chart, still
 from prepbench.bench.state import Precision
 from prepbench.bench.status import RunStatus
-from prepbench.bench.summary import InspectionSummary, LayerColours
+from prepbench.bench.summary import InspectionSummary, LayerColours, RunSummary
 from prepbench.bench.variables import is_named, user_namespace
+from prepbench.document.bench import Chart
 from prepbench.errors import PrepbenchError
 from prepbench.jobs import Job
 from prepbench.objects.code import change_text
@@ -39,6 +40,8 @@ from prepbench.widgets.displays import add_display, call_after_cells, close_all,
 from prepbench.widgets.traits import plain_fields, traits_of
 
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+
+_DRAWN = 60  # runs in the page's own chart; the newest
 
 _PLACES: Mapping[str, About] = {
     **{about: about for about in get_args(About) if about},
@@ -57,6 +60,8 @@ class BenchControls(anywidget.AnyWidget):
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
+        self.draws_chart = False  # where nothing can show the one of plotly
+        self._drawn: tuple[tuple[RunSummary, ...], Chart] = (), Chart()
         self._lock = threading.RLock()  # the page hears of changes from several threads
         self._search: Job[None] | None = None
         self._looks = False
@@ -81,7 +86,12 @@ class BenchControls(anywidget.AnyWidget):
         """Show the current state of the bench."""
         if not self.is_followed:
             return
-        self._show(self.bench.summary())
+        summary = self.bench.summary()
+        if self.draws_chart and self._drawn[0] != summary.runs:  # placing its labels takes long
+            history = self.bench.run_history
+            chart = runs_chart(history.runs, history.float_name, history.speed_ups, _DRAWN)
+            self._drawn = summary.runs, chart
+        self._show(replace(summary, chart=self._drawn[1]))
         self._look_at_journal()
         if self._looks and not self._shown["fixes_known"]:  # an axis was made dynamic, say
             self.look_for_fixes()
@@ -406,6 +416,8 @@ def marimo_view(bench: Bench) -> Any:
     import marimo
 
     display = BenchDisplay(bench)
+    display.controls.draws_chart = True
+    display.controls.refresh()
     display.controls.look_for_fixes()
     return marimo.vstack([display.controls, display.picture.widget])
 

@@ -7,10 +7,12 @@ What it sends is kept in ``window.sent``; ``window.bench.set({...})`` sets trait
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 from playwright.sync_api import Page
 
+from prepbench.document.bench import Chart
 from prepbench.views.page import STATIC
 from tests.system.browser import fake_samples, fake_search
 
@@ -191,6 +193,7 @@ def traits(blocks: int = 24) -> dict[str, Any]:
         ],
         "elsewhere": {"count": 0, "shown": True, "path": ""},
         "runs": [], "shown_run": "", "staleness": [], "stale_of": [],
+        "chart": asdict(Chart()),
         "difference": {"first": "", "second": "", "results": [], "settings": [], "layers": [], "note": "",
                        "colours": {"title": "", "unit": "", "fqns": [], "values": []}, "samples": fake_samples.none()},
         "workload": "", "prompts": [], "written": [],

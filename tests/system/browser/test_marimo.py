@@ -42,5 +42,11 @@ def test_a_bench_and_a_diagram_are_live(page: Page, tmp_path: Path) -> None:
         expect(bench.get_by_role("button", name="Diagram")).to_have_count(0)
         page.locator(".pbd").last.locator("g.node", has_text="head").click()
         expect(bench.locator("tr.pbb-selected, tr[aria-selected='true']")).to_contain_text("head")
+        bench.locator("[data-step='run']").click()
+        bench.get_by_role("button", name="Compile", exact=True).first.click()
+        bench.get_by_role("button", name="See results").click(timeout=120_000)
+        chart = bench.locator(".pbb-own-chart svg")
+        expect(chart).to_be_visible()
+        expect(chart.locator("[data-point]")).to_have_count(2)  # PyTorch eager, and the run
         page.close()
     assert not errors, errors

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[3]
-BATCH = 100
+BATCH = 400
 """Interrupts of one process; its start and the results that it compares with take about three minutes."""
 MOST_SECONDS = 3600
 

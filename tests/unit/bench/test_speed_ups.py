@@ -9,7 +9,7 @@ import pytest
 from prepbench.bench.cards import CardFact
 from prepbench.bench.history import comparison_of, is_far, speed_ups_of, where
 from prepbench.bench.run_summaries import card_of, difference_of, outcome_of, run_summaries
-from prepbench.bench.shown import _chart
+from prepbench.bench.shown import runs_chart
 from prepbench.quantize import LayerReport
 from prepbench.results.measurement import Run, this_machine
 from prepbench.results.speed_up import EAGER, Reference
@@ -88,8 +88,8 @@ def test_table_chart_sentence_and_difference_say_the_same() -> None:
         "Speed", "1.5× as fast", "as float32 ONNX Runtime; 1.00 (0.980 to 1.02) ms a batch"
     )
     assert [row.second for row in difference_of(FLOAT, INT8, (), found).results if row.what == "Speed-up"] == [said]
-    assert said in [point.note for point in _chart(runs, "float32", found).points][-1]
-    assert "1.00 (0.980 to 1.02) ms" in [point.note for point in _chart(runs, "float32", found).points][-1]
+    assert said in [point.note for point in runs_chart(runs, "float32", found).points][-1]
+    assert "1.00 (0.980 to 1.02) ms" in [point.note for point in runs_chart(runs, "float32", found).points][-1]
 
 
 def test_a_busy_machine_and_what_was_not_timed_have_no_ratio_anywhere() -> None:
@@ -99,7 +99,7 @@ def test_a_busy_machine_and_what_was_not_timed_have_no_ratio_anywhere() -> None:
         summaries(FLOAT, busy)["int8"][0],
         outcome_of(busy, found["int8"]),
         repr(comparison_of((busy,), None, "float32")),
-        _chart((busy,), "float32", found).points[-1].note,
+        runs_chart((busy,), "float32", found).points[-1].note,
     ]
     assert all("measure again" in text and "×" not in text for text in texts)
     card = card_of(busy, found["int8"])
@@ -111,7 +111,7 @@ def test_a_busy_machine_and_what_was_not_timed_have_no_ratio_anywhere() -> None:
     )
     assert summaries(FLOAT, untimed)["int8"][0] == "–"
     assert "×" not in outcome_of(untimed, speed_ups_of((FLOAT, untimed))["int8"])
-    assert not _chart((untimed,), "float32", {}).points
+    assert not runs_chart((untimed,), "float32", {}).points
 
 
 def test_a_run_of_an_older_version_keeps_the_time_of_eager() -> None:
