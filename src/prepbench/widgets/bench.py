@@ -6,6 +6,7 @@ It computes nothing: the controls show the bench's summary, and every click call
 from __future__ import annotations
 
 import json
+import re
 import threading
 import weakref
 from collections.abc import Mapping
@@ -27,7 +28,7 @@ from prepbench.bench.status import RunStatus
 from prepbench.bench.summary import InspectionSummary, LayerColours, RunSummary
 from prepbench.bench.variables import is_named, user_namespace
 from prepbench.document.bench import Chart
-from prepbench.errors import PrepbenchError
+from prepbench.errors import PrepbenchError, SettingsError
 from prepbench.jobs import Job
 from prepbench.objects.code import change_text
 from prepbench.search.objective import Budget
@@ -42,6 +43,13 @@ from prepbench.widgets.traits import plain_fields, traits_of
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 _DRAWN = 60  # runs in the page's own chart; the newest
+
+_LIMITS = {
+    "max_drop": "The drop",
+    "min_metric": "The least SQNR",
+    "max_latency_ms": "The latency",
+    "max_size_mb": "The size",
+}
 
 _PLACES: Mapping[str, About] = {
     **{about: about for about in get_args(About) if about},
@@ -127,9 +135,16 @@ class BenchControls(anywidget.AnyWidget):
 
     def start_search(self, minimize: str, loss: str, latency: str, size: str) -> None:
         """Search the best settings within bounds in the background."""
-        bound = "min_metric" if self.bench.metric is None else "max_drop"
-        limits: dict[str, Any] = {bound: loss, "max_latency_ms": latency, "max_size_mb": size}
-        budget = Budget(**{name: _number(typed) for name, typed in limits.items() if typed.strip()}, minimize=minimize)
+        scored = self.bench.metric is not None
+        typed = {"max_drop" if scored else "min_metric": loss, "max_latency_ms": latency, "max_size_mb": size}
+        limits = {name: _number(text) for name, text in typed.items() if text.strip()}
+        if not limits:
+            raise SettingsError("Nothing is limited. Give at least one limit.")
+        try:
+            budget = Budget(**limits, minimize=minimize)
+        except SettingsError as error:  # names the fields of Python, which are none of the page
+            said = re.sub(r"Budget\.(\w+) must be None or", lambda match: f"{_LIMITS[match[1]]} must be", str(error))
+            raise SettingsError(re.sub(r" Write \w+=\.\.\.$", " Leave it empty for no limit.", said)) from None
         if not self.bench.found.is_searching:
             self.bench.start_search(budget)
 

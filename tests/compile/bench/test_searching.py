@@ -203,7 +203,7 @@ def test_what_the_page_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
         pb.Budget(min_metric=30),
         pb.Budget(max_latency_ms=1.5, max_size_mb=2, minimize="drop"),
     ]
-    for given, said in (("", "bounds nothing"), ("soon", "got 'soon'")):
+    for given, said in (("", "Nothing is limited"), ("soon", "The least SQNR must be a number"), ("nan", "got nan")):
         send(minimize="latency", loss=given, latency="", size="")
         assert controls.message["kind"] == "error"
         assert said in controls.message["text"]
