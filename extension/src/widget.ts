@@ -157,7 +157,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   const read = async (): Promise<void> => {
     const data = model.get("data");
     const view = model.get("view"); // the first view of a new document would take its place
-    await diagram.load(new Uint8Array(data.buffer, data.byteOffset, data.byteLength));
+    await diagram.load(new Uint8Array(data.buffer, data.byteOffset, data.byteLength), true);
     if (model.get("overlay_data").byteLength) await colour();
     if (Object.keys(view).length && !same(view, diagram.view)) await diagram.show(view);
     if (model.get("selected").length) await diagram.select(model.get("selected"));
@@ -168,6 +168,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
       await read();
     } finally {
       loading -= 1;
+      if (!loading) diagram.settle();
     }
     tell();
   };

@@ -44,7 +44,9 @@ export interface TreeRow {
 export interface DiagramView {
   readonly element: HTMLElement;
   /** Shows a document instead of what was shown; a document that cannot be read is told in the element. */
-  load(source: Source): Promise<void>;
+  /** With `keepsBefore`, the picture of the document before stays in view until `settle` is called. */
+  load(source: Source, keepsBefore?: boolean): Promise<void>;
+  settle(): void;
   setOptions(options: Options): void;
   /** The modules of the document in order; [] while nothing is loaded. */
   tree(): Promise<TreeRow[]>;

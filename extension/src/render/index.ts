@@ -29,6 +29,8 @@ export class Diagram implements DiagramView {
   private readonly selectListeners = new Set<(fqns: readonly string[]) => void>();
   private readonly loadListeners = new Set<() => void>();
   private readonly viewListeners = new Set<() => void>();
+  private before: HTMLElement | null = null;
+  private drawn = false;
 
   constructor(
     private readonly assets: Assets,
@@ -38,11 +40,18 @@ export class Diagram implements DiagramView {
     joinPreviews(this.element, () => this.panes.map(({ stage }) => stage));
   }
 
-  async load(source: Source): Promise<void> {
+  async load(source: Source, keepsBefore = false): Promise<void> {
     const ticket = ++this.ticket;
+    const last = this.panes.length === 1 && this.drawn ? this.panes[0]!.element : null;
     this.close();
-    const waiting = make("p", { class: "pbd-note", role: "status" }, "Reading the model …");
-    this.element.replaceChildren(waiting);
+    if (last) {
+      this.settle();
+      this.before = last;
+      last.classList.add("pbd-before"); // where it is: a picture that is moved loses its place
+      last.inert = true;
+    } else if (!this.before)
+      this.element.replaceChildren(make("p", { class: "pbd-note", role: "status" }, "Reading the model …"));
+    this.drawn = false;
     try {
       const engine = new EngineClient(this.assets);
       this.engine = engine;
@@ -53,10 +62,18 @@ export class Diagram implements DiagramView {
       const [first, ...others] = this.panes;
       await first!.start();
       await Promise.all(others.map((pane) => pane.start(first!.open))); // side by side, the same modules are open
+      if (ticket === this.ticket) this.drawn = true;
+      if (ticket === this.ticket && !keepsBefore) this.settle();
       if (ticket === this.ticket) for (const listener of this.loadListeners) listener();
     } catch (error) {
       if (ticket === this.ticket) this.refuse(error);
     }
+  }
+
+  /** Takes away the picture of the document before, which stays in view until the new one is whole. */
+  settle(): void {
+    this.before?.remove();
+    this.before = null;
   }
 
   setOptions(options: Options): void {
@@ -149,7 +166,8 @@ export class Diagram implements DiagramView {
         : [new Pane(host, 0, parts)];
     this.overlay = summary.overlay;
     for (const pane of this.panes) pane.stage.overlay = this.overlay;
-    this.element.replaceChildren(...this.panes.map((pane) => pane.element));
+    for (const child of [...this.element.children]) if (child !== this.before) child.remove();
+    this.element.prepend(...this.panes.map((pane) => pane.element));
     this.element.classList.toggle("pbd-pair", this.panes.length > 1);
   }
 
@@ -165,6 +183,7 @@ export class Diagram implements DiagramView {
 
   private refuse(error: unknown): void {
     const text = error instanceof Error ? error.message : String(error);
+    this.before = null;
     this.element.replaceChildren(
       make("div", { class: "pbd-note", role: "alert" }, make("b", {}, "This diagram cannot be shown. "), text),
     );

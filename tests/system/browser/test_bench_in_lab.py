@@ -52,6 +52,16 @@ def open_bench(page: Page, lab: Lab, name: str) -> Locator:
     return bench
 
 
+_WATCH = """() => {
+  window.seen = [];
+  const look = () => {
+    window.seen.push(document.querySelectorAll('.jp-Notebook .pbb-box .pbd g.node').length);
+    window.watches = requestAnimationFrame(look);
+  };
+  look();
+}"""
+
+
 def set_first_layer(bench: Locator, precision: str) -> None:
     turn_to(bench, "precision")
     bench.locator("tr[data-at='0']").click()
@@ -277,4 +287,21 @@ def test_preparing_says_why_there_is_nothing_to_prepare(page: Page, lab: Lab, er
     page.goto(f"{lab.url}/lab?reset")
     page.wait_for_function("() => window.jupyterapp?.restored.then(() => true)", timeout=60_000)
     expect(prepare(page)).to_contain_text("Open the notebook")
+    assert not errors, errors
+
+
+def test_the_picture_stays_until_the_next_one_is_drawn(page: Page, lab: Lab, errors: list[str]) -> None:
+    """A size that becomes dynamic captures the model again; who looks at the diagram sees no empty place."""
+    open_notebook(page, lab, "stays.ipynb", [MODEL.replace("torch.randn(3, 4)", "torch.randn(2, 4)"), BENCH])
+    run_cell(page, 0)
+    run_cell(page, 1)
+    bench = page.locator(".jp-Notebook .pbb-box")
+    expect(bench.locator(".pbd g.node").first).to_be_visible(timeout=60_000)
+    turn_to(bench, "axes")
+    page.evaluate(_WATCH)
+    bench.locator(".pbb-axis").first.click()
+    expect(bench.locator(".pbd-pane:not(.pbd-before)")).to_contain_text("B = input.shape[0]", timeout=60_000)
+    expect(bench.locator(".pbd-before")).to_have_count(0)
+    seen = page.evaluate("() => { cancelAnimationFrame(window.watches); return window.seen; }")
+    assert min(seen) > 0, seen
     assert not errors, errors
