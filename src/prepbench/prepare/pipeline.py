@@ -133,7 +133,7 @@ def _compared(
     sizes = fixed_sizes(model, twin, samples[0], shown)
     if sizes is not None:
         prepared.add_check(sizes)
-        compared += [Compared(name, note=f"for {size} only") for _, _, size, name in sizes.places]
+        compared += [Compared(name, note=f"for {size} only") for _, _, size, name, _ in sizes.places]
     unequal = unequal_sizes(model, twin, shown, traced.result)
     if unequal is not None:
         prepared.add_check(unequal)

@@ -241,36 +241,46 @@ def with_other_batch(model: torch.nn.Module, samples: Sequence[Sample]) -> list[
 
 
 @dataclass(frozen=True)
-class FixedSizes:
+class RefusedSizes:
     """Refuses input sizes for which the graph differs from the original.
 
     Attributes:
         names: the arguments in the order of the graph.
-        places: ``(number of the tensor, dim, size, what people call it)``.
+        places: ``(number of the tensor, dim, size, what people call it, the line that asks)``.
+        only: whether the graph is for these sizes only; otherwise it is for all but these.
     """
 
     names: tuple[str, ...]
-    places: tuple[tuple[int, int, int, str], ...]
+    places: tuple[tuple[int, int, int, str, SourceLine | None], ...]
+    only: bool
 
     def __call__(self, model: PreparedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Check one call.
 
         Raises:
-            InputError: a size is not the one that the graph is for.
+            InputError: the graph is wrong for a size.
         """
-        tensors = _tensors(self.names, args, kwargs)
-        for index, dim, size, name in self.places:
-            if index < len(tensors) and dim < tensors[index].dim() and tensors[index].shape[dim] != size:
+        tensors, kind = _tensors(self.names, args, kwargs), model.original_type.__name__
+        for index, dim, size, name, source in self.places:
+            if index >= len(tensors) or dim >= tensors[index].dim() or (tensors[index].shape[dim] == size) == self.only:
+                continue
+            if self.only:
                 raise InputError(
-                    f"{name} is {tensors[index].shape[dim]}, but this {model.original_type.__name__} was prepared with "
-                    f"samples in which it is always {size}, and its graph is for this size only. Prepare it with "
-                    "samples of at least two sizes."
+                    f"{name} is {tensors[index].shape[dim]}, but this {kind} was prepared with samples in which it is "
+                    f"always {size}, and its graph is for this size only. Prepare it with samples of at least two "
+                    "sizes."
                 )
+            line = f", because of {source.file}:{source.line} ({source.code})" if source else ""
+            raise InputError(
+                f"{name} is {size}, and the graph of this {kind} computes something else for this size than the "
+                f"original{line}. Prepare it with samples that all have this size, or change the model so that it does "
+                "not ask."
+            )
 
 
 def fixed_sizes(
     model: torch.nn.Module, prepared: PreparedModel, sample: Sample, varying: Sequence[Sample]
-) -> FixedSizes | None:
+) -> RefusedSizes | None:
     """Return the check for axes along which the prepared model is wrong at other sizes, found by trying one."""
     shapes = _module_shapes(model, sample)
     seen = [_module_shapes(model, other) for other in varying]
@@ -279,60 +289,24 @@ def fixed_sizes(
         for dim, size in enumerate(shape):
             if all(other[path][dim] == size for other in seen):
                 groups.setdefault(size, []).append((path, dim))
-    wrong: list[tuple[str, int, int]] = []
+    names, numbers = _numbered(model, prepared, sample)
+    places = []
     for size, axes in groups.items():
         if not size:
             continue  # there is no entry to repeat
         tried = with_sizes(model, sample, dict.fromkeys(axes, size + 1), varying)
         if _runs(model, tried) and not _equal(model, prepared, tried):
-            wrong += [(path, dim, size) for path, dim in axes]
-    if not wrong:
-        return None
-    names = tuple(str(node.target) for node in prepared.graph.nodes if node.op == "placeholder")
-    numbers = {id(tensor): index for index, tensor in enumerate(_tensors(names, sample.args, sample.kwargs))}
-    paths = dict(named_leaves(model, sample))
-    places = [(numbers[id(paths[path])], dim, size, f"{path}.shape[{dim}]") for path, dim, size in wrong]
-    return FixedSizes(names, tuple(places))
-
-
-@dataclass(frozen=True)
-class UnequalSizes:
-    """Refuses inputs with sizes of 0 and 1 for which the graph differs from the original.
-
-    Attributes:
-        names: the arguments in the order of the graph.
-        places: ``(number of the tensor, dim, size, what people call it, the line that asks)``.
-    """
-
-    names: tuple[str, ...]
-    places: tuple[tuple[int, int, int, str, SourceLine | None], ...]
-
-    def __call__(self, model: PreparedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Check one call.
-
-        Raises:
-            InputError: a size is one for which the graph is wrong.
-        """
-        tensors = _tensors(self.names, args, kwargs)
-        for index, dim, size, name, source in self.places:
-            if index < len(tensors) and dim < tensors[index].dim() and tensors[index].shape[dim] == size:
-                line = f", because of {source.file}:{source.line} ({source.code})" if source else ""
-                raise InputError(
-                    f"{name} is {size}, and the graph of this {model.original_type.__name__} computes something else "
-                    f"for this size than the original{line}. Prepare it with samples that all have this size, or "
-                    "change the model so that it does not ask."
-                )
+            places += [(numbers[path], dim, size, f"{path}.shape[{dim}]", None) for path, dim in axes]
+    return RefusedSizes(names, tuple(places), only=True) if places else None
 
 
 def unequal_sizes(
     model: torch.nn.Module, prepared: PreparedModel, samples: Sequence[Sample], trace: TraceResult
-) -> UnequalSizes | None:
+) -> RefusedSizes | None:
     """Return the check for sizes of 0 and 1, which tracing assumes impossible, found by trying them."""
     groups = linked_axes(DynamicAxes.infer(list(samples), model))
     now = sizes_in(model, samples[0])
-    names = tuple(str(node.target) for node in prepared.graph.nodes if node.op == "placeholder")
-    numbers = {id(tensor): index for index, tensor in enumerate(_tensors(names, samples[0].args, samples[0].kwargs))}
-    paths = dict(named_leaves(model, samples[0]))
+    names, numbers = _numbered(model, prepared, samples[0])
     places = []
 
     def differs(change: dict[str, int]) -> bool:
@@ -341,7 +315,7 @@ def unequal_sizes(
 
     for symbol, group in groups.items():
         axis = min(group, key=lambda axis: axis.sizes[0])
-        before, number = now.get((axis.path, axis.dim)), numbers.get(id(paths.get(axis.path)))
+        before, number = now.get((axis.path, axis.dim)), numbers.get(axis.path)
         if not before or number is None:  # an empty tensor has no entry to repeat
             continue
         longer = dict.fromkeys((other for other in groups if other != symbol), 1)
@@ -352,7 +326,16 @@ def unequal_sizes(
                 differs(change) or (longer and differs({**longer, **change}) and not differs(longer))
             ):
                 places.append((number, axis.dim, size, f"{axis.path}.shape[{axis.dim}]", _asking(trace, axis, size)))
-    return UnequalSizes(names, tuple(places)) if places else None
+    return RefusedSizes(names, tuple(places), only=False) if places else None
+
+
+def _numbered(
+    model: torch.nn.Module, prepared: PreparedModel, sample: Sample
+) -> tuple[tuple[str, ...], dict[str, int]]:
+    """Return the arguments in the order of the graph, and the numbers of their tensors by path."""
+    names = tuple(str(node.target) for node in prepared.graph.nodes if node.op == "placeholder")
+    numbers = {id(tensor): index for index, tensor in enumerate(_tensors(names, sample.args, sample.kwargs))}
+    return names, {path: numbers[id(leaf)] for path, leaf in named_leaves(model, sample) if id(leaf) in numbers}
 
 
 def _asking(trace: TraceResult, axis: Axis, size: int) -> SourceLine | None:

@@ -66,7 +66,6 @@ class OutputNoise:
         values: the noise of rounding an activation, by name of its observer's node.
         needed_by: the layers because of which such a value is rounded.
         quantizers: an identity of the value and its rounding: equal ones are rounded only once.
-        without_gradient: the layers of which only the noise in their own output is known.
     """
 
     in_nats: bool
@@ -74,7 +73,6 @@ class OutputNoise:
     values: dict[str, float] = field(default_factory=dict)
     needed_by: dict[str, frozenset[str]] = field(default_factory=dict)
     quantizers: dict[str, tuple[Any, ...]] = field(default_factory=dict)
-    without_gradient: frozenset[str] = frozenset()
 
     def total(self, schemes: Mapping[str, WeightScheme]) -> float:
         """Return the noise when these layers are quantized, and all others in float."""
@@ -136,7 +134,6 @@ def estimate_output_noise(
         statistics.effects.update({(*key, judged): found[place.key] for key, place in places.items()})
     effects = {key: statistics.effects[(*key, judged)] for key in places}
     result = OutputNoise(bool(logits))
-    unknown: set[str] = set()
     for key, place in places.items():
         effect: Effect = effects[key]
         if place.scheme is not None:
@@ -148,9 +145,6 @@ def estimate_output_noise(
             result.needed_by[place.node.name] = place.because
             source, _, *numbers = key
             result.quantizers[place.node.name] = (source, *numbers)
-        if effect.on_outputs is None:
-            unknown |= place.because
-    result.without_gradient = frozenset(unknown)
     return result
 
 

@@ -198,7 +198,6 @@ SECONDS = 4.0
 HINT = "Install Graphviz to see the diagram here (Debian: apt-get install graphviz)."
 
 _SVG = "http://www.w3.org/2000/svg"
-_LINK = "{http://www.w3.org/1999/xlink}"
 
 
 def render(view: Scene, *, light_only: bool = False) -> str | None:

@@ -140,11 +140,6 @@ class RobustTracer:
         found = self._failures.get(id(m))
         return found[1] if found else None
 
-    @property
-    def _tracer_failed(self) -> dict[int, str]:
-        """The messages of all failed modules by ``id``: what analysers written for ModelOpt's tracer read."""
-        return {key: message for key, (_, message) in self._failures.items()}
-
     def is_unvisited(self, m: Target) -> bool:
         """Return whether ``m`` was never called while tracing.
 

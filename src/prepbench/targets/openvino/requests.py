@@ -169,10 +169,6 @@ def from_openvino(tensor: Any, *, is_bfloat16: bool) -> tuple[torch.Tensor, Any]
     return torch.from_numpy(array), array
 
 
-_CHAIN = 8
-"""The largest distance of an unnamed operation from a named one after it: the operations of a normalisation."""
-
-
 def kernel_times(
     compiled: Any, calls: Sequence[Callable[[Any], object]], rounds: int, layers: Mapping[str, str | None]
 ) -> KernelTimes:
