@@ -15,18 +15,8 @@ from torch import nn
 
 from prepbench._torch_compat import pytree
 from prepbench._torch_compat.programs import constant_outputs, number_outputs
+from prepbench.calls import output_tree
 from prepbench.calls.checked_conditions import ValueCondition, check_values
-from prepbench.calls.output_tree import (
-    Build,
-    Tree,
-    identifiers,
-    leaf_names,
-    nesting,
-    number_leaves,
-    rebuild,
-    rebuilder,
-    tree_of,
-)
 from prepbench.calls.tensor_specs import TensorChecks, TensorSpecs, dummy_tensor, tensor_specs, with_empty_tensors
 from prepbench.calls.variant_calls import VariantCall, VariantChoice, nearest_sizes, sizes_of
 from prepbench.capture.failures.tensor_conditions import TensorCondition
@@ -171,8 +161,8 @@ class CallSpec:
     parameters: tuple[str, ...]
     positional: int
     keywords: tuple[str, ...]
-    inputs: Tree
-    outputs: Tree
+    inputs: output_tree.Tree
+    outputs: output_tree.Tree
     paths: tuple[str, ...]
     input_constants: Mapping[int, Any]
     output_constants: Mapping[int, Any]
@@ -210,13 +200,13 @@ class CallSpec:
             parameter_names(module_or_function),
             len(sample.args),
             tuple(sample.kwargs),
-            tree_of(program.call_spec.in_spec, with_fixed=True),
-            tree_of(program.call_spec.out_spec, with_fixed=True),
+            output_tree.tree_of(program.call_spec.in_spec, with_fixed=True),
+            output_tree.tree_of(program.call_spec.out_spec, with_fixed=True),
             tuple(path for path, _ in leaves),
             {i: leaf for i, (_, leaf) in enumerate(leaves) if not isinstance(leaf, torch.Tensor)},
             constant_outputs(program),
             tensor_specs(program),
-            tuple(sorted({*number_outputs(program), *number_leaves(program.call_spec.out_spec)})),
+            tuple(sorted({*number_outputs(program), *output_tree.number_leaves(program.call_spec.out_spec)})),
             plain_defaults(module_or_function),
             {path: value for path, value in numbers.items() if path not in counted},
             sample.counted,
@@ -226,12 +216,12 @@ class CallSpec:
     @property
     def input_names(self) -> tuple[str, ...]:
         """A name for each input leaf that is a valid identifier, e.g. ``"input_ids"``."""
-        return identifiers(self.paths)
+        return output_tree.identifiers(self.paths)
 
     @property
     def output_names(self) -> tuple[str, ...]:
         """A name for each output leaf that is computed, e.g. ``"logits"``."""
-        names = identifiers(leaf_names(self.outputs))
+        names = output_tree.identifiers(output_tree.leaf_names(self.outputs))
         return tuple(name for i, name in enumerate(names) if i not in self.output_constants)
 
     @property
@@ -258,7 +248,7 @@ class CallSpec:
             return known
         register_nodes(arranged)  # a loaded model may be the first to see a class
         leaves, spec = pytree.tree_flatten(arranged)
-        is_nested_alike = nesting(tree_of(spec)) == self._nesting
+        is_nested_alike = output_tree.nesting(output_tree.tree_of(spec)) == self._nesting
         filled = None
         if not is_nested_alike or any(map(_is_flat_nothing, leaves)):
             filled = self._with_empty_caches(arranged)
@@ -306,9 +296,9 @@ class CallSpec:
         return CallForms([number.steps for number in self.counted])
 
     @functools.cached_property
-    def _nesting(self) -> Tree:
+    def _nesting(self) -> output_tree.Tree:
         """The pytree structure of the inputs, ignoring non-tensor contents of objects."""
-        return nesting(self.inputs)
+        return output_tree.nesting(self.inputs)
 
     def _check_counted(self, arranged: Any) -> None:
         """Raise ``InputError`` for a number that contradicts the sizes of the call."""
@@ -369,7 +359,7 @@ class CallSpec:
             dummy_tensor(spec, generator) if spec is not None else self.input_constants.get(index)
             for index, spec in enumerate(self.tensors)
         ]
-        args, kwargs = rebuild(self.inputs, iter(leaves))
+        args, kwargs = output_tree.rebuild(self.inputs, iter(leaves))
         return Sample(tuple(args), dict(kwargs))
 
     def checked(self, leaves: Sequence[Any], *, allow_unproven: bool = False) -> list[Any]:
@@ -475,8 +465,8 @@ class CallSpec:
         return frozenset(tree["kind"] for tree in trees)
 
     @functools.cached_property
-    def _rebuild(self) -> Build:
-        return rebuilder(self.outputs)
+    def _rebuild(self) -> output_tree.Build:
+        return output_tree.rebuilder(self.outputs)
 
     def _arrange(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the call with its arguments passed as in the captured call.
@@ -615,7 +605,7 @@ MISSING = object()
 """The placeholder of a tensor that an object does not hold yet."""
 
 
-def leaves_along(value: Any, tree: Tree, *, is_inside: bool = False) -> list[Any] | None:
+def leaves_along(value: Any, tree: output_tree.Tree, *, is_inside: bool = False) -> list[Any] | None:
     """Return the leaves of ``value`` in the order of ``tree``, with :data:`MISSING` for missing tensors in objects.
 
     Args:

@@ -14,19 +14,9 @@ from typing import Any
 import libcst as cst
 import torch
 
+from prepbench.fixes import syntax
 from prepbench.fixes.site import Function, Part
-from prepbench.fixes.syntax import (
-    Expression,
-    SourceText,
-    equal_but_for_lines,
-    expression,
-    read_names,
-    renamed,
-    replaced,
-    stored_names,
-    text_of,
-    walk,
-)
+from prepbench.fixes.syntax import Expression
 from prepbench.objects.parts import (
     PLAIN,
     attributes,
@@ -54,7 +44,7 @@ _LIKE = '''def like(old, new):
 '''
 
 
-def cell_of(model: torch.nn.Module, sources: Iterable[SourceText]) -> str:
+def cell_of(model: torch.nn.Module, sources: Iterable[syntax.SourceText]) -> str:
     """Return Python source that changes a model called ``model``; it runs on its own.
 
     Classes get subclasses with the changed methods, and functions are defined anew; the lines below install them
@@ -69,7 +59,7 @@ def cell_of(model: torch.nn.Module, sources: Iterable[SourceText]) -> str:
 class _Cell:
     """The changes of all files as one cell."""
 
-    def __init__(self, model: torch.nn.Module, sources: list[SourceText]) -> None:
+    def __init__(self, model: torch.nn.Module, sources: list[syntax.SourceText]) -> None:
         self._codes: dict[tuple[str, types.CodeType], ChangedCode] = {}
         for source in sources:
             self._codes |= changed_codes(source)
@@ -247,11 +237,11 @@ class _Cell:
 
     def _function(self, changed: ChangedCode, value: types.FunctionType, where: str, definitions: list[str]) -> str:
         node, free = changed.without_defaults(), value.__code__.co_freevars
-        if "torch" in read_names(node) and "torch" not in value.__globals__:
+        if "torch" in syntax.read_names(node) and "torch" not in value.__globals__:
             self._names.library("torch")
             definitions.append(f'{where}.__globals__["torch"] = torch\n\n')
         if isinstance(node, cst.Lambda):
-            new = text_of(node)
+            new = syntax.text_of(node)
         else:
             new = self._names.fresh(node.name.value)
             definition = defined(node.with_changes(name=cst.Name(new), decorators=()))
@@ -358,11 +348,11 @@ class CellNames:
         """Return a definition with the cell's names for the values that it reads."""
         names = function.__globals__
         node = quoted_annotations(node, names, set(dir(builtins)) | set(function.__code__.co_freevars))
-        used = sorted(read_names(node) - set(_local_names(node)))
+        used = sorted(syntax.read_names(node) - set(_local_names(node)))
         found = {name: self.read(name, names[name], names) for name in used if name in names}
         if "torch" in used and "torch" not in names:
             self.library("torch")
-        return renamed(node, {name: own for name, own in found.items() if own != name})
+        return syntax.renamed(node, {name: own for name, own in found.items() if own != name})
 
     def of_class(self, kind: type) -> str:
         """Return the expression for a class that was passed to :meth:`class_name`."""
@@ -430,8 +420,8 @@ def _local_names(node: Any) -> set[str]:
     """Return the parameters and assigned names of a function."""
     if not isinstance(node, cst.FunctionDef | cst.Lambda):
         return set()
-    stored = set(stored_names(node.body)) if isinstance(node, cst.FunctionDef) else set()
-    return stored | {part.name.value for part in walk(node.params) if isinstance(part, cst.Param)}
+    stored = set(syntax.stored_names(node.body)) if isinstance(node, cst.FunctionDef) else set()
+    return stored | {part.name.value for part in syntax.walk(node.params) if isinstance(part, cst.Param)}
 
 
 # -- places -----------------------------------------------------------------------------------------------------------
@@ -522,7 +512,7 @@ class ChangedCode:
         is_own: whether more than functions inside of it changed.
     """
 
-    source: SourceText
+    source: syntax.SourceText
     path: CodePath
     function: Any
     is_own: bool
@@ -545,17 +535,17 @@ class ChangedCode:
     def makes_defaults(self) -> bool:
         """Return whether its defaults are evaluated at the definition, so that calls may have changed them."""
         makes = (cst.List, cst.Dict, cst.Set, cst.Call, cst.ListComp, cst.DictComp, cst.SetComp)
-        defaults = [part.default for part in walk(self.function.params) if isinstance(part, cst.Param)]
-        return any(isinstance(node, makes) for each in defaults if each is not None for node in walk(each))
+        defaults = [part.default for part in syntax.walk(self.function.params) if isinstance(part, cst.Param)]
+        return any(isinstance(node, makes) for each in defaults if each is not None for node in syntax.walk(each))
 
     def without_defaults(self) -> Any:
         """Return the syntax with ``None`` for defaults that can be evaluated only at the original definition."""
         found: dict[cst.CSTNode, Any] = {
             part: part.with_changes(default=cst.Name("None"), annotation=None)
-            for part in walk(self.function.params)
+            for part in syntax.walk(self.function.params)
             if isinstance(part, cst.Param) and part.default is not None and not _is_literal(part.default)
         }
-        return replaced(self.function, found)
+        return syntax.replaced(self.function, found)
 
 
 def key_of(code: types.CodeType) -> tuple[str, types.CodeType]:
@@ -563,16 +553,18 @@ def key_of(code: types.CodeType) -> tuple[str, types.CodeType]:
     return code.co_filename, code
 
 
-def changed_codes(source: SourceText) -> dict[tuple[str, types.CodeType], ChangedCode]:
+def changed_codes(source: syntax.SourceText) -> dict[tuple[str, types.CodeType], ChangedCode]:
     """Return the changed functions of a file, by the code of the user's functions."""
     old, found = source.original_codes(), {}
     for path, code in source.codes().items():
         before = old.get(path)
-        if before is None or equal_but_for_lines(code, before):
+        if before is None or syntax.equal_but_for_lines(code, before):
             continue
         node = _node_of(source, code)
         if node is not None:
-            found[key_of(before)] = ChangedCode(source, path, node, not equal_but_for_lines(_bare(code), _bare(before)))
+            found[key_of(before)] = ChangedCode(
+                source, path, node, not syntax.equal_but_for_lines(_bare(code), _bare(before))
+            )
     return found
 
 
@@ -581,10 +573,10 @@ def _bare(code: types.CodeType) -> types.CodeType:
     return code.replace(co_consts=tuple(None if isinstance(c, types.CodeType) else c for c in code.co_consts))
 
 
-def _node_of(source: SourceText, code: types.CodeType) -> Function | None:
+def _node_of(source: syntax.SourceText, code: types.CodeType) -> Function | None:
     """Return the syntax of a function's code; None for a class's."""
     part = Part.at(source, code.co_firstlineno)
-    for node in walk(part.module):
+    for node in syntax.walk(part.module):
         if not isinstance(node, cst.FunctionDef | cst.Lambda) or node not in part.positions:
             continue
         name = "<lambda>" if isinstance(node, cst.Lambda) else node.name.value
@@ -594,7 +586,7 @@ def _node_of(source: SourceText, code: types.CodeType) -> Function | None:
     return None
 
 
-def _is_lambda_at(code: types.CodeType, node: Function, part: Part, source: SourceText) -> bool:
+def _is_lambda_at(code: types.CodeType, node: Function, part: Part, source: syntax.SourceText) -> bool:
     """Return whether a lambda's body is the one that the code returns: one line may hold several."""
     if isinstance(node, cst.FunctionDef):
         return True
@@ -609,7 +601,7 @@ def _is_lambda_at(code: types.CodeType, node: Function, part: Part, source: Sour
 
 def variables_of(node: cst.FunctionDef, function: types.FunctionType) -> list[str]:
     """Return the variables of an enclosing function that a method reads."""
-    return [name for name in function.__code__.co_freevars if name != "__class__" and name in read_names(node)]
+    return [name for name in function.__code__.co_freevars if name != "__class__" and name in syntax.read_names(node)]
 
 
 def method(
@@ -630,7 +622,7 @@ def method(
     }
     if isinstance(value, property):
         accessor = {id(value.fset): "setter", id(value.fdel): "deleter"}.get(id(function), "getter")
-        parts["decorators"] = [cst.Decorator(expression(f"{name}.{member}.{accessor}"))]
+        parts["decorators"] = [cst.Decorator(syntax.expression(f"{name}.{member}.{accessor}"))]
     made: cst.FunctionDef = changed.with_changes(**parts)
     return made
 
@@ -643,8 +635,8 @@ class _OutOfClass(cst.CSTTransformer):
         self._kind, self._name, self._first = kind, name, first
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> Expression:
-        if text_of(updated_node.func) == "super" and not updated_node.args:
-            return expression(f"super({self._name}, {self._first})")
+        if syntax.text_of(updated_node.func) == "super" and not updated_node.args:
+            return syntax.expression(f"super({self._name}, {self._first})")
         return updated_node
 
     def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> Any:
@@ -688,7 +680,7 @@ class _Header(cst.CSTTransformer):
     def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> Any:
         name = updated_node.value
         if name in vars(self._kind) and name not in self._globals and not name.startswith("__"):
-            return expression(f"{self._name}.{name}")
+            return syntax.expression(f"{self._name}.{name}")
         return updated_node
 
     def visit_Lambda(self, node: cst.Lambda) -> bool:
@@ -723,21 +715,25 @@ def _lines_in_texts(text: str) -> set[int]:
 def quoted_annotations(node: Any, names: dict[str, Any], known: set[str]) -> Any:
     """Return a definition whose annotations are quoted where they use names that only a type checker knows."""
     found: dict[cst.CSTNode, Any] = {}
-    for part in walk(node.params) if hasattr(node, "params") else ():
+    for part in syntax.walk(node.params) if hasattr(node, "params") else ():
         if isinstance(part, cst.Annotation):
             found[part] = _quoted(part, names, known)
     if getattr(node, "returns", None) is not None:
         found[node.returns] = _quoted(node.returns, names, known)
-    return replaced(node, found)
+    return syntax.replaced(node, found)
 
 
 def _quoted(part: cst.Annotation, names: dict[str, Any], known: set[str]) -> cst.Annotation:
-    unknown = {name for name in read_names(part.annotation) if name not in names and name not in known}
-    text = text_of(part.annotation)
+    unknown = {name for name in syntax.read_names(part.annotation) if name not in names and name not in known}
+    text = syntax.text_of(part.annotation)
     return part if not unknown else part.with_changes(annotation=cst.SimpleString(repr(text)))
 
 
 def _is_literal(node: Expression) -> bool:
     if isinstance(node, cst.UnaryOperation):
         return _is_literal(node.expression)
-    return isinstance(node, cst.Integer | cst.Float | cst.SimpleString) or text_of(node) in ("None", "True", "False")
+    return isinstance(node, cst.Integer | cst.Float | cst.SimpleString) or syntax.text_of(node) in (
+        "None",
+        "True",
+        "False",
+    )

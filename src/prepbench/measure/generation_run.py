@@ -16,7 +16,7 @@ from prepbench.generate.greedy import CompiledSteps, Generated, ModelSteps
 from prepbench.inputs import Sample
 from prepbench.internal_errors import raise_if_internal
 from prepbench.jobs import Progress, ProgressCallback
-from prepbench.measure import metrics
+from prepbench.measure import latency, metrics
 from prepbench.measure.artifacts import Artifact, is_float, save_candidate
 from prepbench.measure.comparison import CandidateResult, Comparison, with_references
 from prepbench.measure.generation import (
@@ -29,15 +29,6 @@ from prepbench.measure.generation import (
     needs_first_step,
 )
 from prepbench.measure.kept_samples import kept_prompts
-from prepbench.measure.latency import (
-    NOT_TIMED,
-    OWN_PROCESS,
-    THIS_PROCESS,
-    interval,
-    not_timed,
-    percentile,
-    started_workers,
-)
 from prepbench.measure.process import OtherPrograms, Steps, WorkerProcess, busy_share
 from prepbench.measure.scores import Candidate, eval_mode
 from prepbench.measure.transfer import inputs_of, save_sample
@@ -217,15 +208,15 @@ def _times(
 ) -> dict[str, _Timed]:
     """Let each candidate generate after all prompts in each round, in a process of its own where it could be saved."""
     if not rounds:
-        return {name: _Timed([], None, NOT_TIMED) for name in loops}
-    left_out = {name: why for name, artifact in artifacts.items() if (why := not_timed(artifact.target))}
+        return {name: _Timed([], None, latency.NOT_TIMED) for name in loops}
+    left_out = {name: why for name, artifact in artifacts.items() if (why := latency.not_timed(artifact.target))}
     loops = {name: loop for name, loop in loops.items() if name not in left_out}
     steps = Steps(progress)
     tensors = [tensor for prompt in workload.batches for tensor in (prompt.ids, prompt.mask)]
     save_sample(Sample(tuple(tensors)), folder / "inputs")
     prompts = range(len(workload.batches))
     folders = {name: artifacts[name].folder for name in loops}
-    with started_workers(folders, folder, timeout, steps) as workers:
+    with latency.started_workers(folders, folder, timeout, steps) as workers:
         makers = {name: _maker(name, loop, workers.get(name), workload) for name, loop in loops.items()}
         times: dict[str, list[list[int]]] = {name: [] for name in loops}
         peaks: dict[str, int | None] = {}
@@ -236,9 +227,9 @@ def _times(
                     made = [make(index) for index in prompts]
                     peaks[name] = made[-1][1]
                     times[name] += [list(one) for one, _ in made] if turn >= 0 else []
-    places = {name: OWN_PROCESS if name in workers else THIS_PROCESS for name in loops}
+    places = {name: latency.OWN_PROCESS if name in workers else latency.THIS_PROCESS for name in loops}
     timed = {name: _Timed(times[name], peaks[name], places[name], others.cores) for name in loops}
-    return {**timed, **{name: _Timed([], None, NOT_TIMED, why=why) for name, why in left_out.items()}}
+    return {**timed, **{name: _Timed([], None, latency.NOT_TIMED, why=why) for name, why in left_out.items()}}
 
 
 Maker = Callable[[int], tuple[Sequence[int], int | None]]
@@ -279,9 +270,9 @@ def _comparison(
                 name=name,
                 metric=score,
                 change=score - 1.0,
-                p50_ms=percentile(calls[name], 50),
-                p90_ms=percentile(calls[name], 90),
-                interval_ms=interval(calls[name], rounds),
+                p50_ms=latency.percentile(calls[name], 50),
+                p90_ms=latency.percentile(calls[name], 90),
+                interval_ms=latency.interval(calls[name], rounds),
                 size_bytes=artifact.size_bytes,
                 size_of=artifact.size_of,
                 target=artifact.target,

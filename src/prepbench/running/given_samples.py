@@ -26,15 +26,7 @@ from prepbench.interrupts import interruptible
 from prepbench.objects.copy import Twin
 from prepbench.objects.flatten import register_nodes
 from prepbench.objects.restore import writes_watched
-from prepbench.running.transforms import (
-    Transformed,
-    check_batched,
-    check_no_table,
-    check_splits,
-    is_data_set,
-    with_transform,
-    without_batches,
-)
+from prepbench.running import transforms
 from prepbench.running.unchanged import own_copy, unchanged, without_output
 
 LABELS = ("labels", "label", "targets", "target", "y", "y_true", "gt", "ground_truth", "class", "classes", "class_id")
@@ -82,10 +74,10 @@ def normalize_samples(
         >>> said
         ['inputs: the last of the 2 parts of each batch is left out as its label, because forward takes input alone.']
     """
-    check_splits(name, samples)
+    transforms.check_splits(name, samples)
     if isinstance(samples, Mapping | Sample) or _is_value(samples):
         samples = [samples]
-    samples = with_transform(samples, data_transform_fn, name)
+    samples = transforms.with_transform(samples, data_transform_fn, name)
     check_iterable(name, samples)
     reader = Reader(module_or_function, name, source=samples)
     if form is not None:
@@ -102,8 +94,8 @@ def normalize_samples(
 
 def check_iterable(name: str, samples: Any) -> None:
     """Raise ``InputError`` unless samples can be read one by one."""
-    check_splits(name, samples)
-    check_batched(name, samples)
+    transforms.check_splits(name, samples)
+    transforms.check_batched(name, samples)
     if not isinstance(samples, Iterable) or isinstance(samples, str | bytes | type):
         raise InputError(
             f"{name} must be an iterable of sample inputs, got {described(samples)}. Give a list of tensors, tuples or "
@@ -253,7 +245,7 @@ class Reader:
     def __post_init__(self) -> None:
         self._signature = signature_of(self.function)
         self._of_loader = _is_loader(self.source)
-        self._of_data_set = is_data_set(self.source)
+        self._of_data_set = transforms.is_data_set(self.source)
 
     def elements(self) -> Iterator[tuple[int, Any]]:
         """Yield the elements of the source, each after its index.
@@ -284,8 +276,8 @@ class Reader:
         if isinstance(element, Sample):
             return replace(element, index=index), None
         value = self._converted(element, place)
-        if self._of_data_set and not isinstance(self.source, Transformed) and _is_single(value):
-            raise InputError(without_batches(self.name))
+        if self._of_data_set and not isinstance(self.source, transforms.Transformed) and _is_single(value):
+            raise InputError(transforms.without_batches(self.name))
         if self.form is None:
             self.form = self._find(value, index, place)
             self.notes += [note] if (note := self._note(value)) else []
@@ -464,13 +456,13 @@ class Reader:
             return _with_images(value, images, place)
         if isinstance(value, Mapping):
             for part in value.values():
-                check_no_table(place, part)
+                transforms.check_no_table(place, part)
             if any(isinstance(part, np.ndarray) for part in value.values()):
                 return {key: self._tensor(part, place) for key, part in value.items()}
             return value
         leaves = pytree.tree_leaves(value)
         for leaf in leaves:
-            check_no_table(place, leaf)
+            transforms.check_no_table(place, leaf)
         if not any(isinstance(leaf, np.ndarray) for leaf in leaves):
             return value
         return pytree.tree_map(lambda leaf: self._tensor(leaf, place), value)
@@ -528,7 +520,7 @@ def _of_one_sample(target: Any) -> Any:
 
 
 def _is_loader(samples: Any) -> bool:
-    samples = samples.data if isinstance(samples, Transformed) else samples
+    samples = samples.data if isinstance(samples, transforms.Transformed) else samples
     return isinstance(samples, DataLoader | IterableDataset)
 
 

@@ -23,15 +23,7 @@ from prepbench.checks import check_count, check_switch, described
 from prepbench.errors import InputError
 from prepbench.inputs import Sample
 from prepbench.interrupts import interruptible
-from prepbench.objects.flatten import (
-    collect,
-    count_registered,
-    holds_objects,
-    map_values,
-    opened,
-    register_nodes,
-    tensors_in,
-)
+from prepbench.objects import flatten
 from prepbench.objects.parts import NO_DATA
 from prepbench.patching import only_here, patched_here, patched_item
 from prepbench.running.callable_module import replaceable_modules, replaced_forward
@@ -129,10 +121,10 @@ def record_run(model: torch.nn.Module, sample: Sample, *, as_called: bool = Fals
         as_called: note modules as their callers see them, hooks included, and also the calls of functions that
             ``torch.fx.wrap`` was called for (see :func:`wrapped_name`). Else what each module's ``forward`` gets.
     """
-    known = count_registered()
+    known = flatten.count_registered()
     run = _record(model, sample, as_called)
     # classes seen for the first time were opaque to the flattening before that
-    return run if count_registered() == known else _record(model, sample, as_called)
+    return run if flatten.count_registered() == known else _record(model, sample, as_called)
 
 
 def _record(model: torch.nn.Module, sample: Sample, as_called: bool) -> RecordedRun:
@@ -210,12 +202,12 @@ class _WatchedCall:
     """The inputs of a call that has not finished."""
 
     def __init__(self, args: Any, kwargs: Any) -> None:
-        register_nodes((args, kwargs))
+        flatten.register_nodes((args, kwargs))
         self._arguments = args, kwargs
         self._leaves, self._spec = pytree.tree_flatten(self._arguments)
         self._inputs = tuple(map(without_data, self._leaves))
         self._versions = list(map(version_of, self._leaves))
-        self._places = dict(pytree.tree_leaves_with_path(opened(self._arguments)))
+        self._places = dict(pytree.tree_leaves_with_path(flatten.opened(self._arguments)))
 
     def finished(self, output: Any, sample: int) -> RecordedCall:
         """Return the complete call, after it returned ``output``."""
@@ -240,7 +232,7 @@ class _WatchedCall:
         )
 
     def _is_restructured(self) -> bool:
-        register_nodes(self._arguments)
+        flatten.register_nodes(self._arguments)
         after, spec_after = pytree.tree_flatten(self._arguments)
         return spec_after != self._spec or any(
             a is not b for a, b in zip(after, self._leaves, strict=True) if isinstance(b, torch.Tensor)
@@ -251,19 +243,19 @@ class _WatchedCall:
         indices = {id(leaf): index for index, leaf in enumerate(self._leaves) if not isinstance(leaf, _NUMBERS)}
         return [
             indices.get(id(leaf)) if self._places.get(path) is leaf else None
-            for path, leaf in pytree.tree_leaves_with_path(opened(self._arguments))
+            for path, leaf in pytree.tree_leaves_with_path(flatten.opened(self._arguments))
         ]
 
 
 def flatten_result(output: Any, arguments: Any = None) -> tuple[list[Any], pytree.TreeSpec]:
     """Return the leaves of a call's result: its output, and its arguments if the call put other objects into them."""
-    register_nodes(output)
-    return pytree.tree_flatten(opened(output if arguments is None else (output, arguments)))
+    flatten.register_nodes(output)
+    return pytree.tree_flatten(flatten.opened(output if arguments is None else (output, arguments)))
 
 
 def without_data(leaf: Any) -> Any:
     """Return ``leaf`` with its tensors on the ``meta`` device, so that no memory is held."""
-    return leaf if isinstance(leaf, _NUMBERS) else map_values(leaf, _on_meta)
+    return leaf if isinstance(leaf, _NUMBERS) else flatten.map_values(leaf, _on_meta)
 
 
 def _on_meta(value: Any) -> Any:
@@ -384,7 +376,7 @@ class record_inputs:
             vars(self._owner)[self._name] = self._before
 
     def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        register_nodes((args, kwargs))
+        flatten.register_nodes((args, kwargs))
         shapes = tuple(map(_shape, pytree.tree_leaves((args, kwargs))))
         with self._lock:
             self.calls += 1
@@ -427,12 +419,12 @@ class record_inputs:
 
 def _holds_nothing(value: Any) -> bool:
     """Return whether it is an object without tensors, of which pytrees would copy only the outermost part."""
-    return not isinstance(value, tuple | list | dict) and not isinstance(value, NO_DATA) and not collect(value)
+    return not isinstance(value, tuple | list | dict) and not isinstance(value, NO_DATA) and not flatten.collect(value)
 
 
 def _without_what_follows(leaf: Any) -> Any:
     """Return a copy of an object that holds no tensors yet, such as an empty cache, which the call may fill."""
-    if isinstance(leaf, (torch.Tensor, *NO_DATA)) or collect(leaf):
+    if isinstance(leaf, (torch.Tensor, *NO_DATA)) or flatten.collect(leaf):
         return leaf
     try:
         return copy.deepcopy(leaf)
@@ -450,7 +442,7 @@ def _text(value: Any) -> str:
     if isinstance(value, bool | int | float | str | None):
         return repr(value)
     name = type(value).__name__
-    held = Counter(map(_text, tensors_in(value)))
+    held = Counter(map(_text, flatten.tensors_in(value)))
     if not held:
-        return f"empty {name}" if holds_objects(value) else name
+        return f"empty {name}" if flatten.holds_objects(value) else name
     return f"{name} of {', '.join(text if count == 1 else f'{count} {text}' for text, count in held.items())}"

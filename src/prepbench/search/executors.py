@@ -19,21 +19,7 @@ from typing import Any
 from prepbench.checks import described
 from prepbench.errors import SettingsError
 from prepbench.jobs import ProgressCallback, report_nothing
-from prepbench.search.tasks import (
-    DEATHS,
-    ExecutorError,
-    Folder,
-    TaskError,
-    Work,
-    computing_lock,
-    death_message,
-    forget,
-    function_of,
-    packages_here,
-    run_task,
-    run_task_with_files,
-    timing_lock,
-)
+from prepbench.search import tasks
 
 # Run tasks on a Dask cluster: files go to each worker once, results are text, and timing has a machine to itself.
 
@@ -49,7 +35,7 @@ _ALL_GONE_S = 120.0
 """How long tasks wait where all workers have gone; clusters that adapt start new ones."""
 
 
-def run_on_dask(client: Any, work: Work) -> None:
+def run_on_dask(client: Any, work: tasks.Work) -> None:
     """Run tasks on a client's cluster.
 
     Raises:
@@ -78,8 +64,8 @@ def run_on_dask(client: Any, work: Work) -> None:
                 files = _scattered(client, work)
             for number in gone:
                 lost[number] = lost.get(number, 0) + 1
-                if lost[number] == DEATHS:
-                    raise TaskError(death_message(work.names[number]))
+                if lost[number] == tasks.DEATHS:
+                    raise tasks.TaskError(tasks.death_message(work.names[number]))
                 futures[number] = _submitted(client, work, number, files, resources)
             for number, future in futures.items():
                 if future.status == "error":
@@ -89,7 +75,7 @@ def run_on_dask(client: Any, work: Work) -> None:
                 time.sleep(_DASK_POLL_S)
                 seen = time.monotonic() if client.nthreads() else seen
                 if time.monotonic() - seen > _ALL_GONE_S:
-                    raise ExecutorError(f"All workers of the cluster have gone. {_how_to_start(client)}")
+                    raise tasks.ExecutorError(f"All workers of the cluster have gone. {_how_to_start(client)}")
     finally:
         if futures:
             client.cancel(list(futures.values()), force=True)
@@ -98,13 +84,13 @@ def run_on_dask(client: Any, work: Work) -> None:
 def check_client(client: Any) -> None:
     """Raise ``ExecutorError`` for a client that tasks cannot run on."""
     if client.asynchronous:
-        raise ExecutorError("The Dask client is asynchronous. Give one that was made without asynchronous=True.")
+        raise tasks.ExecutorError("The Dask client is asynchronous. Give one that was made without asynchronous=True.")
     if client.status != "running":
-        raise ExecutorError(f"The Dask client is {client.status}. Give one that is connected: Client(address).")
+        raise tasks.ExecutorError(f"The Dask client is {client.status}. Give one that is connected: Client(address).")
     ends = time.monotonic() + _WORKERS_S
     while not client.nthreads():
         if time.monotonic() > ends:
-            raise ExecutorError(f"The Dask client has no workers. {_how_to_start(client)}")
+            raise tasks.ExecutorError(f"The Dask client has no workers. {_how_to_start(client)}")
         time.sleep(_DASK_POLL_S)
 
 
@@ -121,7 +107,7 @@ def _has_resource(client: Any) -> bool:
     return any(TIMING in (worker.get("resources") or {}) for worker in workers)
 
 
-def _scattered(client: Any, work: Work) -> dict[str, Any]:
+def _scattered(client: Any, work: tasks.Work) -> dict[str, Any]:
     """Send each file to all workers that exist now; later workers get it from them."""
     contents: dict[str, bytes] = {}
     for folder in work.folders.values():
@@ -134,14 +120,14 @@ def _scattered(client: Any, work: Work) -> dict[str, Any]:
     return {digest: scattered[f"prepbench-file-{digest}"] for digest in contents}
 
 
-def _submitted(client: Any, work: Work, number: int, files: dict[str, Any], resources: Any) -> Any:
+def _submitted(client: Any, work: tasks.Work, number: int, files: dict[str, Any], resources: Any) -> Any:
     layout = {key: {path: digest for path, (digest, _) in folder.files.items()} for key, folder in work.folders.items()}
     digests = sorted({digest for paths in layout.values() for digest in paths.values()})
     return client.submit(
-        run_task_with_files,
+        tasks.run_task_with_files,
         work.name,
         json.dumps(work.payloads[number]),
-        packages_here(),
+        tasks.packages_here(),
         json.dumps(layout),
         digests,
         [files[digest] for digest in digests],
@@ -156,13 +142,15 @@ def _fail(name: str, error: Any) -> None:
     from distributed.scheduler import KilledWorker
 
     if isinstance(error, KilledWorker):
-        raise TaskError(death_message(name)) from error
+        raise tasks.TaskError(tasks.death_message(name)) from error
     if isinstance(error, ImportError):
-        raise ExecutorError(
+        raise tasks.ExecutorError(
             f"A worker cannot import prepbench: {error}. Install prepbench[dask] in the environment of the workers, in "
             "the same version as here."
         ) from error
-    raise TaskError(f"The task {name} failed on the cluster: {type(error).__name__}: {error}. Restart the workers.")
+    raise tasks.TaskError(
+        f"The task {name} failed on the cluster: {type(error).__name__}: {error}. Restart the workers."
+    )
 
 
 _POLL_S = 0.1
@@ -221,12 +209,12 @@ def run_tasks(
         PrepbenchError: whatever a task raised that is ours.
     """
     check_executor(executor)
-    function = function_of(function_name)
-    work = Work(
+    function = tasks.function_of(function_name)
+    work = tasks.Work(
         name=function_name,
         payloads=payloads,
         names=list(names) or [str(number) for number in range(len(payloads))],
-        folders={key: Folder.of(path) for key, path in artifacts.items()},
+        folders={key: tasks.Folder.of(path) for key, path in artifacts.items()},
         is_timing=is_timing,
         stage=stage,
         progress=progress,
@@ -240,25 +228,25 @@ def run_tasks(
             _run_on(executor, work)
     finally:
         for path in artifacts.values():
-            forget(path)
+            tasks.forget(path)
     return [work.answers[number] for number in range(len(payloads))]
 
 
-def _run_here(function: Callable[..., Any], work: Work) -> None:
+def _run_here(function: Callable[..., Any], work: tasks.Work) -> None:
     """Run the tasks in sequence; errors are those of the function itself."""
     folders = {key: folder.path for key, folder in work.folders.items()}
     for number, payload in enumerate(work.payloads):
         work.tell(work.names[number])
-        with timing_lock(work.progress) if work.is_timing else computing_lock(work.progress):
+        with tasks.timing_lock(work.progress) if work.is_timing else tasks.computing_lock(work.progress):
             value = function(json.loads(json.dumps(payload)), folders)
         work.answers[number] = json.loads(json.dumps(value))
     work.tell()
 
 
-def _run_on(executor: concurrent.futures.Executor, work: Work) -> None:
-    run: Callable[..., str] = run_task
+def _run_on(executor: concurrent.futures.Executor, work: tasks.Work) -> None:
+    run: Callable[..., str] = tasks.run_task
     if isinstance(executor, concurrent.futures.ThreadPoolExecutor):
-        run = functools.partial(_in_context, run_task)  # so that tasks in threads hear of cancelling
+        run = functools.partial(_in_context, tasks.run_task)  # so that tasks in threads hear of cancelling
     futures: dict[concurrent.futures.Future[str], int] = {}
     try:
         try:
@@ -269,9 +257,9 @@ def _run_on(executor: concurrent.futures.Executor, work: Work) -> None:
             _collect_finished(futures, work)
             _run_rest(executor, work, error)
         except RuntimeError as error:
-            if isinstance(error, ExecutorError | TaskError) or "shutdown" not in str(error):
+            if isinstance(error, tasks.ExecutorError | tasks.TaskError) or "shutdown" not in str(error):
                 raise
-            raise ExecutorError(
+            raise tasks.ExecutorError(
                 f"The executor cannot run tasks: {error}. Give one that is open, or run this inside of its with block."
             ) from error
     finally:
@@ -279,7 +267,7 @@ def _run_on(executor: concurrent.futures.Executor, work: Work) -> None:
             future.cancel()
 
 
-def _for(executor: concurrent.futures.Executor, work: Work, number: int) -> tuple[Any, ...]:
+def _for(executor: concurrent.futures.Executor, work: tasks.Work, number: int) -> tuple[Any, ...]:
     arguments = work.arguments(number)
     if isinstance(executor, concurrent.futures.ThreadPoolExecutor):
         return (contextvars.copy_context(), *arguments)
@@ -290,7 +278,7 @@ def _in_context(run: Callable[..., str], context: contextvars.Context, *argument
     return context.run(run, *arguments)
 
 
-def _collect(futures: Mapping[concurrent.futures.Future[str], int], work: Work) -> None:
+def _collect(futures: Mapping[concurrent.futures.Future[str], int], work: tasks.Work) -> None:
     pending = set(futures)
     work.tell()
     while pending:
@@ -302,13 +290,13 @@ def _collect(futures: Mapping[concurrent.futures.Future[str], int], work: Work) 
         work.tell(work.names[futures[next(iter(done))]] if done else "")
 
 
-def _collect_finished(futures: Mapping[concurrent.futures.Future[str], int], work: Work) -> None:
+def _collect_finished(futures: Mapping[concurrent.futures.Future[str], int], work: tasks.Work) -> None:
     for future, number in futures.items():
         if number not in work.answers and future.done() and not future.cancelled() and future.exception() is None:
             work.answer(number, future.result())
 
 
-def _run_rest(executor: concurrent.futures.Executor, work: Work, error: Exception) -> None:
+def _run_rest(executor: concurrent.futures.Executor, work: tasks.Work, error: Exception) -> None:
     """Run the remaining tasks in processes of their own: a pool that lost a process accepts no more tasks."""
     left = work.waiting
     count = min(max(1, getattr(executor, "_max_workers", 1)), len(left))
@@ -322,7 +310,7 @@ def _run_rest(executor: concurrent.futures.Executor, work: Work, error: Exceptio
     _run_in_own_processes(count, getattr(executor, "_mp_context", None) or multiprocessing.get_context(), work)
 
 
-def _run_in_own_processes(count: int, context: Any, work: Work) -> None:
+def _run_in_own_processes(count: int, context: Any, work: tasks.Work) -> None:
     """Run each task in a process of its own, so that a crash is blamed on one task and repeats only that one."""
     waiting, deaths = deque(work.waiting), dict.fromkeys(work.waiting, 0)
     pools = [_pool(context) for _ in range(count)]
@@ -333,7 +321,7 @@ def _run_in_own_processes(count: int, context: Any, work: Work) -> None:
             for place in idle:
                 if waiting:
                     number = waiting.popleft()
-                    running[pools[place].submit(run_task, *work.arguments(number))] = (place, number)
+                    running[pools[place].submit(tasks.run_task, *work.arguments(number))] = (place, number)
             done, _ = concurrent.futures.wait(running, timeout=_POLL_S, return_when=concurrent.futures.FIRST_COMPLETED)
             for future in done:
                 place, number = running.pop(future)
@@ -343,8 +331,8 @@ def _run_in_own_processes(count: int, context: Any, work: Work) -> None:
                     pools[place].shutdown(wait=False)
                     pools[place] = _pool(context)
                     deaths[number] += 1
-                    if deaths[number] == DEATHS:
-                        raise TaskError(death_message(work.names[number])) from error
+                    if deaths[number] == tasks.DEATHS:
+                        raise tasks.TaskError(tasks.death_message(work.names[number])) from error
                     waiting.append(number)
             work.tell()
     finally:

@@ -16,20 +16,11 @@ from prepbench.jobs import Cancelled, Progress, ProgressCallback
 from prepbench.objects.digest import value_mark
 from prepbench.package.compiled import CompiledModel
 from prepbench.results.measurement import Result
+from prepbench.search import objective
 from prepbench.search.candidates import Choices, LayerChoice
 from prepbench.search.measuring import Subject, Timing, UniformModel, profiled_times, sizes_of, times_of
 from prepbench.search.mixtures import FLOAT, Arguments, Mixture, summary_of, uniform_mixture
 from prepbench.search.noise import noise_by_part, noise_of
-from prepbench.search.objective import (
-    DROP,
-    OBJECTIVES,
-    Budget,
-    SearchCandidate,
-    costs_besides_drop,
-    estimated_costs,
-    predicted_costs,
-    traded_for_drop,
-)
 from prepbench.search.outcome import POINTS, Known
 from prepbench.search.scoring import Scale, Scoring
 from prepbench.search.search_journal import SearchJournal
@@ -69,13 +60,13 @@ class Loop:
         self,
         subject: Subject,
         jobs: Sequence[TargetJob],
-        budget: Budget,
+        budget: objective.Budget,
         scoring: Scoring,
         timing: Timing,
         journal: SearchJournal,
         options: CompileOptions,
         progress: ProgressCallback,
-        told: Callable[[SearchCandidate], object],
+        told: Callable[[objective.SearchCandidate], object],
     ) -> None:
         self._subject, self._jobs, self._budget = subject, list(jobs), budget
         self._scoring, self._timing, self._journal = scoring, timing, journal
@@ -185,7 +176,7 @@ class Loop:
 
     def simulate_front(self) -> None:
         """Simulate the mixtures of the fronts, so that their noise is exact and not an estimate."""
-        goal = traded_for_drop(self._budget.minimize)
+        goal = objective.traded_for_drop(self._budget.minimize)
         for at, state in enumerate(self.states):
             mixtures = state.front(goal, POINTS)
             for done, mixture in enumerate(mixtures):
@@ -264,7 +255,7 @@ class Loop:
             sizes=sizes_of(weights, measured[names[FLOAT]][1] or sum(weights[fqn, FLOAT] for fqn in tables.layers)),
             noise=noise,
             rounded=rounded,
-            further=estimated_costs(job),
+            further=objective.estimated_costs(job),
         )
         return TargetState(job.label, tables)
 
@@ -280,7 +271,7 @@ class Loop:
         *,
         scored: bool = True,
         again: bool = False,
-        predicted: SearchCandidate | None = None,
+        predicted: objective.SearchCandidate | None = None,
     ) -> None:
         """Record a measured mixture; score it first where that is wanted and its score is unknown."""
         self._simulate(at, mixture)
@@ -299,7 +290,7 @@ class Loop:
             deployment, report = self._jobs[at].deployment, compiled.report
             self._journal.note(deployment, arguments, summary_of(mixture), report, ms, size, metric, spread)
         candidate = dataclasses.replace(
-            predicted if predicted is not None else SearchCandidate(name, "", {}),
+            predicted if predicted is not None else objective.SearchCandidate(name, "", {}),
             name=name,
             target=state.label,
             layers=dict(zip(state.tables.layers, mixture, strict=True)),
@@ -311,7 +302,7 @@ class Loop:
             noise=state.noise_of(mixture),
             settings=arguments,
             only_pruned=state.tables.only_pruned,
-            costs=predicted_costs(state.tables, mixture),
+            costs=objective.predicted_costs(state.tables, mixture),
         )
         self.states[at] = state.with_measured(mixture, candidate, self._scale, again=again)
         self._told(candidate)
@@ -414,7 +405,7 @@ class Loop:
         measured = state.measured.get(found)
         return found if measured is None or measured.metric is None else None
 
-    def _predicted(self, at: int, mixture: Mixture) -> SearchCandidate:
+    def _predicted(self, at: int, mixture: Mixture) -> objective.SearchCandidate:
         return self.states[at].predicted(mixture, "", self._scale)
 
     def _best(self) -> tuple[int, Mixture] | None:
@@ -486,21 +477,21 @@ def _splits(tables: Tables, mixture: Mixture) -> bool:
 
 
 def gain(
-    state: TargetState, mixture: Mixture, beside: Mixture | None, best: float, budget: Budget, scale: Scale
+    state: TargetState, mixture: Mixture, beside: Mixture | None, best: float, budget: objective.Budget, scale: Scale
 ) -> float:
     """Return the expected gain of a mixture over the best, which may be ``beside``; predicted times are uncertain."""
     value = state.predicted(mixture, "", scale).value(budget.minimize)
     if state.timed_alike(mixture) is not None and not is_better(value, best):
         return 0.0  # timing does not tell them apart
-    doubt = state.doubt(mixture, beside) if OBJECTIVES[budget.minimize].is_time else 0.0
+    doubt = state.doubt(mixture, beside) if objective.OBJECTIVES[budget.minimize].is_time else 0.0
     return expected_gain(value, doubt, best)
 
 
-def near(state: TargetState, best: Mixture, budget: Budget, scale: Scale) -> list[Mixture]:
+def near(state: TargetState, best: Mixture, budget: objective.Budget, scale: Scale) -> list[Mixture]:
     """Return unsimulated neighbours of the best measured mixture that may be better and within the budget."""
     value = state.measured[best].value(budget.minimize)
-    noise = state.bounds(budget, scale, LOOSEST).get(DROP.name, math.inf)
-    limits = {one: one.limit(budget, scale.limit(budget)) for one in costs_besides_drop() if not one.is_time}
+    noise = state.bounds(budget, scale, LOOSEST).get(objective.DROP.name, math.inf)
+    limits = {one: one.limit(budget, scale.limit(budget)) for one in objective.costs_besides_drop() if not one.is_time}
     gains = {}
     for one in moves(state.tables, best):
         if one in state.noise or one in state.failed or state.tables.noise_of(one) > noise:

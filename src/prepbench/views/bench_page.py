@@ -11,16 +11,7 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from prepbench.document.bench import (
-    BENCH_MIME_TYPE,
-    Chart,
-    Fact,
-    ShownBench,
-    ShownFailure,
-    ShownSamples,
-    Table,
-    shown_to_json,
-)
+from prepbench.document import bench
 from prepbench.document.codec import to_json
 from prepbench.document.model import DiagramDocument
 from prepbench.storage import write_file
@@ -76,7 +67,7 @@ _PAGE = """<!doctype html>
 """
 
 
-def report_page(shown: ShownBench, graph: DiagramDocument, made: str) -> str:
+def report_page(shown: bench.ShownBench, graph: DiagramDocument, made: str) -> str:
     """Return the HTML of the report; ``made`` has its date and version in words."""
     first = graph.documents[0]
     policy = re.search(r'<meta http-equiv="Content-Security-Policy"[^>]*>', script("page.html"))
@@ -96,7 +87,7 @@ def report_page(shown: ShownBench, graph: DiagramDocument, made: str) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _PAGE)
 
 
-def write_report(shown: ShownBench, graph: DiagramDocument, made: str, path: str | os.PathLike[str]) -> Path:
+def write_report(shown: bench.ShownBench, graph: DiagramDocument, made: str, path: str | os.PathLike[str]) -> Path:
     """Write :func:`report_page` to a file atomically.
 
     Raises:
@@ -136,20 +127,20 @@ body[data-jp-theme-light="true"] .pb-still img{color-scheme:light}
 </style>"""
 
 
-def bench_bundle(shown: ShownBench, graph: DiagramDocument) -> dict[str, Any]:
+def bench_bundle(shown: bench.ShownBench, graph: DiagramDocument) -> dict[str, Any]:
     """Return the saved output of a bench beside its widget: HTML, and our own MIME type for the live diagram.
 
     Both together stay below the size limit of one output: where they do not fit, the picture is left out first, then
     the graph, then rows.
     """
     page = bench_html(shown, graph)
-    data = shown_to_json(shortened(shown))
+    data = bench.shown_to_json(shortened(shown))
     room = LIMIT - len(page.encode()) - _bytes(data)
     data["graph"] = document_data(graph, max(room, 0))
-    return {"text/html": page, **({BENCH_MIME_TYPE: data} if room > 0 else {})}
+    return {"text/html": page, **({bench.BENCH_MIME_TYPE: data} if room > 0 else {})}
 
 
-def bench_html(shown: ShownBench, graph: DiagramDocument) -> str:
+def bench_html(shown: bench.ShownBench, graph: DiagramDocument) -> str:
     """Return a bench as HTML of bounded size, in the style of the page around it, with a note instead of controls."""
     short = shortened(shown)
     page = _html(short, picture_html(graph))
@@ -159,11 +150,11 @@ def bench_html(shown: ShownBench, graph: DiagramDocument) -> str:
     if len(page.encode()) > _LONGEST:
         page = _html(short, "")
     if len(page.encode()) > _LONGEST:
-        page = _html(replace(short, chart=Chart(), tables=(), failures=(), code=""), "")
+        page = _html(replace(short, chart=bench.Chart(), tables=(), failures=(), code=""), "")
     return page
 
 
-def _html(shown: ShownBench, picture: str) -> str:
+def _html(shown: bench.ShownBench, picture: str) -> str:
     headline = f"<p><b>{html.escape(shown.title)}</b> &nbsp; {html.escape(shown.sentence)}</p>"
     said = f'<p class="pb-why">{html.escape(NO_KERNEL)}</p>'
     return f'{_STYLE}\n<div class="pb-still">{headline}{said}{picture}{sections_html(shown)}</div>'
@@ -173,7 +164,7 @@ def _bytes(data: Any) -> int:
     return len(json.dumps(data, ensure_ascii=False).encode())
 
 
-def sections_html(shown: ShownBench) -> str:
+def sections_html(shown: bench.ShownBench) -> str:
     """Return everything but the diagram as HTML, section by section."""
     tables = {table.title: table_html(table) for table in shown.tables}
     parts = [
@@ -189,7 +180,7 @@ def sections_html(shown: ShownBench) -> str:
     return "".join(parts)
 
 
-def _samples_html(shown: ShownSamples) -> str:
+def _samples_html(shown: bench.ShownSamples) -> str:
     caption = f"<p>{html.escape(shown.caption)}</p>" if shown.caption else ""
     return caption + samples_html(shown, _SAMPLES) if shown.first else ""
 
@@ -205,13 +196,13 @@ def picture_html(graph: DiagramDocument) -> str:
     return f'<div class="pb-picture">{_image(svg, description(view))}</div>{for_strict_pages_only(text)}'
 
 
-def chart_html(chart: Chart) -> str:
+def chart_html(chart: bench.Chart) -> str:
     """Return the chart as an image, so that its text is never parsed as markup; empty without runs."""
     svg = chart_svg(chart)
     return _image(svg, chart.title) if svg else ""
 
 
-def table_html(table: Table) -> str:
+def table_html(table: bench.Table) -> str:
     """Return a table as HTML, without columns that say nothing; empty without rows."""
     if not table.rows:
         return ""
@@ -234,9 +225,9 @@ def _breakable(text: str) -> str:
     return re.sub(r"(?<=\w)(?=[._/][A-Za-z]\w+)", "<wbr>", escaped) if len(text) > _NAME else escaped
 
 
-def facts_html(facts: tuple[Fact, ...]) -> str:
+def facts_html(facts: tuple[bench.Fact, ...]) -> str:
     """Return names and values as HTML."""
-    return table_html(Table("", ("", ""), tuple((fact.name, fact.value) for fact in facts)))
+    return table_html(bench.Table("", ("", ""), tuple((fact.name, fact.value) for fact in facts)))
 
 
 def _section(title: str, content: str) -> str:
@@ -247,7 +238,7 @@ def _list_html(items: tuple[str, ...]) -> str:
     return f"<ul>{''.join(f'<li>{html.escape(item)}</li>' for item in items)}</ul>" if items else ""
 
 
-def _failure_html(failure: ShownFailure) -> str:
+def _failure_html(failure: bench.ShownFailure) -> str:
     name = html.escape(failure.fqn or "the model itself")
     place = f" at {html.escape(failure.place)}" if failure.place else ""
     code = f"<pre><code>{html.escape(failure.code)}</code></pre>" if failure.code else ""
@@ -263,7 +254,7 @@ def _image(svg: str, about: str) -> str:
     return f'<img alt="{html.escape(about)}" src="data:image/svg+xml;base64,{data}"/>'
 
 
-def shortened(shown: ShownBench) -> ShownBench:
+def shortened(shown: bench.ShownBench) -> bench.ShownBench:
     """Return a copy with as many rows and letters as an output may keep."""
     tables = tuple(
         replace(table, rows=table.rows[:_ROWS], more=table.more + max(len(table.rows) - _ROWS, 0))
@@ -271,7 +262,7 @@ def shortened(shown: ShownBench) -> ShownBench:
     )
     chart = replace(shown.chart, points=shown.chart.points[-_POINTS:])
     code = shown.code if len(shown.code) < _TEXT else shown.code[:_TEXT] + "\n# …"
-    short: ShownBench = _cut(
+    short: bench.ShownBench = _cut(
         replace(
             shown,
             settings=shown.settings[:_ROWS],
@@ -280,7 +271,7 @@ def shortened(shown: ShownBench) -> ShownBench:
             tables=tables,
             chart=chart,
             code="",
-            samples=ShownSamples(),
+            samples=bench.ShownSamples(),
         )
     )
     return replace(short, code=code, samples=shown.samples)

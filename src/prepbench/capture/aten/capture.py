@@ -26,17 +26,8 @@ from prepbench.objects.code import ModelCode, with_newest_code
 from prepbench.objects.compare import Outcome
 from prepbench.objects.flatten import register_nodes
 from prepbench.progress_bar import shows_progress
+from prepbench.running import check_inputs
 from prepbench.running.callable_module import as_module
-from prepbench.running.check_inputs import (
-    alike_samples,
-    check_names,
-    check_traced,
-    itself_raises,
-    odd_sizes,
-    on_device_of,
-    twin_with_own_writes,
-    warn_of_fast_path,
-)
 from prepbench.running.first_calls import REMEDY, WrittenTensors, built_buffers, fill_caches_, filled_for_all
 from prepbench.running.given_samples import with_tokenizer
 from prepbench.running.tracing import tracing
@@ -105,14 +96,14 @@ def capture(
         >>> captured.program.module()(torch.randn(7, 4)).shape
         torch.Size([7, 2])
     """
-    check_traced("module_or_func", module_or_func)
+    check_inputs.check_traced("module_or_func", module_or_func)
     check_switches(fullgraph=fullgraph, strict=strict)
     check_axes(dynamic_axes)
     check_count("variants", variants, 1)
     model = as_module(module_or_func)
     function = model if isinstance(module_or_func, torch.jit.ScriptModule) else module_or_func
     prepared = with_tokenizer(tokenizer, chosen_transform(transform))
-    samples = alike_samples(function, inputs, data_transform_fn=prepared)
+    samples = check_inputs.alike_samples(function, inputs, data_transform_fn=prepared)
     axes = axes_of(samples, function) if dynamic_axes is None else dynamic_axes
     chosen = list(leaf_modules) if isinstance(leaf_modules, Iterator) else leaf_modules
     code = ModelCode.of(module_or_func)
@@ -147,10 +138,10 @@ def captured_on(
     """Return :func:`capture` for normalised samples and known axes."""
     start = time.perf_counter()
     model = as_module(module_or_func)
-    check_names(model)
+    check_inputs.check_names(model)
     if isinstance(module_or_func, torch.jit.ScriptModule):
         module_or_func = model  # the module knows the names of the arguments
-    samples = on_device_of(model, samples)
+    samples = check_inputs.on_device_of(model, samples)
     register_nodes([(sample.args, sample.kwargs) for sample in samples])
     axes.check_paths(dict(named_leaves(module_or_func, samples[0])))
     chosen = chosen_leaves(model, leaf_modules)
@@ -189,7 +180,7 @@ def _captured(
     strict: bool,
 ) -> tuple[torch.export.ExportedProgram, list[Failure], HoldsWhere]:
     """Capture a twin, because export puts other tensors into a module while it traces."""
-    twin = twin_with_own_writes(model, samples[0])
+    twin = check_inputs.twin_with_own_writes(model, samples[0])
     noted, written = NotedState(twin.model), WrittenTensors(twin.model)
     with transforming_modules(twin.model) as deriving:
         expected = [_expected(twin.model, sample, noted, samples) for sample in samples]
@@ -198,7 +189,7 @@ def _captured(
     if written.become_buffers_(samples[0]) or builds:
         noted = NotedState(twin.model)
         expected = [_expected(twin.model, sample, noted, samples) for sample in samples]
-    warn_of_fast_path(model, samples[0], expected[0].output)
+    check_inputs.warn_of_fast_path(model, samples[0], expected[0].output)
     attempts = Attempts(twin.model, samples, axes, expected, chosen, deriving)
     program = attempts.full_graph(noted, strict) if not chosen else None
     leaves: list[Failure] = []
@@ -221,7 +212,7 @@ def _message(model: torch.nn.Module, failures: Sequence[Failure], samples: Seque
             lines.append(f"    {failure.source.code}")
         lines += [f"    {failure.exception_type}: {failure.message.splitlines()[0]}", f"    {failure.remedy}"]
     if {failure.exception_type for failure in failures} & {SizesDecide.__name__, WrongProgram.__name__}:
-        odd = [(sample.index, text) for sample in samples if (text := odd_sizes(model, samples, sample))]
+        odd = [(sample.index, text) for sample in samples if (text := check_inputs.odd_sizes(model, samples, sample))]
         if len(odd) == 1:  # with several samples, any of them may be the right one
             lines.append(f"In inputs[{odd[0][0]}], {odd[0][1]} If that is not meant, fix that sample first.")
         if shared := filled_for_all(model, samples):
@@ -236,6 +227,6 @@ def _expected(model: torch.nn.Module, sample: Sample, noted: NotedState, samples
     except InputError:
         raise
     except Exception as error:
-        raise itself_raises(model, sample, error, samples) from error
+        raise check_inputs.itself_raises(model, sample, error, samples) from error
     register_nodes(found.output)
     return found

@@ -31,18 +31,7 @@ from typing import Any
 import torch
 
 from prepbench.capture.sizes.step_loops import IN_HEADS, run_loop
-from prepbench.capture.statements.ranges import (
-    Function,
-    Names,
-    SourceFile,
-    live_after,
-    live_before,
-    read_names,
-    source_file,
-    stored_names,
-    surely_stored,
-    walk_here,
-)
+from prepbench.capture.statements import ranges
 from prepbench.objects.copy import CannotSwap, Twin, swapped_twin
 from prepbench.objects.parts import is_user_file
 from prepbench.running.source_lines import CodePath, cell_flags, file_codes
@@ -105,19 +94,19 @@ def _frames(error: BaseException) -> Iterator[tuple[types.CodeType, int]]:
 
 def _rewritten(code: types.CodeType, line: int) -> types.CodeType | None:
     """Return the code of a function whose loops are functions; None if that is impossible, or the source is missing."""
-    file = source_file(code.co_filename)
+    file = ranges.source_file(code.co_filename)
     if file is None or file.function(code) is None:
         return None
     path: CodePath = next(path for path, known in file.codes.items() if known == code)
-    changed = SourceFile(file.name, copy.deepcopy(file.tree), file.codes)
+    changed = ranges.SourceFile(file.name, copy.deepcopy(file.tree), file.codes)
     function = changed.function(code)
     assert function is not None
-    loops = [node for node in walk_here(function.body) if isinstance(node, ast.For)]
+    loops = [node for node in ranges.walk_here(function.body) if isinstance(node, ast.For)]
     here = [loop for loop in loops if loop.lineno <= line <= (loop.iter.end_lineno or line)]
     # another loop of the function may have a static length, and runs in Python then
-    innermost = [loop for loop in loops if not any(isinstance(node, _LOOPS) for node in walk_here(loop.body))]
+    innermost = [loop for loop in loops if not any(isinstance(node, _LOOPS) for node in ranges.walk_here(loop.body))]
     chosen = [*here, *(loop for loop in innermost if not any(_overlap(loop, other) for other in here))]
-    live, own = live_after(function), {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
+    live, own = ranges.live_after(function), {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
     done = False
     for number, loop in enumerate(chosen):
         done = _rewrite(function, loop, live[loop], frozenset(own), number) or done
@@ -130,24 +119,24 @@ def _overlap(one: ast.For, other: ast.For) -> bool:
     return any(node is other for node in ast.walk(one)) or any(node is one for node in ast.walk(other))
 
 
-def _rewrite(function: Function, loop: ast.For, after: Names, own: Names, number: int) -> bool:
+def _rewrite(function: ranges.Function, loop: ast.For, after: ranges.Names, own: ranges.Names, number: int) -> bool:
     """Turn the body of a loop into a function, in place; return False if that is impossible."""
     if loop.orelse or not _can_be_function(loop):
         return False
     lists = _appended(loop)
-    changed = _changed(loop, own) - stored_names(loop.body)
-    target, stored = stored_names(loop.target), stored_names(loop.body) | changed
+    changed = _changed(loop, own) - ranges.stored_names(loop.body)
+    target, stored = ranges.stored_names(loop.target), ranges.stored_names(loop.body) | changed
     ends = (stored | target) & after
     if ends & target or lists & stored:
         return False
-    carried: Names = frozenset()
+    carried: ranges.Names = frozenset()
     while True:
-        found = live_before(loop.body, ends | carried) & stored - target
+        found = ranges.live_before(loop.body, ends | carried) & stored - target
         if found <= carried:
             break
         carried |= found
     lasts = ends - carried
-    if not lasts <= surely_stored(loop.body):
+    if not lasts <= ranges.surely_stored(loop.body):
         return False
     states, values, taken = sorted(carried, key=lambda name: (name not in changed, name)), sorted(lasts), sorted(lists)
     block = next(found for found in _blocks(function) if any(each is loop for each in found))
@@ -179,7 +168,7 @@ def _rewrite(function: Function, loop: ast.For, after: Names, own: Names, number
 
 
 def _can_be_function(loop: ast.For) -> bool:
-    for node in walk_here(loop.body):
+    for node in ranges.walk_here(loop.body):
         if isinstance(node, (*_ENDS, ast.FunctionDef, ast.ClassDef, ast.Lambda)):
             return False
         if isinstance(node, ast.Name) and node.id in _READS_FRAME:
@@ -196,18 +185,18 @@ def _leaves_loop(nodes: list[Any]) -> bool:
     return False
 
 
-def _appended(loop: ast.For) -> Names:
+def _appended(loop: ast.For) -> ranges.Names:
     """Return the lists that the body appends to and does not use otherwise."""
     calls = [
         node.value.func.value
-        for node in walk_here(loop.body)
+        for node in ranges.walk_here(loop.body)
         if isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Call)
         and isinstance(node.value.func, ast.Attribute)
         and _adds_one(node.value)
         and isinstance(node.value.func.value, ast.Name)
     ]
-    names = [node.id for node in walk_here([*loop.body, loop.iter]) if isinstance(node, ast.Name)]
+    names = [node.id for node in ranges.walk_here([*loop.body, loop.iter]) if isinstance(node, ast.Name)]
     found = {call.id for call in calls if isinstance(call, ast.Name)}
     return frozenset(name for name in found if names.count(name) == sum(call.id == name for call in calls))
 
@@ -220,21 +209,21 @@ def _adds_one(call: ast.Call) -> bool:
     return (name == "append" and len(call.args) == 1) or (name == "insert" and at_front and len(call.args) == 2)
 
 
-def _changed(loop: ast.For, own: Names) -> Names:
+def _changed(loop: ast.For, own: ranges.Names) -> ranges.Names:
     """Return variables whose items the body assigns: possibly lists of states."""
     found = set()
-    for node in walk_here(loop.body):
+    for node in ranges.walk_here(loop.body):
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name):
             found.add(node.value.id)
     return frozenset(found) & own
 
 
-def _head(expression: ast.expr, own: Names) -> ast.expr:
+def _head(expression: ast.expr, own: ranges.Names) -> ast.expr:
     """Return the iterable of a loop, with replacements for Python's functions."""
     for node in ast.walk(expression):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             name = node.func.id
-            if name in IN_HEADS and name not in own and name not in read_names(node.args):
+            if name in IN_HEADS and name not in own and name not in ranges.read_names(node.args):
                 node.func = ast.copy_location(ast.Name(_HEAD.format(name), ast.Load()), node.func)
     return expression
 
@@ -244,7 +233,7 @@ def _names(names: list[str], context: ast.expr_context | None = None) -> ast.Tup
     return ast.Tuple([ast.Name(name, context) for name in names], context)
 
 
-def _blocks(function: Function) -> Iterator[list[ast.stmt]]:
+def _blocks(function: ranges.Function) -> Iterator[list[ast.stmt]]:
     for node in ast.walk(function):
         for name in ("body", "orelse", "finalbody"):
             block = getattr(node, name, None)

@@ -9,18 +9,9 @@ import libcst as cst
 import numpy as np
 import torch
 
+from prepbench.fixes import syntax
 from prepbench.fixes.site import Kind, Proposal, Site
-from prepbench.fixes.syntax import (
-    CannotFix,
-    Expression,
-    atom,
-    bare,
-    expression,
-    replaced,
-    target_names,
-    text_of,
-    walk_here,
-)
+from prepbench.fixes.syntax import CannotFix, Expression
 
 # Functions of NumPy that torch has under another name or in another form.
 
@@ -51,10 +42,10 @@ def rewritten(name: str, args: Sequence[cst.Arg], torch: Expression, dtype: Expr
     plain = [arg.value for arg in args if arg.keyword is None]
     named = {arg.keyword.value: arg.value for arg in args if arg.keyword is not None}
     if name == "sort" and len(args) == 1:
-        return expression("{x}.sort().values", x=atom(plain[0]))
+        return syntax.expression("{x}.sort().values", x=syntax.atom(plain[0]))
     if name == "digitize" and len(plain) == 2:
-        right = "True" if not named else f"not {text_of(named['right'])}"
-        return expression(
+        right = "True" if not named else f"not {syntax.text_of(named['right'])}"
+        return syntax.expression(
             f"{{torch}}.bucketize({{x}}, {{bins}}, right={right})", torch=torch, x=plain[0], bins=plain[1]
         )
     if name in ("percentile", "quantile", "median"):
@@ -69,21 +60,21 @@ def rewritten(name: str, args: Sequence[cst.Arg], torch: Expression, dtype: Expr
         rest = [
             cst.Arg(value, cst.Name({"axis": "dim", "keepdims": "keepdim"}.get(k, k))) for k, value in named.items()
         ]
-        made = expression("{torch}.linalg.norm()", torch=torch)
+        made = syntax.expression("{torch}.linalg.norm()", torch=torch)
         return made.with_changes(args=[*(cst.Arg(value) for value in plain), *rest])
     return None
 
 
 def _quantile(name: str, plain: list[Expression], named: dict[str, Expression], torch: Expression) -> Expression:
-    share = expression("0.5") if name == "median" else plain[1] if len(plain) > 1 else named.pop("q")
+    share = syntax.expression("0.5") if name == "median" else plain[1] if len(plain) > 1 else named.pop("q")
     if name == "percentile":
         if isinstance(share, cst.List | cst.Tuple):
-            share = expression("{torch}.tensor({q}) / 100", torch=torch, q=share)
+            share = syntax.expression("{torch}.tensor({q}) / 100", torch=torch, q=share)
         else:
-            share = expression("{q} / 100", q=atom(share))
+            share = syntax.expression("{q} / 100", q=syntax.atom(share))
     elif isinstance(share, cst.List | cst.Tuple):
-        share = expression("{torch}.tensor({q})", torch=torch, q=share)
-    made = expression("{torch}.quantile({x}, {q})", torch=torch, x=bare(plain[0]), q=bare(share))
+        share = syntax.expression("{torch}.tensor({q})", torch=torch, q=share)
+    made = syntax.expression("{torch}.quantile({x}, {q})", torch=torch, x=syntax.bare(plain[0]), q=syntax.bare(share))
     axis = plain[1:2] if name == "median" else plain[2:3]
     if set(named) - {"axis", "keepdims"}:
         raise CannotFix(f"no torch function is known to equal numpy.{name} with {', '.join(named)}")
@@ -95,12 +86,12 @@ def _quantile(name: str, plain: list[Expression], named: dict[str, Expression], 
 
 def _interpolated(torch: Expression, x: Expression, grid: Expression, table: Expression) -> Expression:
     """Rewrite ``numpy.interp`` of a table: beyond its ends the values stay those of the ends."""
-    return expression(
+    return syntax.expression(
         "(lambda x, grid, table, at: table[at - 1] + (table[at] - table[at - 1]) * "
         "((x.clamp(grid[0], grid[-1]) - grid[at - 1]) / (grid[at] - grid[at - 1])))"
         "({x}.to({grid}.dtype), {grid}, {table}, "
         "{torch}.searchsorted({grid}, {x}.to({grid}.dtype)).clamp(1, {grid}.shape[0] - 1))",
-        torch=torch, x=atom(x), grid=atom(grid), table=atom(table),
+        torch=torch, x=syntax.atom(x), grid=syntax.atom(grid), table=syntax.atom(table),
     )  # fmt: skip
 
 
@@ -109,10 +100,10 @@ def _convolved(
 ) -> Expression:
     """Rewrite ``numpy.convolve`` of two vectors, of which the second is not longer than the first."""
     mode = named.get("mode", plain[2] if len(plain) > 2 else None)
-    name = text_of(mode).strip("\"'") if mode is not None else "full"
+    name = syntax.text_of(mode).strip("\"'") if mode is not None else "full"
     if name not in _MODES:
         raise CannotFix("the mode of numpy.convolve is not known")
-    return expression(_MODES[name], torch=torch, a=atom(plain[0]), v=atom(plain[1]), dtype=dtype)
+    return syntax.expression(_MODES[name], torch=torch, a=syntax.atom(plain[0]), v=syntax.atom(plain[1]), dtype=dtype)
 
 
 def _histogram(plain: list[Expression], named: dict[str, Expression], torch: Expression) -> Expression:
@@ -122,10 +113,10 @@ def _histogram(plain: list[Expression], named: dict[str, Expression], torch: Exp
     if bins is None or not isinstance(limits, cst.Tuple | cst.List) or set(named) - {"bins", "range"}:
         raise CannotFix("numpy.histogram has bins that torch has no form for")
     low, high = (element.value for element in limits.elements)
-    return expression(
+    return syntax.expression(
         "({torch}.histc({x}.double(), {bins}, {low}, {high}).long(), "
         "{torch}.linspace({low}, {high}, {bins} + 1, dtype={torch}.float64))",
-        torch=torch, x=atom(plain[0]), bins=atom(bins), low=low, high=high,
+        torch=torch, x=syntax.atom(plain[0]), bins=syntax.atom(bins), low=low, high=high,
     )  # fmt: skip
 
 
@@ -165,9 +156,9 @@ def propose(site: Site) -> Iterator[Proposal]:
         new = arrays.changed(node)
         if new is not None:
             found[node] = new
-            inside.update(walk_here(node))
+            inside.update(syntax.walk_here(node))
     if found:
-        yield Proposal(replaced(site.function, found))
+        yield Proposal(syntax.replaced(site.function, found))
 
 
 class _Arrays:
@@ -181,7 +172,7 @@ class _Arrays:
             before = len(self._names)
             for node in site.expressions(cst.Assign):
                 if self.is_data(node.value):
-                    self._names.update(name for target in node.targets for name in target_names(target.target))
+                    self._names.update(name for target in node.targets for name in syntax.target_names(target.target))
 
     @property
     def is_needed(self) -> bool:
@@ -198,7 +189,7 @@ class _Arrays:
 
     def _function(self, call: cst.Call) -> str:
         """Return the name of a NumPy function; "" for others."""
-        name = text_of(call.func)
+        name = syntax.text_of(call.func)
         is_plain = name.startswith(f"{self._numpy}.") and name.replace(".", "_").isidentifier()
         return name.removeprefix(f"{self._numpy}.") if is_plain else ""
 
@@ -216,18 +207,18 @@ class _Arrays:
         """Return an expression as a tensor; arrays that do not come from one are converted."""
         fact = self._site.fact(node)
         if fact.is_array and not self.is_data(node):
-            return expression("{torch}.as_tensor({x})", torch=self._site.torch, x=bare(node))
+            return syntax.expression("{torch}.as_tensor({x})", torch=self._site.torch, x=syntax.bare(node))
         new = self.changed(node) if isinstance(node, _COMPUTES) else None
         if new is not None:
             return new
-        parts = [part for part in walk_here(node) if isinstance(part, _COMPUTES) and part is not node]
+        parts = [part for part in syntax.walk_here(node) if isinstance(part, _COMPUTES) and part is not node]
         found: dict[cst.CSTNode, cst.CSTNode] = {}
         inside: set[cst.CSTNode] = set()
         for part in parts:
             if part not in inside and (made := self.changed(part)) is not None:
-                found[part] = atom(made)
-                inside.update(walk_here(part))
-        changed: Expression = replaced(node, found)
+                found[part] = syntax.atom(made)
+                inside.update(syntax.walk_here(part))
+        changed: Expression = syntax.replaced(node, found)
         return changed
 
     def changed(self, node: cst.CSTNode) -> Expression | None:
@@ -237,7 +228,8 @@ class _Arrays:
             if not any(self.is_data(side) for side in sides):
                 return None
             left, right = (
-                atom(self.tensor(side)) if _is_array(self._site, side) or self.is_data(side) else side for side in sides
+                syntax.atom(self.tensor(side)) if _is_array(self._site, side) or self.is_data(side) else side
+                for side in sides
             )
             return node.with_changes(left=left, right=right)
         if isinstance(node, cst.Subscript):
@@ -260,7 +252,7 @@ class _Arrays:
         is_table = _is_array(self._site, node.value) and not self.is_data(node.value) and len(node.slice) == 1
         if not is_table or not isinstance(index, cst.Index) or not self.is_data(index.value):
             return None
-        whole = expression("{torch}.as_tensor({x})", torch=self._site.torch, x=bare(node.value))
+        whole = syntax.expression("{torch}.as_tensor({x})", torch=self._site.torch, x=syntax.bare(node.value))
         return node.with_changes(
             value=whole, slice=[node.slice[0].with_changes(slice=cst.Index(self.tensor(index.value)))]
         )
@@ -272,12 +264,12 @@ class _Arrays:
             isinstance(owner, cst.Call) and isinstance(owner.func, cst.Attribute) and owner.func.attr.value in _WITHOUT
         ):
             owner = owner.func.value
-        return expression("{x}.detach()", x=atom(owner))
+        return syntax.expression("{x}.detach()", x=syntax.atom(owner))
 
     def _made(self, call: cst.Call) -> Expression | None:
         """Rewrite ``torch.from_numpy(array)`` as the tensor that the array has become."""
-        torch_name = text_of(self._site.torch)
-        if text_of(call.func) not in [f"{torch_name}.{name}" for name in _FROM] or not call.args:
+        torch_name = syntax.text_of(self._site.torch)
+        if syntax.text_of(call.func) not in [f"{torch_name}.{name}" for name in _FROM] or not call.args:
             return None
         value = call.args[0].value
         if not self.is_data(value):
@@ -289,17 +281,17 @@ class _Arrays:
         if str(next(iter(self._site.fact(value).dtypes), "")) == str(next(iter(dtypes))).removeprefix("torch."):
             return made
         dtype = cst.parse_expression(str(next(iter(dtypes))).replace("torch", torch_name, 1))
-        return expression("{x}.to({dtype})", x=atom(made), dtype=dtype)
+        return syntax.expression("{x}.to({dtype})", x=syntax.atom(made), dtype=dtype)
 
     def _method(self, call: cst.Call) -> Expression | None:
         """Rewrite ``array.astype(np.float32)`` and methods that both have."""
         if not isinstance(call.func, cst.Attribute) or not self.is_data(call.func.value):
             return None
-        owner, name = atom(self.tensor(call.func.value)), call.func.attr.value
+        owner, name = syntax.atom(self.tensor(call.func.value)), call.func.attr.value
         if name == "astype" and call.args:
-            return expression("{x}.to({dtype})", x=owner, dtype=self._dtype(call))
+            return syntax.expression("{x}.to({dtype})", x=owner, dtype=self._dtype(call))
         if name == "copy":
-            return expression("{x}.clone()", x=owner)
+            return syntax.expression("{x}.clone()", x=owner)
         if name in _REDUCED:
             return self._reduced(name, owner, call.args)
         return call.with_changes(func=call.func.with_changes(value=owner))
@@ -308,14 +300,14 @@ class _Arrays:
         dtypes = {str(dtype) for dtype in self._site.fact(call).dtypes}
         if len(dtypes) != 1:
             raise CannotFix("the dtype of the array changes")
-        return cst.parse_expression(f"{text_of(self._site.torch)}.{next(iter(dtypes))}")
+        return cst.parse_expression(f"{syntax.text_of(self._site.torch)}.{next(iter(dtypes))}")
 
     def _of_numpy(self, name: str, call: cst.Call) -> Expression | None:
         data = [arg.with_changes(value=self._argument(arg.value)) for arg in call.args]
         if name in _REDUCED and data:
-            return self._reduced(name, atom(data[0].value), data[1:])
+            return self._reduced(name, syntax.atom(data[0].value), data[1:])
         dtypes = {str(dtype) for dtype in self._site.fact(call).dtypes}
-        dtype = cst.parse_expression(f"{text_of(self._site.torch)}.{dtypes.pop()}") if len(dtypes) == 1 else None
+        dtype = cst.parse_expression(f"{syntax.text_of(self._site.torch)}.{dtypes.pop()}") if len(dtypes) == 1 else None
         new = rewritten(name, data, self._site.torch, dtype)
         if new is not None:
             return new
@@ -323,7 +315,7 @@ class _Arrays:
             return data[0].value
         if name not in _SAME:
             raise CannotFix(f"no torch function is known to equal {self._numpy}.{name}")
-        function = expression(f"{{torch}}.{_OTHER.get(name, name)}", torch=self._site.torch)
+        function = syntax.expression(f"{{torch}}.{_OTHER.get(name, name)}", torch=self._site.torch)
         return cst.Call(function, [_with_dim(arg) for arg in data])
 
     def _argument(self, value: Expression) -> Expression:
@@ -336,7 +328,7 @@ class _Arrays:
         made = [_with_dim(arg) for arg in args]
         if name in ("std", "var") and not any(arg.keyword is not None and arg.keyword.value == "ddof" for arg in args):
             made.append(cst.Arg(cst.Integer("0"), cst.Name("correction")))
-        call = expression(f"{{x}}.{_REDUCED[name]}()", x=owner)
+        call = syntax.expression(f"{{x}}.{_REDUCED[name]}()", x=owner)
         assert isinstance(call, cst.Call)
         return call.with_changes(args=made)
 

@@ -8,26 +8,11 @@ from typing import Any
 
 import libcst as cst
 
+from prepbench.fixes import syntax
 from prepbench.fixes.kinds.conditions import condition_of, depends_on_data
 from prepbench.fixes.kinds.effects import is_effect
 from prepbench.fixes.site import Kind, Proposal, Site
-from prepbench.fixes.syntax import (
-    CannotFix,
-    Expression,
-    Statement,
-    atom,
-    block_of,
-    body_of,
-    expression,
-    has_exit,
-    quoted,
-    read_names,
-    replaced,
-    small_of,
-    statement,
-    text_of,
-    walk_here,
-)
+from prepbench.fixes.syntax import CannotFix, Expression, Statement
 
 
 def propose_checks(site: Site) -> Iterator[Proposal]:
@@ -37,7 +22,7 @@ def propose_checks(site: Site) -> Iterator[Proposal]:
     found: dict[cst.CSTNode, Any] = {}
     conditions = []
     for line in site.expressions(cst.SimpleStatementLine):
-        small = small_of(line)
+        small = syntax.small_of(line)
         if isinstance(small, cst.Assert) and depends_on_data(site, small.test):
             found[line] = _assertion(site, line, small)
             conditions.append(site.place(small.test))
@@ -54,13 +39,13 @@ def propose_checks(site: Site) -> Iterator[Proposal]:
         if any(depends_on_data(site, test) for test in tests):
             found[node] = cst.FlattenSentinel(_refused_otherwise(site, node, tests))
     if found:
-        yield Proposal(replaced(site.function, found), tuple(conditions), is_compiling=True)
+        yield Proposal(syntax.replaced(site.function, found), tuple(conditions), is_compiling=True)
 
 
 def is_check(node: cst.If) -> bool:
     """Return whether a branch does nothing but raise."""
-    body = body_of(node.body)
-    return node.orelse is None and len(body) == 1 and isinstance(small_of(body[0]), cst.Raise)
+    body = syntax.body_of(node.body)
+    return node.orelse is None and len(body) == 1 and isinstance(syntax.small_of(body[0]), cst.Raise)
 
 
 def _refusing_tests(node: cst.If) -> list[Expression]:
@@ -69,22 +54,22 @@ def _refusing_tests(node: cst.If) -> list[Expression]:
     while isinstance(last.orelse, cst.If):
         last = last.orelse
         tests.append(last.test)
-    body = body_of(last.orelse.body) if isinstance(last.orelse, cst.Else) else []
-    return tests if len(tests) > 1 and len(body) == 1 and isinstance(small_of(body[0]), cst.Raise) else []
+    body = syntax.body_of(last.orelse.body) if isinstance(last.orelse, cst.Else) else []
+    return tests if len(tests) > 1 and len(body) == 1 and isinstance(syntax.small_of(body[0]), cst.Raise) else []
 
 
 def _refused_otherwise(site: Site, node: cst.If, tests: Sequence[Expression]) -> Sequence[cst.BaseStatement]:
     """Return an assertion that one of the tests holds, and the branch with its last test turned into ``else``."""
-    whole = reduce(lambda a, b: cst.BooleanOperation(a, cst.Or(), b), [atom(test) for test in tests])
+    whole = reduce(lambda a, b: cst.BooleanOperation(a, cst.Or(), b), [syntax.atom(test) for test in tests])
     sides: list[Any] = [node]
     while isinstance(sides[-1].orelse, cst.If):
         sides.append(sides[-1].orelse)
-    raised = body_of(sides[-1].orelse.body)[0]
-    made: cst.If = statement(
+    raised = syntax.body_of(sides[-1].orelse.body)[0]
+    made: cst.If = syntax.statement(
         "if {torch}.compiler.is_compiling():\n    {torch}._assert_async({test}, {text})\nelif not {whole}:\n    pass",
-        torch=site.torch, test=condition_of(site, whole), text=_raised_message(raised, whole), whole=atom(whole),
+        torch=site.torch, test=condition_of(site, whole), text=_raised_message(raised, whole), whole=syntax.atom(whole),
     )  # fmt: skip
-    refusal = cst.ensure_type(made.orelse, cst.If).with_changes(body=block_of([raised]))
+    refusal = cst.ensure_type(made.orelse, cst.If).with_changes(body=syntax.block_of([raised]))
     orelse: Any = cst.Else(sides[-1].body)
     for side in reversed(sides[:-1]):
         orelse = side.with_changes(orelse=orelse)
@@ -93,7 +78,7 @@ def _refused_otherwise(site: Site, node: cst.If, tests: Sequence[Expression]) ->
 
 
 def _raised_message(line: cst.BaseStatement, test: Expression) -> Expression:
-    error = small_of(line).exc
+    error = syntax.small_of(line).exc
     arguments = error.args if isinstance(error, cst.Call) else ()
     return _message(arguments[0].value if arguments else None, test)
 
@@ -101,14 +86,14 @@ def _raised_message(line: cst.BaseStatement, test: Expression) -> Expression:
 def _assertion(site: Site, line: cst.SimpleStatementLine, small: cst.Assert, *, of_sizes: bool = False) -> cst.If:
     text = _message(small.msg, small.test)
     checks = _checks_of_sizes(site, small.test, text) if of_sizes else [_check(site, small.test, text)]
-    made = cst.If(expression("{torch}.compiler.is_compiling()", torch=site.torch), block_of(checks))
+    made = cst.If(syntax.expression("{torch}.compiler.is_compiling()", torch=site.torch), syntax.block_of(checks))
     orelse = cst.Else(cst.IndentedBlock([line.with_changes(leading_lines=())]))
     return made.with_changes(orelse=orelse, leading_lines=line.leading_lines)
 
 
 def _check(site: Site, test: Expression, text: Expression) -> Statement:
     condition = condition_of(site, test)
-    made: Statement = statement("{torch}._assert_async({c}, {text})", torch=site.torch, c=condition, text=text)
+    made: Statement = syntax.statement("{torch}._assert_async({c}, {text})", torch=site.torch, c=condition, text=text)
     return made
 
 
@@ -125,21 +110,21 @@ def _checks_of_sizes(site: Site, test: Any, text: Expression) -> list[Statement]
         if any(isinstance(element, cst.StarredElement) for element in elements):
             raise CannotFix("the number of values in a list is not known")
         pairs = []
-        for index, value in enumerate(atom(element.value) for element in elements):
-            equal = expression(f"{{left}}[{index}] == {{right}}", left=atom(test.left), right=value)
+        for index, value in enumerate(syntax.atom(element.value) for element in elements):
+            equal = syntax.expression(f"{{left}}[{index}] == {{right}}", left=syntax.atom(test.left), right=value)
             pairs.append((equal, site.fact(elements[index].value).is_tensor))
     return [
-        statement("{torch}._assert_async({c}, {text})" if is_tensor else "{torch}._check({c}, lambda: {text})",
+        syntax.statement("{torch}._assert_async({c}, {text})" if is_tensor else "{torch}._check({c}, lambda: {text})",
                   torch=site.torch, c=condition, text=text)
         for condition, is_tensor in pairs
     ]  # fmt: skip
 
 
 def _refusal(site: Site, node: cst.If) -> cst.If:
-    made: cst.If = statement(
+    made: cst.If = syntax.statement(
         "if {torch}.compiler.is_compiling():\n    {torch}._assert_async(~{test}, {text})",
-        torch=site.torch, test=atom(condition_of(site, node.test)),
-        text=_raised_message(body_of(node.body)[0], node.test),
+        torch=site.torch, test=syntax.atom(condition_of(site, node.test)),
+        text=_raised_message(syntax.body_of(node.body)[0], node.test),
     )  # fmt: skip
     return made.with_changes(orelse=node.with_changes(leading_lines=()), leading_lines=node.leading_lines)
 
@@ -148,7 +133,7 @@ def _message(message: Expression | None, test: Expression) -> Expression:
     """Return a text that is known without data: the user's, or the condition itself."""
     if isinstance(message, cst.SimpleString):
         return message
-    return quoted(text_of(test))
+    return syntax.quoted(syntax.text_of(test))
 
 
 CHECKS = Kind(
@@ -168,13 +153,15 @@ def propose_tries(site: Site) -> Iterator[Proposal]:
         return
     found: dict[cst.CSTNode, Any] = {}
     for node in site.expressions(cst.Try):
-        calls = [call for call in walk_here(node.body) if isinstance(call, cst.Call) and _form(site, call) is not None]
+        calls = [
+            call for call in syntax.walk_here(node.body) if isinstance(call, cst.Call) and _form(site, call) is not None
+        ]
         if calls:
             if len(calls) > 1 or len(node.handlers) != 1 or node.finalbody is not None:
                 raise CannotFix("several operators may fail inside of try, or several handlers catch their errors")
             found[node] = cst.FlattenSentinel(_branch(site, node, calls[0]))
     if found:
-        yield Proposal(replaced(site.function, found))
+        yield Proposal(syntax.replaced(site.function, found))
 
 
 def _form(site: Site, call: cst.CSTNode) -> Expression | None:
@@ -184,8 +171,8 @@ def _form(site: Site, call: cst.CSTNode) -> Expression | None:
     name, owner = call.func.attr.value, call.func.value
     if name not in _TELLING:
         return None
-    function = expression(f"{{torch}}.linalg.{_TELLING[name]}", torch=site.torch)
-    if text_of(owner) in (f"{text_of(site.torch)}.linalg", text_of(site.torch)):
+    function = syntax.expression(f"{{torch}}.linalg.{_TELLING[name]}", torch=site.torch)
+    if syntax.text_of(owner) in (f"{syntax.text_of(site.torch)}.linalg", syntax.text_of(site.torch)):
         return cst.Call(function, call.args)
     if site.fact(owner).is_tensor and name in ("inverse", "cholesky") and not call.args:
         return cst.Call(function, [cst.Arg(owner)])
@@ -197,19 +184,19 @@ def _told(site: Site, handler: cst.ExceptHandler, call: cst.Call, info: str) -> 
 
     The first run in Python only, where they get the error by calling the raising operator again.
     """
-    name = text_of(handler.name.name) if handler.name is not None else ""
-    body = body_of(handler.body)
-    told = [each for each in body if name in read_names(each) and is_effect(site, each)] if name else []
+    name = syntax.text_of(handler.name.name) if handler.name is not None else ""
+    body = syntax.body_of(handler.body)
+    told = [each for each in body if name in syntax.read_names(each) and is_effect(site, each)] if name else []
     if not told:
         return [], body
-    made: cst.If = statement(
+    made: cst.If = syntax.statement(
         f"if not {{torch}}.compiler.is_compiling() and ({info} != 0).any():\n    try:\n        {{call}}\n"
         "    except {kind} as {name}:\n        pass",
         torch=site.torch, call=call, kind=handler.type or "Exception", name=name,
     )  # fmt: skip
-    asked = cst.ensure_type(body_of(made.body)[0], cst.Try)
-    handlers = [asked.handlers[0].with_changes(body=block_of(told))]
-    made = made.with_changes(body=block_of([asked.with_changes(handlers=handlers)]))
+    asked = cst.ensure_type(syntax.body_of(made.body)[0], cst.Try)
+    handlers = [asked.handlers[0].with_changes(body=syntax.block_of(told))]
+    made = made.with_changes(body=syntax.block_of([asked.with_changes(handlers=handlers)]))
     return [made], [each for each in body if each not in told]
 
 
@@ -217,20 +204,20 @@ def _branch(site: Site, node: cst.Try, call: cst.Call) -> Sequence[Statement]:
     handler = node.handlers[0]
     info = site.fresh("info")
     told, rest_of_handler = _told(site, handler, call, info)
-    if handler.name is not None and text_of(handler.name.name) in read_names(rest_of_handler):
+    if handler.name is not None and syntax.text_of(handler.name.name) in syntax.read_names(rest_of_handler):
         raise CannotFix("what is done about the error reads the error itself")
-    body = body_of(node.body)
-    at = next(i for i, each in enumerate(body) if any(part is call for part in walk_here(each)))
-    if has_exit(body[:at], cst.Return, cst.Break, cst.Continue):
+    body = syntax.body_of(node.body)
+    at = next(i for i, each in enumerate(body) if any(part is call for part in syntax.walk_here(each)))
+    if syntax.has_exit(body[:at], cst.Return, cst.Break, cst.Continue):
         raise CannotFix("the block of try is left before the operator that may fail")
     telling = _form(site, call) or call
-    first = statement(f"{info} = {{call}}.info", call=telling)
+    first = syntax.statement(f"{info} = {{call}}.info", call=telling)
     first = first.with_changes(leading_lines=node.leading_lines)
     # called twice, so that its operands can be replaced where its result is not chosen
-    rest = [replaced(body[at], {call: expression("{call}[0]", call=telling)}), *body[at + 1 :]]
-    rest += body_of(node.orelse.body) if node.orelse is not None else []
-    made: cst.If = statement(f"if ({info} != 0).any():\n    pass\nelse:\n    pass")
-    made = made.with_changes(body=block_of(rest_of_handler), orelse=cst.Else(block_of(rest)))
+    rest = [syntax.replaced(body[at], {call: syntax.expression("{call}[0]", call=telling)}), *body[at + 1 :]]
+    rest += syntax.body_of(node.orelse.body) if node.orelse is not None else []
+    made: cst.If = syntax.statement(f"if ({info} != 0).any():\n    pass\nelse:\n    pass")
+    made = made.with_changes(body=syntax.block_of(rest_of_handler), orelse=cst.Else(syntax.block_of(rest)))
     return [*body[:at], first, *told, made]
 
 

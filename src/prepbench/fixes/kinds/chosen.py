@@ -10,24 +10,12 @@ import libcst as cst
 import torch
 from torch import nn
 
+from prepbench.fixes import syntax
 from prepbench.fixes.kinds.conditions import depends_on_data
 from prepbench.fixes.kinds.numbers import Numbers
 from prepbench.fixes.kinds.row_sources import assigned_once
 from prepbench.fixes.site import Kind, Proposal, Site
-from prepbench.fixes.syntax import (
-    Expression,
-    assignment,
-    atom,
-    bare,
-    body_of,
-    expression,
-    orelse_of,
-    replaced,
-    same,
-    small_of,
-    text_of,
-    walk_here,
-)
+from prepbench.fixes.syntax import Expression
 
 
 def propose_chosen_by_number(site: Site) -> Iterator[Proposal]:
@@ -41,10 +29,10 @@ def propose_chosen_by_number(site: Site) -> Iterator[Proposal]:
         new = choices.called(node) if isinstance(node, cst.Call) else choices.read(node)
         if new is not None:
             found[node] = new
-            inside.update(walk_here(node))
+            inside.update(syntax.walk_here(node))
     if not found:
         return
-    function = replaced(site.function, found | choices.no_longer_read(found))
+    function = syntax.replaced(site.function, found | choices.no_longer_read(found))
     yield Proposal(function)
 
 
@@ -73,14 +61,14 @@ class Choices:
         self._assigned: dict[str, list[cst.Assign]] = {}
         for node in site.expressions(cst.Assign):
             for target in node.targets:
-                self._assigned.setdefault(text_of(target.target), []).append(node)
+                self._assigned.setdefault(syntax.text_of(target.target), []).append(node)
 
     def called(self, call: cst.Call) -> Expression | None:
         """Return the call of a selected module as a selection between calls."""
         chosen = self._of(call.func)
         if chosen is None:
             return None
-        return self._stacked(chosen, lambda each: cst.Call(atom(chosen.one(each)), call.args))
+        return self._stacked(chosen, lambda each: cst.Call(syntax.atom(chosen.one(each)), call.args))
 
     def read(self, node: cst.Subscript) -> Expression | None:
         """Return a selected number or tensor as a selection between tensors."""
@@ -89,22 +77,24 @@ class Choices:
             return None
         template = "{x}" if fact.is_tensor else "{torch}.tensor({x})"
         return self._stacked(
-            chosen, lambda each: expression(template, torch=self._site.torch, x=bare(chosen.one(each)))
+            chosen, lambda each: syntax.expression(template, torch=self._site.torch, x=syntax.bare(chosen.one(each)))
         )
 
     def no_longer_read(self, found: dict[cst.CSTNode, cst.CSTNode]) -> dict[cst.CSTNode, Any]:
         """Return removals of assignments to names that only the replaced code read."""
         replaced_names = {
-            part.value for node in found for part in walk_here(node) if isinstance(part, cst.Name)
+            part.value for node in found for part in syntax.walk_here(node) if isinstance(part, cst.Name)
         }  # fmt: skip
         gone: dict[cst.CSTNode, Any] = {}
         for line in self._site.expressions(cst.SimpleStatementLine):
-            small = small_of(line)
+            small = syntax.small_of(line)
             if not isinstance(small, cst.Assign) or self._of(small.value) is None:
                 continue
-            name = text_of(small.targets[0].target)
+            name = syntax.text_of(small.targets[0].target)
             reads = [n for n in self._site.expressions(cst.Name) if n.value == name]
-            inside = [n for node in found for n in walk_here(node) if isinstance(n, cst.Name) and n.value == name]
+            inside = [
+                n for node in found for n in syntax.walk_here(node) if isinstance(n, cst.Name) and n.value == name
+            ]
             if name in replaced_names and len(reads) == len(inside) + 1:
                 gone[line] = cst.RemoveFromParent()
         return gone
@@ -113,9 +103,9 @@ class Choices:
         each = self._site.fresh("each")
         # an index out of range must raise, and only lists count from the end
         taken = "{index}" if chosen.counts_from_end else "{torch}.where({index} < 0, len({all}), {index})"
-        return expression(
+        return syntax.expression(
             f"{{torch}}.stack([{{one}} for {each} in {{all}}])[{taken}.reshape(1)].squeeze(0)",
-            torch=self._site.torch, one=made(each), all=bare(chosen.all), index=atom(chosen.index),
+            torch=self._site.torch, one=made(each), all=syntax.bare(chosen.all), index=syntax.atom(chosen.index),
         )  # fmt: skip
 
     def _of(self, node: cst.CSTNode) -> _Choice | None:
@@ -128,7 +118,7 @@ class Choices:
             return self._of(assigned[0].value) if is_plain else None
         if isinstance(node, cst.Subscript) and len(node.slice) == 1 and isinstance(node.slice[0].slice, cst.Index):
             return self._of_item(node.value, node.slice[0].slice.value)
-        if isinstance(node, cst.Call) and text_of(node.func) == "getattr" and len(node.args) == 2:
+        if isinstance(node, cst.Call) and syntax.text_of(node.func) == "getattr" and len(node.args) == 2:
             return self._of_attribute(node)
         return None
 
@@ -136,12 +126,14 @@ class Choices:
         number = self._number_in(index)
         if number is not None and _names_numbers(self._site.fact(table).values):
             return _Choice(
-                lambda each: expression("{t}[{k}]", t=table, k=replaced(index, {number: cst.Name(each)})),
-                expression("range(len({t}))", t=table), self._tensor(number),
+                lambda each: syntax.expression("{t}[{k}]", t=table, k=syntax.replaced(index, {number: cst.Name(each)})),
+                syntax.expression("range(len({t}))", t=table), self._tensor(number),
             )  # fmt: skip
         if number is None and self._is_data(index):
             if _has_labels(self._site.fact(table).values):
-                return _Choice(cst.Name, expression("{t}.values()", t=atom(table)), self._place(table, index), True)
+                return _Choice(
+                    cst.Name, syntax.expression("{t}.values()", t=syntax.atom(table)), self._place(table, index), True
+                )
             possible = self._possibilities(table)
             is_list = possible is table
             return _Choice(cst.Name, possible, self._tensor(index), is_list) if possible is not None else None
@@ -149,7 +141,10 @@ class Choices:
         if key is None:
             return None
         return _Choice(
-            lambda each: expression("{t}[{k}]", t=table, k=key.one(each)), key.all, key.index, key.counts_from_end
+            lambda each: syntax.expression("{t}[{k}]", t=table, k=key.one(each)),
+            key.all,
+            key.index,
+            key.counts_from_end,
         )
 
     def _of_attribute(self, call: cst.Call) -> _Choice | None:
@@ -163,12 +158,13 @@ class Choices:
             return None
         count = next(i for i in range(10_000) if not hasattr(owners[0], f"{prefix}{i}"))
         return _Choice(
-            lambda each: replaced(call, {number: cst.Name(each)}), expression(f"range({count})"), self._tensor(number)
+            lambda each: syntax.replaced(call, {number: cst.Name(each)}), syntax.expression(f"range({count})"),
+            self._tensor(number),
         ) if count else None  # fmt: skip
 
     def _number_in(self, key: Expression) -> Expression | None:
         """Return the number in ``str(number)`` or ``f"head_{number}"``."""
-        if isinstance(key, cst.Call) and text_of(key.func) == "str" and len(key.args) == 1:
+        if isinstance(key, cst.Call) and syntax.text_of(key.func) == "str" and len(key.args) == 1:
             return key.args[0].value if self._is_data(key.args[0].value) else None
         if isinstance(key, cst.FormattedString):
             parts = [part.expression for part in key.parts if isinstance(part, cst.FormattedStringExpression)]
@@ -178,9 +174,9 @@ class Choices:
     def _place(self, table: Expression, label: Expression) -> Expression:
         """Return the index of a label among the keys of a dict; their count if it is not among them."""
         tensor = self._tensor(label)
-        return expression(
+        return syntax.expression(
             "({torch}.tensor(list({t}), device={k}.device) != {k}).long().cumprod(0).sum(0)",
-            torch=self._site.torch, t=bare(table), k=atom(tensor),
+            torch=self._site.torch, t=syntax.bare(table), k=syntax.atom(tensor),
         )  # fmt: skip
 
     def _is_data(self, node: Expression) -> bool:
@@ -191,8 +187,8 @@ class Choices:
     def _tensor(self, node: Expression) -> Expression:
         """Return an index as a tensor of integers; one of bools would be a mask."""
         found = self._numbers.tensor(node)
-        parts = {dtype for part in walk_here(node) for dtype in self._site.fact(part).dtypes}
-        return found if torch.bool not in parts else expression("{x}.long()", x=atom(found))
+        parts = {dtype for part in syntax.walk_here(node) for dtype in self._site.fact(part).dtypes}
+        return found if torch.bool not in parts else syntax.expression("{x}.long()", x=syntax.atom(found))
 
     def _possibilities(self, table: Expression) -> Expression | None:
         """Return all values of a list, or of a dict whose keys count from 0; None for tensors and others."""
@@ -200,7 +196,7 @@ class Choices:
         if values and all(isinstance(value, nn.ModuleList | nn.Sequential | list | tuple) for value in values):
             return table
         if values and all(isinstance(value, dict) and list(value) == list(range(len(value))) for value in values):
-            return expression("{t}.values()", t=atom(table))
+            return syntax.expression("{t}.values()", t=syntax.atom(table))
         return None
 
 
@@ -253,10 +249,10 @@ def _looked_up(site: Site) -> Iterator[Proposal]:
         key = _key(node)
         choice = None if key is None else _chosen(site, key)
         if choice is not None and key is not None:
-            sides = [replaced(node, {key: side}) for side in (choice.body, choice.orelse)]
+            sides = [syntax.replaced(node, {key: side}) for side in (choice.body, choice.orelse)]
             found[node] = _if(choice.test, *sides)
     if found:
-        yield Proposal(replaced(site.function, found))
+        yield Proposal(syntax.replaced(site.function, found))
 
 
 def _key(node: cst.CSTNode) -> Expression | None:
@@ -264,12 +260,12 @@ def _key(node: cst.CSTNode) -> Expression | None:
     if isinstance(node, cst.Subscript) and len(node.slice) == 1 and isinstance(node.slice[0].slice, cst.Index):
         key: Expression = node.slice[0].slice.value
         return key
-    is_getattr = isinstance(node, cst.Call) and text_of(node.func) == "getattr" and len(node.args) == 2
+    is_getattr = isinstance(node, cst.Call) and syntax.text_of(node.func) == "getattr" and len(node.args) == 2
     return node.args[1].value if isinstance(node, cst.Call) and is_getattr else None
 
 
 def _if(test: Expression, yes: Expression, no: Expression) -> Expression:
-    return expression("({yes} if {c} else {no})", c=atom(test), yes=atom(yes), no=atom(no))
+    return syntax.expression("({yes} if {c} else {no})", c=syntax.atom(test), yes=syntax.atom(yes), no=syntax.atom(no))
 
 
 def _named(site: Site) -> Iterator[Proposal]:
@@ -281,35 +277,35 @@ def _named(site: Site) -> Iterator[Proposal]:
         flag = site.fresh(f"is_{name}")
         uses = _uses(site, name, choice, cst.Name(flag))
         reads = [n for n in site.expressions(cst.Name) if n.value == name and not any(n is t for t in _targets(line))]
-        inside = {n for node in uses for n in walk_here(node)}
+        inside = {n for node in uses for n in syntax.walk_here(node)}
         if not uses or any(read not in inside for read in reads):
             continue
-        made = assignment(flag, choice.test).with_changes(leading_lines=line.leading_lines)
-        yield Proposal(replaced(site.function, {line: made, **uses}))
+        made = syntax.assignment(flag, choice.test).with_changes(leading_lines=line.leading_lines)
+        yield Proposal(syntax.replaced(site.function, {line: made, **uses}))
         return
 
 
 def _assigned(site: Site, line: cst.CSTNode) -> tuple[str, cst.IfExp | None]:
     """Return the name and the selection of a statement that assigns one of two texts."""
     if isinstance(line, cst.SimpleStatementLine):
-        small = small_of(line)
-        name = text_of(small.targets[0].target) if isinstance(small, cst.Assign) else ""
+        small = syntax.small_of(line)
+        name = syntax.text_of(small.targets[0].target) if isinstance(small, cst.Assign) else ""
         choice = _chosen(site, small.value) if name.isidentifier() else None
         return (name, choice) if choice is not None and assigned_once(site, name) is small.value else ("", None)
     assert isinstance(line, cst.If)
-    sides = [body_of(line.body), orelse_of(line)]
-    smalls = [small_of(side[0]) if len(side) == 1 else None for side in sides]
+    sides = [syntax.body_of(line.body), syntax.orelse_of(line)]
+    smalls = [syntax.small_of(side[0]) if len(side) == 1 else None for side in sides]
     if not all(isinstance(small, cst.Assign) and _is_text(small.value) for small in smalls):
         return "", None
     targets: list[Any] = [small.targets[0].target for small in smalls if small is not None]
-    is_name = isinstance(targets[0], cst.Name) and same(*targets)
+    is_name = isinstance(targets[0], cst.Name) and syntax.same(*targets)
     if not is_name or not depends_on_data(site, line.test):
         return "", None
-    return text_of(targets[0]), cst.IfExp(line.test, *(small.value for small in smalls if small is not None))
+    return syntax.text_of(targets[0]), cst.IfExp(line.test, *(small.value for small in smalls if small is not None))
 
 
 def _targets(line: cst.CSTNode) -> list[cst.CSTNode]:
-    return [t.target for node in walk_here(line) if isinstance(node, cst.Assign) for t in node.targets]
+    return [t.target for node in syntax.walk_here(line) if isinstance(node, cst.Assign) for t in node.targets]
 
 
 def _uses(site: Site, name: str, choice: cst.IfExp, flag: cst.Name) -> dict[cst.CSTNode, Any]:
@@ -317,16 +313,16 @@ def _uses(site: Site, name: str, choice: cst.IfExp, flag: cst.Name) -> dict[cst.
     found: dict[cst.CSTNode, Any] = {}
     for node in site.expressions(cst.Comparison | cst.Subscript | cst.Call):
         key = _key(node)
-        if key is not None and text_of(key) == name:
-            found[node] = _if(flag, *(replaced(node, {key: side}) for side in (choice.body, choice.orelse)))
-        elif isinstance(node, cst.Comparison) and text_of(node.left) == name and len(node.comparisons) == 1:
+        if key is not None and syntax.text_of(key) == name:
+            found[node] = _if(flag, *(syntax.replaced(node, {key: side}) for side in (choice.body, choice.orelse)))
+        elif isinstance(node, cst.Comparison) and syntax.text_of(node.left) == name and len(node.comparisons) == 1:
             target = node.comparisons[0]
             sides = [
                 _is_text(target.comparator) and _same_text(target.comparator, s) for s in (choice.body, choice.orelse)
             ]
             if sum(sides) == 1 and isinstance(target.operator, cst.Equal | cst.NotEqual):
                 holds = sides[0] is isinstance(target.operator, cst.Equal)
-                found[node] = flag if holds else expression("(not {f})", f=flag)
+                found[node] = flag if holds else syntax.expression("(not {f})", f=flag)
     return found
 
 

@@ -7,26 +7,10 @@ from typing import Any
 
 import libcst as cst
 
+from prepbench.fixes import syntax
 from prepbench.fixes.kinds.conditions import condition_of, depends_on_data
 from prepbench.fixes.site import Kind, Proposal, Site
-from prepbench.fixes.syntax import (
-    CannotFix,
-    Expression,
-    Statement,
-    atom,
-    block_of,
-    body_of,
-    ends_in_return,
-    expression,
-    orelse_of,
-    read_first,
-    read_names,
-    replaced,
-    small_of,
-    stored_names,
-    text_of,
-    walk_here,
-)
+from prepbench.fixes.syntax import CannotFix, Expression, Statement
 
 _COMPUTED = (cst.BinaryOperation, cst.UnaryOperation, cst.Comparison)
 """Operators whose results never share memory with an operand, as ``torch.cond`` requires."""
@@ -40,15 +24,15 @@ def propose(site: Site) -> Iterator[Proposal]:
     if not found:
         return
     node = found[0]
-    top = body_of(site.function.body)
+    top = syntax.body_of(site.function.body)
     rest = top[top.index(node) + 1 :] if node in top else []
-    sides = [body_of(node.body), orelse_of(node)]
-    if any(isinstance(small_of(each), cst.Return) for side in sides for each in side):
-        sides = [side if ends_in_return(side) else [*side, *rest] for side in sides]
+    sides = [syntax.body_of(node.body), syntax.orelse_of(node)]
+    if any(isinstance(syntax.small_of(each), cst.Return) for side in sides for each in side):
+        sides = [side if syntax.ends_in_return(side) else [*side, *rest] for side in sides]
         made: Any = _returning(site, node, sides)
     else:
         made = _assigning(site, node, sides)
-    yield Proposal(replaced(site.function, {node: made}), (site.place(node.test),), is_compiling=True)
+    yield Proposal(syntax.replaced(site.function, {node: made}), (site.place(node.test),), is_compiling=True)
 
 
 def _returning(site: Site, node: cst.If, sides: Sequence[Sequence[Statement]]) -> Any:
@@ -57,7 +41,7 @@ def _returning(site: Site, node: cst.If, sides: Sequence[Sequence[Statement]]) -
         raise CannotFix("both ways must return a value")
     bodies = [[*side[:-1], _return(_own(value.value))] for side, value in zip(sides, values, strict=True)]
     *lines, call = _call(site, node, sides, bodies)
-    block = block_of([*lines, _return(call)])
+    block = syntax.block_of([*lines, _return(call)])
     guard = cst.If(_is_compiling(site), block, leading_lines=node.leading_lines)
     if any(other.orelse is node for other in site.expressions(cst.If)):
         return guard.with_changes(orelse=node.with_changes(leading_lines=()))
@@ -67,12 +51,12 @@ def _returning(site: Site, node: cst.If, sides: Sequence[Sequence[Statement]]) -
 def _assigning(site: Site, node: cst.If, sides: Sequence[Sequence[Statement]]) -> Any:
     for side in sides:
         _checked(side)
-    outside = read_names(replaced(site.function.body, {node: cst.SimpleStatementLine([cst.Pass()])}))
-    names = [name for name in stored_names([*sides[0], *sides[1]]) if name in outside]
+    outside = syntax.read_names(syntax.replaced(site.function.body, {node: cst.SimpleStatementLine([cst.Pass()])}))
+    names = [name for name in syntax.stored_names([*sides[0], *sides[1]]) if name in outside]
     if not names:
         raise CannotFix("no value of the branch is used afterwards")
     known = _known_before(site, node)
-    if any(name not in known and not all(name in stored_names(side) for side in sides) for name in names):
+    if any(name not in known and not all(name in syntax.stored_names(side) for side in sides) for name in names):
         raise CannotFix("a side does not assign what is used afterwards")
     bodies = []
     for side in sides:
@@ -84,13 +68,13 @@ def _assigning(site: Site, node: cst.If, sides: Sequence[Sequence[Statement]]) -
         target = cst.Tuple([cst.Element(cst.Name(name)) for name in names], lpar=[], rpar=[])
     chosen = cst.SimpleStatementLine([cst.Assign([cst.AssignTarget(target)], call)])
     return cst.If(
-        _is_compiling(site), block_of([*lines, chosen]), node.with_changes(leading_lines=()), node.leading_lines
+        _is_compiling(site), syntax.block_of([*lines, chosen]), node.with_changes(leading_lines=()), node.leading_lines
     )
 
 
 def _checked(side: Sequence[Statement]) -> list[Any]:
     """Return the small statements of a side: assignments of names, and a ``return`` at its end."""
-    found = [small_of(each) for each in side]
+    found = [syntax.small_of(each) for each in side]
     for index, small in enumerate(found):
         if isinstance(small, cst.Return) and index == len(found) - 1:
             continue
@@ -116,10 +100,10 @@ def _call(
     wanted: Sequence[str] = (),
 ) -> list[Any]:
     """Return the two functions, and the call of ``torch.cond`` with the tensors that they read."""
-    before = {name for side in sides for name in read_first(side)}
-    before |= {name for name in wanted if not all(name in stored_names(side) for side in sides)}
+    before = {name for side in sides for name in syntax.read_first(side)}
+    before |= {name for name in wanted if not all(name in syntax.stored_names(side) for side in sides)}
     known, lines = _known_before(site, node), []
-    stored = stored_names([*sides[0], *sides[1]])
+    stored = syntax.stored_names([*sides[0], *sides[1]])
     for name in sorted(before & known & set(stored)):
         if not _is_tensor(site, sides, name):
             raise CannotFix(f"a side assigns {name!r}, which is no tensor before")
@@ -130,10 +114,10 @@ def _call(
         functions.append(name)
         parameters = cst.Parameters([cst.Param(cst.Name(operand)) for operand in operands])
         plain = [each.with_changes(leading_lines=()) for each in body]
-        lines.append(cst.FunctionDef(cst.Name(name), parameters, block_of(plain)))
+        lines.append(cst.FunctionDef(cst.Name(name), parameters, syntax.block_of(plain)))
     condition = condition_of(site, node.test)
     given = f"({', '.join(operands)}{',' if len(operands) == 1 else ''})"
-    call = expression(
+    call = syntax.expression(
         f"{{torch}}.cond({{c}}, {functions[0]}, {functions[1]}, {given})", torch=site.torch, c=condition
     )  # fmt: skip
     return [*lines, call]
@@ -146,13 +130,13 @@ def _known_before(site: Site, node: cst.If) -> set[str]:
     stored = [
         each for each in site.expressions(kinds) if site.has_place(each) and site.place(each)[0] < line
     ]  # fmt: skip
-    return site.parameters | {name for each in stored for name in stored_names(each)}
+    return site.parameters | {name for each in stored for name in syntax.stored_names(each)}
 
 
 def _is_tensor(site: Site, sides: Sequence[Sequence[Statement]], name: str) -> bool:
-    if name in site.facts.parameters and name not in stored_names(site.function.body):
+    if name in site.facts.parameters and name not in syntax.stored_names(site.function.body):
         return site.facts.parameters[name].is_tensor
-    reads = [n for side in sides for n in walk_here(side) if isinstance(n, cst.Name) and n.value == name]
+    reads = [n for side in sides for n in syntax.walk_here(side) if isinstance(n, cst.Name) and n.value == name]
     facts = [fact for fact in map(site.fact, reads) if fact.kinds]
     return bool(facts) and all(fact.is_tensor for fact in facts)
 
@@ -161,9 +145,9 @@ def _own(value: Expression) -> Expression:
     """Return a result that shares no memory with an operand."""
     if isinstance(value, cst.Tuple | cst.List):
         return value.with_changes(elements=[each.with_changes(value=_own(each.value)) for each in value.elements])
-    if text_of(value) == "None":
+    if syntax.text_of(value) == "None":
         raise CannotFix("a side returns None, which torch.cond does not take")
-    return value if isinstance(value, _COMPUTED) else expression("{v}.clone()", v=atom(value))
+    return value if isinstance(value, _COMPUTED) else syntax.expression("{v}.clone()", v=syntax.atom(value))
 
 
 def _return(value: Expression) -> Statement:
@@ -171,7 +155,7 @@ def _return(value: Expression) -> Statement:
 
 
 def _is_compiling(site: Site) -> Expression:
-    return expression("{torch}.compiler.is_compiling()", torch=site.torch)
+    return syntax.expression("{torch}.compiler.is_compiling()", torch=site.torch)
 
 
 CONDS = Kind(

@@ -8,18 +8,9 @@ from typing import Any
 import libcst as cst
 import torch
 
+from prepbench.fixes import syntax
 from prepbench.fixes.site import Kind, Proposal, Site
-from prepbench.fixes.syntax import (
-    Statement,
-    atom,
-    body_of,
-    expression,
-    orelse_of,
-    replaced,
-    small_of,
-    statement,
-    text_of,
-)
+from prepbench.fixes.syntax import Statement
 
 _LOGGING = {"debug", "info", "warning", "warn", "error", "critical", "exception", "log"}
 _KEEPING = {"append", "add", "update", "extend", "add_scalar", "write", "flush"}
@@ -35,7 +26,7 @@ def propose(site: Site) -> Iterator[Proposal]:
         if not inside and site.is_at_line(node) and is_effect(site, node):
             found[node] = _guarded(site, node)
     if found:
-        yield Proposal(replaced(site.function, found), is_compiling=True)
+        yield Proposal(syntax.replaced(site.function, found), is_compiling=True)
 
 
 def _is_inside(site: Site, node: cst.CSTNode, other: cst.CSTNode) -> bool:
@@ -46,8 +37,8 @@ def _is_inside(site: Site, node: cst.CSTNode, other: cst.CSTNode) -> bool:
 def is_effect(site: Site, node: cst.CSTNode) -> bool:
     """Return whether a statement computes nothing that the function needs."""
     if isinstance(node, cst.If):
-        return _are_effects(site, body_of(node.body)) and _are_effects(site, orelse_of(node))
-    small = small_of(node) if isinstance(node, cst.SimpleStatementLine) else None
+        return _are_effects(site, syntax.body_of(node.body)) and _are_effects(site, syntax.orelse_of(node))
+    small = syntax.small_of(node) if isinstance(node, cst.SimpleStatementLine) else None
     if isinstance(small, cst.Pass):
         return True
     if isinstance(small, cst.Expr):
@@ -60,7 +51,7 @@ def _are_effects(site: Site, statements: Sequence[Statement]) -> bool:
 
 
 def _tells(site: Site, call: cst.Call) -> bool:
-    name = text_of(call.func)
+    name = syntax.text_of(call.func)
     if name == "print" or name.endswith("warnings.warn"):
         return True
     if not isinstance(call.func, cst.Attribute):
@@ -75,11 +66,11 @@ def _tells(site: Site, call: cst.Call) -> bool:
 def _notes(site: Site, small: Any) -> bool:
     """Return whether a statement stores a number on the module that the rest of the function does not read."""
     targets = [target.target for target in small.targets] if isinstance(small, cst.Assign) else [small.target]
-    reads = [text_of(node) for node in site.expressions(cst.Attribute | cst.Subscript)]
+    reads = [syntax.text_of(node) for node in site.expressions(cst.Attribute | cst.Subscript)]
     for target in targets:
         if not _is_own(target) or site.fact(small.value).is_tensor or _holds_tensor(site, target):
             return False
-        if reads.count(text_of(target)) > 1:
+        if reads.count(syntax.text_of(target)) > 1:
             return False
     return True
 
@@ -101,9 +92,11 @@ def _is_own(node: cst.CSTNode) -> bool:
 
 def _guarded(site: Site, node: Any) -> cst.If:
     if isinstance(node, cst.If) and node.orelse is None:
-        test = expression("not {torch}.compiler.is_compiling() and {test}", torch=site.torch, test=atom(node.test))
+        test = syntax.expression(
+            "not {torch}.compiler.is_compiling() and {test}", torch=site.torch, test=syntax.atom(node.test)
+        )
         return node.with_changes(test=test)
-    made: cst.If = statement("if not {torch}.compiler.is_compiling():\n    pass", torch=site.torch)
+    made: cst.If = syntax.statement("if not {torch}.compiler.is_compiling():\n    pass", torch=site.torch)
     body = cst.IndentedBlock([node.with_changes(leading_lines=())])
     return made.with_changes(body=body, leading_lines=node.leading_lines)
 

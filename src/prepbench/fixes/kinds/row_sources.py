@@ -8,18 +8,9 @@ from typing import Any
 
 import libcst as cst
 
+from prepbench.fixes import syntax
 from prepbench.fixes.site import Site
-from prepbench.fixes.syntax import (
-    CannotFix,
-    Expression,
-    bare,
-    expression,
-    read_names,
-    same,
-    target_names,
-    text_of,
-    walk_here,
-)
+from prepbench.fixes.syntax import CannotFix, Expression
 
 
 @dataclass(frozen=True)
@@ -40,19 +31,19 @@ class Rows:
 
     def arguments(self) -> list[cst.Arg]:
         """Return the tensors as arguments of the function of one row."""
-        return [cst.Arg(bare(tensor)) for tensor in self.tensors]
+        return [cst.Arg(syntax.bare(tensor)) for tensor in self.tensors]
 
 
 def rows_of(site: Site, target: Any, over: Expression) -> Rows | None:
     """Return the rows that a loop iterates over; None for other loops."""
-    name = text_of(over.func) if isinstance(over, cst.Call) else ""
+    name = syntax.text_of(over.func) if isinstance(over, cst.Call) else ""
     args = [arg.value for arg in over.args if arg.keyword is None] if isinstance(over, cst.Call) else []
     if name == "enumerate" and len(args) == 1 and isinstance(target, cst.Tuple) and len(target.elements) == 2:
         number, inner = (element.value for element in target.elements)
         found = rows_of(site, inner, args[0]) if isinstance(number, cst.Name) else None
-        return None if found is None or found.index else replace(found, index=text_of(number))
+        return None if found is None or found.index else replace(found, index=syntax.text_of(number))
     if name == "zip" and isinstance(target, cst.Tuple | cst.List):
-        names = tuple(target_names(target))
+        names = tuple(syntax.target_names(target))
         tensors = [tensor_of(site, each) for each in args]  # strict= is what vmap does
         is_plain = len(names) == len(tensors) == len(target.elements)
         return Rows(names, tuple(t for t in tensors if t)) if is_plain and None not in tensors else None
@@ -82,7 +73,7 @@ def tensor_of(site: Site, node: Expression) -> Expression | None:
 
 def _held(node: cst.CSTNode) -> Expression | None:
     while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
-        method, texts = node.func.attr.value, [text_of(arg.value) for arg in node.args]
+        method, texts = node.func.attr.value, [syntax.text_of(arg.value) for arg in node.args]
         if method not in ("unbind", "tolist", "cpu", "numpy", "detach") or texts not in ([], ["0"]):
             return None
         node = node.func.value
@@ -93,7 +84,7 @@ def has_rows(site: Site, node: cst.CSTNode) -> bool:
     """Return whether an expression is a tensor with rows."""
     fact = site.fact(node)
     if not fact.kinds and isinstance(node, cst.Name | cst.Attribute):  # a copy in a changed statement
-        alike = [other for other in site.expressions(type(node)) if same(other, node) and site.fact(other).kinds]
+        alike = [other for other in site.expressions(type(node)) if syntax.same(other, node) and site.fact(other).kinds]
         fact = site.fact(alike[0]) if alike else fact
     return fact.is_tensor and 0 not in fact.dims
 
@@ -101,7 +92,7 @@ def has_rows(site: Site, node: cst.CSTNode) -> bool:
 def _stores(site: Site, name: str) -> list[bool]:
     kinds = (cst.Assign, cst.AugAssign, cst.AnnAssign, cst.For, cst.NamedExpr)
     targets = [t.target for n in site.expressions(kinds) for t in getattr(n, "targets", (n,))]
-    return [True for target in targets if name in target_names(target)]
+    return [True for target in targets if name in syntax.target_names(target)]
 
 
 def assigned_once(site: Site, name: str) -> Expression | None:
@@ -109,7 +100,7 @@ def assigned_once(site: Site, name: str) -> Expression | None:
     if name in site.parameters or len(_stores(site, name)) != 1:
         return None
     for node in site.expressions(cst.Assign):
-        if len(node.targets) == 1 and text_of(node.targets[0].target) == name:
+        if len(node.targets) == 1 and syntax.text_of(node.targets[0].target) == name:
             value: Expression = node.value
             return value
     return None
@@ -120,8 +111,8 @@ def _counted(site: Site, count: Expression) -> Expression | None:
     if isinstance(count, cst.Name):
         value = assigned_once(site, count.value)
         return _counted(site, value) if value is not None else _first_size(site, count.value)
-    text, found = text_of(count), None
-    if isinstance(count, cst.Call) and text_of(count.func) == "len" and len(count.args) == 1:
+    text, found = syntax.text_of(count), None
+    if isinstance(count, cst.Call) and syntax.text_of(count.func) == "len" and len(count.args) == 1:
         return tensor_of(site, count.args[0].value)
     if isinstance(count, cst.Call) and text.endswith(".size(0)"):
         found = cst.ensure_type(count.func, cst.Attribute).value
@@ -134,7 +125,7 @@ def _first_size(site: Site, name: str) -> Expression | None:
     """Return the tensor of ``count, width = x.shape``."""
     for node in site.expressions(cst.Assign):
         target = node.targets[0].target
-        if not isinstance(target, cst.Tuple) or text_of(target.elements[0].value) != name:
+        if not isinstance(target, cst.Tuple) or syntax.text_of(target.elements[0].value) != name:
             continue
         shape: Any = node.value.func if isinstance(node.value, cst.Call) and not node.value.args else node.value
         is_shape = isinstance(shape, cst.Attribute) and shape.attr.value in ("shape", "size")
@@ -156,11 +147,13 @@ def with_rows(site: Site, rows: Rows, nodes: Sequence[Any], taken: Sequence[str]
     known = named.known
     names = (*rows.names, *(name for name, _ in known.values()))
     tensors = (*rows.tensors, *(tensor for _, tensor in known.values()))
-    if rows.index in read_names(changed):
+    if rows.index in syntax.read_names(changed):
         counted = rows.counted or (tensors[0] if tensors else None)
-        if counted is None or any(rows.index in read_names(n) and not _takes_tensors(site, n) for n in _items(changed)):
+        if counted is None or any(
+            rows.index in syntax.read_names(n) and not _takes_tensors(site, n) for n in _items(changed)
+        ):
             raise CannotFix("a step of the loop needs its number")
-        numbers = expression("{torch}.arange({x}.shape[0], device={x}.device)", torch=site.torch, x=counted)
+        numbers = syntax.expression("{torch}.arange({x}.shape[0], device={x}.device)", torch=site.torch, x=counted)
         names, tensors = (*names, rows.index), (*tensors, numbers)
     if not names:
         raise CannotFix("no step of the loop reads a row")
@@ -168,7 +161,7 @@ def with_rows(site: Site, rows: Rows, nodes: Sequence[Any], taken: Sequence[str]
 
 
 def _items(nodes: Sequence[Any]) -> list[cst.Subscript]:
-    return [node for node in walk_here(nodes) if isinstance(node, cst.Subscript)]
+    return [node for node in syntax.walk_here(nodes) if isinstance(node, cst.Subscript)]
 
 
 def _takes_tensors(site: Site, node: cst.Subscript) -> bool:
@@ -189,7 +182,7 @@ class _RowsByNumber(cst.CSTTransformer):
         rest = _rest(updated_node, self._index)
         if rest is None or not has_rows(self._site, original_node.value):
             return updated_node
-        key = text_of(original_node.value)
+        key = syntax.text_of(original_node.value)
         if key not in self.known:
             others = (name for name, _ in self.known.values())
             base = f"{key}_row" if key.isidentifier() else "row"
@@ -203,8 +196,8 @@ def _rest(node: cst.CSTNode, index: str) -> list[Any] | None:
     if not isinstance(node, cst.Subscript):
         return None
     first, rest = node.slice[0].slice, list(node.slice[1:])
-    if isinstance(first, cst.Index) and text_of(first.value) == index:
+    if isinstance(first, cst.Index) and syntax.text_of(first.value) == index:
         return rest
-    if isinstance(first, cst.Slice) and text_of(first).replace(" ", "") == f"{index}:{index}+1":
+    if isinstance(first, cst.Slice) and syntax.text_of(first).replace(" ", "") == f"{index}:{index}+1":
         return [cst.SubscriptElement(cst.Index(cst.Name("None"))), *rest]
     return None

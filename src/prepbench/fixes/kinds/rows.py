@@ -10,37 +10,13 @@ import libcst as cst
 import torch
 from torch import nn
 
+from prepbench.fixes import syntax
 from prepbench.fixes.kinds.branches import with_body
 from prepbench.fixes.kinds.chosen import Choices
 from prepbench.fixes.kinds.numbers import Numbers
 from prepbench.fixes.kinds.row_sources import Rows, assigned_once, rows_of, with_rows
 from prepbench.fixes.site import Kind, Proposal, Site
-from prepbench.fixes.syntax import (
-    CannotFix,
-    Expression,
-    Statement,
-    assignment,
-    atom,
-    bare,
-    block_of,
-    blocks_around,
-    body_of,
-    expression,
-    has_exit,
-    lines_after,
-    orelse_of,
-    quoted,
-    read_first,
-    read_names,
-    replaced,
-    same,
-    small_of,
-    statement,
-    stored_names,
-    text_of,
-    walk,
-    walk_here,
-)
+from prepbench.fixes.syntax import CannotFix, Expression, Statement
 
 # The work on one row, with its numbers as tensors and its data-sized parts as masks.
 
@@ -79,7 +55,7 @@ class _Part:
         """Return the mask with a size of 1 for each dim after its own."""
         more = self.dims - 1 - self.at
         index = "[:" + ", None" * more + "]"
-        return expression(f"{{m}}{index}", m=atom(self.mask)) if more else self.mask
+        return syntax.expression(f"{{m}}{index}", m=syntax.atom(self.mask)) if more else self.mask
 
 
 @dataclass
@@ -125,7 +101,7 @@ class Steps:
         return lines, new
 
     def _changed(self, each: Statement) -> Statement:
-        small = small_of(each)
+        small = syntax.small_of(each)
         if isinstance(small, cst.Assign) and len(small.targets) == 1:
             target = small.targets[0].target
             if isinstance(target, cst.Subscript):
@@ -133,7 +109,7 @@ class Steps:
                 if written is not None:
                     return written.with_changes(leading_lines=getattr(each, "leading_lines", ()))
         if isinstance(small, cst.Assign | cst.AugAssign | cst.AnnAssign | cst.Expr) and small.value is not None:
-            changed: Statement = replaced(each, {small.value: self._expression(small.value)})
+            changed: Statement = syntax.replaced(each, {small.value: self._expression(small.value)})
             return changed
         return each
 
@@ -141,7 +117,7 @@ class Steps:
         """Return an expression on tensors."""
         found: dict[cst.CSTNode, Any] = {}
         inside: set[cst.CSTNode] = set()
-        for part in walk_here(node):
+        for part in syntax.walk_here(node):
             if part in inside or not isinstance(part, cst.Call | cst.Subscript):
                 continue
             new = self._reduced(part) if isinstance(part, cst.Call) else None
@@ -150,11 +126,11 @@ class Steps:
             if new is None and isinstance(part, cst.Call):
                 new = self._found.outermost(part)
             if new is not None:
-                found[part] = atom(new)
-                inside.update(walk_here(part))
+                found[part] = syntax.atom(new)
+                inside.update(syntax.walk_here(part))
             elif isinstance(part, cst.Subscript) and self._part(part) is not None:
                 raise CannotFix("a step of the loop takes a part of its row whose size depends on data")
-        changed: Expression = bare(found[node]) if node in found else replaced(node, found)
+        changed: Expression = syntax.bare(found[node]) if node in found else syntax.replaced(node, found)
         return changed
 
     # -- parts that data sizes -----------------------------------------------------------------------------------------
@@ -163,7 +139,7 @@ class Steps:
         if node is None:
             return False
         fact = self.site.fact(node)
-        return fact.is_tensor or self._found.is_number(node) or bool(read_names(node) & set(self.numbers))
+        return fact.is_tensor or self._found.is_number(node) or bool(syntax.read_names(node) & set(self.numbers))
 
     def _part(self, node: cst.CSTNode) -> _Part | None:
         """Return the part that ``x[i, :n]`` or ``x[mask]`` is; None for other nodes."""
@@ -207,14 +183,14 @@ class Steps:
 
     def _inside(self, whole: Expression, at: int, part: cst.Slice) -> Expression:
         """Return the name of a mask of the positions in a part."""
-        key = f"{text_of(whole)} {at} {text_of(part)}"
+        key = f"{syntax.text_of(whole)} {at} {syntax.text_of(part)}"
         if key in self._masks:
             return cst.Name(self._masks[key])
         place, name = self.fresh("position"), self.fresh("inside")
-        parts = {"torch": self.site.torch, "x": atom(whole)}
+        parts = {"torch": self.site.torch, "x": syntax.atom(whole)}
         count = f"{{x}}.shape[{at}]"
         self._lines.append(
-            assignment(place, expression(f"{{torch}}.arange({count}, device={{x}}.device)", **parts))
+            syntax.assignment(place, syntax.expression(f"{{torch}}.arange({count}, device={{x}}.device)", **parts))
         )  # fmt: skip
         tests = []
         for bound, sign in ((part.lower, ">="), (part.upper, "<")):
@@ -224,12 +200,14 @@ class Steps:
             counted: Expression = cst.Name(place)
             if not isinstance(bound, cst.Integer):
                 # a negative number counts from the end, as in a slice
-                counted = expression(
-                    f"{{torch}}.where({{b}} < 0, {place} - {count}, {place})", b=atom(limit), **parts
+                counted = syntax.expression(
+                    f"{{torch}}.where({{b}} < 0, {place} - {count}, {place})", b=syntax.atom(limit), **parts
                 )  # fmt: skip
-            tests.append(expression(f"({{p}} {sign} {{b}})", p=counted, b=atom(limit)))
-        whole_test = bare(tests[0]) if len(tests) == 1 else expression("{a} & {b}", a=tests[0], b=tests[1])
-        self._lines.append(assignment(name, whole_test))
+            tests.append(syntax.expression(f"({{p}} {sign} {{b}})", p=counted, b=syntax.atom(limit)))
+        whole_test = (
+            syntax.bare(tests[0]) if len(tests) == 1 else syntax.expression("{a} & {b}", a=tests[0], b=tests[1])
+        )
+        self._lines.append(syntax.assignment(name, whole_test))
         self._masks[key] = name
         return cst.Name(name)
 
@@ -252,12 +230,15 @@ class Steps:
         part = self._computed(inner)
         if part is None or len(dims) != 1:
             return None
-        return _Part(replaced(node, {inner: part.whole}), part.mask, part.at, min(dims))
+        return _Part(syntax.replaced(node, {inner: part.whole}), part.mask, part.at, min(dims))
 
     def _is_pointwise(self, call: cst.Call) -> bool:
-        name = call.func.attr.value if isinstance(call.func, cst.Attribute) else text_of(call.func)
+        name = call.func.attr.value if isinstance(call.func, cst.Attribute) else syntax.text_of(call.func)
         is_method = isinstance(call.func, cst.Attribute) and self.site.fact(call.func.value).is_tensor
-        is_torch = text_of(call.func).rpartition(".")[0].partition(".")[0] in (text_of(self.site.torch), "F")
+        is_torch = syntax.text_of(call.func).rpartition(".")[0].partition(".")[0] in (
+            syntax.text_of(self.site.torch),
+            "F",
+        )
         return name in _POINTWISE and (is_method or is_torch)
 
     def _is_pointwise_layer(self, function: cst.CSTNode) -> bool:
@@ -271,7 +252,7 @@ class Steps:
         """Rewrite ``x[i, :n].mean(0)`` as a reduction of the whole row with a mask; None for other calls."""
         if not isinstance(call.func, cst.Attribute) or call.func.attr.value not in _REDUCTIONS:
             return None
-        name, is_function = call.func.attr.value, text_of(call.func.value) == text_of(self.site.torch)
+        name, is_function = call.func.attr.value, syntax.text_of(call.func.value) == syntax.text_of(self.site.torch)
         args = list(call.args)
         if is_function and not args:
             return None
@@ -285,19 +266,19 @@ class Steps:
             del self._lines[lines:]
             self._masks = masks
             return None
-        parts = {"torch": self.site.torch, "m": part.fitted, "x": bare(part.whole)}
+        parts = {"torch": self.site.torch, "m": part.fitted, "x": syntax.bare(part.whole)}
         is_float = all(dtype.is_floating_point for dtype in self.site.fact(source).dtypes)
         if not is_float and name in _NEED_VALUES:
             return None
-        masked = expression(f"{{torch}}.where({{m}}, {{x}}, {_REDUCTIONS[name]})", **parts)
+        masked = syntax.expression(f"{{torch}}.where({{m}}, {{x}}, {_REDUCTIONS[name]})", **parts)
         if name in _NEED_VALUES:
             check = self.fresh("has_values")
-            self._lines.append(assignment(check, expression("{m}.any()", m=atom(part.mask))))
+            self._lines.append(syntax.assignment(check, syntax.expression("{m}.any()", m=syntax.atom(part.mask))))
             self.checks.append(check)
         wanted = "sum" if name == "mean" else name
-        made: Any = expression(f"{{x}}.{wanted}()", x=masked)
+        made: Any = syntax.expression(f"{{x}}.{wanted}()", x=masked)
         made = made.with_changes(args=args)
-        return expression("{s} / {m}.sum(0)", s=made, m=atom(part.fitted)) if name == "mean" else made
+        return syntax.expression("{s} / {m}.sum(0)", s=made, m=syntax.atom(part.fitted)) if name == "mean" else made
 
     def _written(self, target: cst.Subscript, value: Expression) -> Statement | None:
         """Rewrite ``row[:n] = v`` as a selection between the row and the written value."""
@@ -305,14 +286,14 @@ class Steps:
         if part is None:
             return None
         fact, source = self.site.fact(value), self._part(value)
-        if source is not None and same(source.mask, part.mask):
+        if source is not None and syntax.same(source.mask, part.mask):
             new = source.whole
         elif fact.is_number or fact.dims == {0} or isinstance(value, cst.Integer | cst.Float):
             new = self._expression(value)
         else:
             raise CannotFix("a part whose size depends on data gets other values than one number")
-        parts = {"torch": self.site.torch, "m": part.fitted, "v": bare(new), "x": part.whole}
-        chosen = expression("{torch}.where({m}, {v}, {x})", **parts)
+        parts = {"torch": self.site.torch, "m": part.fitted, "v": syntax.bare(new), "x": part.whole}
+        chosen = syntax.expression("{torch}.where({m}, {v}, {x})", **parts)
         target_of_whole: Any = part.whole
         return cst.SimpleStatementLine([cst.Assign([cst.AssignTarget(target_of_whole)], chosen)])
 
@@ -329,7 +310,7 @@ def _dims(args: Sequence[cst.Arg], dims: int) -> set[int] | None:
     if value is None:
         return set(range(dims))
     try:
-        found = int(text_of(value))
+        found = int(syntax.text_of(value))
     except ValueError:
         return None
     return {found % dims}
@@ -338,27 +319,29 @@ def _dims(args: Sequence[cst.Arg], dims: int) -> set[int] | None:
 def check_computes(steps: Sequence[Statement], own: set[str], known: set[str]) -> set[str]:
     """Raise for a name that an iteration reads before it assigns it."""
     for each in steps:
-        small = small_of(each)
+        small = syntax.small_of(each)
         if isinstance(each, cst.If):
             _check_reads([each.test], own, known)
-            sides = [check_computes(side, own, set(known)) for side in (body_of(each.body), orelse_of(each))]
+            sides = [
+                check_computes(side, own, set(known)) for side in (syntax.body_of(each.body), syntax.orelse_of(each))
+            ]
             known = sides[0] & sides[1]
         elif isinstance(each, cst.For) and each.orelse is None:
             _check_reads([each.iter], own, known)
-            check_computes(body_of(each.body), own, known | set(stored_names(each.target)))
+            check_computes(syntax.body_of(each.body), own, known | set(syntax.stored_names(each.target)))
         elif isinstance(small, cst.Assign | cst.AnnAssign | cst.AugAssign) and small.value is not None:
             targets = [t.target for t in small.targets] if isinstance(small, cst.Assign) else [small.target]
             if any(isinstance(target, cst.Attribute) for target in targets):
                 raise CannotFix("a step of the loop does more than compute values")
             _check_reads([small.value, *targets] if isinstance(small, cst.AugAssign) else [small.value], own, known)
-            known = known | set(stored_names(each))
+            known = known | set(syntax.stored_names(each))
         elif not isinstance(small, cst.Pass):
             raise CannotFix("a step of the loop does more than compute values")
     return known
 
 
 def _check_reads(nodes: Sequence[cst.CSTNode], own: set[str], known: set[str]) -> None:
-    if (read_names(nodes) & own) - known:
+    if (syntax.read_names(nodes) & own) - known:
         raise CannotFix("a step of the loop reads what another step leaves behind")
 
 
@@ -375,7 +358,7 @@ def propose(site: Site) -> Iterator[Proposal]:
             if mapped is not None:
                 found[call] = mapped
     if found:
-        yield Proposal(replaced(site.function, found))
+        yield Proposal(syntax.replaced(site.function, found))
         return
     if not isinstance(site.function, cst.FunctionDef):
         return
@@ -388,11 +371,13 @@ def propose(site: Site) -> Iterator[Proposal]:
 
 def _joined(site: Site, call: cst.Call) -> Expression | None:
     """Return what ``torch.stack(parts)``, ``torch.cat(parts)`` or ``torch.tensor(parts)`` joins along the first dim."""
-    prefix, _, name = text_of(call.func).rpartition(".")
-    is_join = prefix == text_of(site.torch) and name in ("stack", "cat", "tensor", "as_tensor") and bool(call.args)
+    prefix, _, name = syntax.text_of(call.func).rpartition(".")
+    is_join = (
+        prefix == syntax.text_of(site.torch) and name in ("stack", "cat", "tensor", "as_tensor") and bool(call.args)
+    )
     if not is_join:
         return None
-    rest = [text_of(arg.value) for arg in call.args[1:] if arg.keyword is None or arg.keyword.value == "dim"]
+    rest = [syntax.text_of(arg.value) for arg in call.args[1:] if arg.keyword is None or arg.keyword.value == "dim"]
     if name in ("stack", "cat") and rest not in ([], ["0"]):
         return None
     parts = call.args[0].value
@@ -407,16 +392,16 @@ def _joined(site: Site, call: cst.Call) -> Expression | None:
 
 def _as_joined(site: Site, call: cst.Call, rows: Expression) -> Expression:
     """Return the rows in the form that the joining call gave them."""
-    name = text_of(call.func).rpartition(".")[2]
+    name = syntax.text_of(call.func).rpartition(".")[2]
     if name == "stack":
         return rows
     if name == "cat":
-        return expression("{r}.flatten(0, 1)", r=atom(rows))
+        return syntax.expression("{r}.flatten(0, 1)", r=syntax.atom(rows))
     dtypes = [str(dtype) for dtype in site.fact(call).dtypes]
     if len(dtypes) != 1:
         raise CannotFix("the dtype of what the loop makes changes")
-    dtype = dtypes[0].replace("torch", text_of(site.torch), 1)
-    return expression("{r}.to({dtype})", r=atom(rows), dtype=dtype)
+    dtype = dtypes[0].replace("torch", syntax.text_of(site.torch), 1)
+    return syntax.expression("{r}.to({dtype})", r=syntax.atom(rows), dtype=dtype)
 
 
 def _comprehension(site: Site, call: cst.Call, parts: Any) -> Expression | None:
@@ -425,11 +410,11 @@ def _comprehension(site: Site, call: cst.Call, parts: Any) -> Expression | None:
     rows = rows_of(site, parts.for_in.target, parts.for_in.iter)
     if rows is None:
         return None
-    lines, value = Steps(site, rows.names).value(bare(parts.elt))
+    lines, value = Steps(site, rows.names).value(syntax.bare(parts.elt))
     if lines:
         raise CannotFix("a step of the loop needs more than one expression")
     rows, (value,) = with_rows(site, rows, [value])
-    mapped: Any = expression("{torch}.vmap(lambda " + ", ".join(rows.names) + ": {value})()", torch=site.torch,
+    mapped: Any = syntax.expression("{torch}.vmap(lambda " + ", ".join(rows.names) + ": {value})()", torch=site.torch,
                              value=value)  # fmt: skip
     return _as_joined(site, call, mapped.with_changes(args=rows.arguments()))
 
@@ -470,9 +455,9 @@ class _Loop:
 
     def _read(self) -> None:
         """Find the results."""
-        body = body_of(self.node.body)
+        body = syntax.body_of(self.node.body)
         for at, each in enumerate(body):
-            small = small_of(each)
+            small = syntax.small_of(each)
             name, value = _appended(small)
             added = self._added(small, [*body[:at], *body[at + 1 :]])
             if name:
@@ -481,7 +466,7 @@ class _Loop:
                 self.sums[added[0]] = added[1]
             else:
                 self._steps.append(each)
-        for target in (t.target for n in walk_here(self._steps) if isinstance(n, cst.Assign) for t in n.targets):
+        for target in (t.target for n in syntax.walk_here(self._steps) if isinstance(n, cst.Assign) for t in n.targets):
             if isinstance(target, cst.Subscript):
                 self._check_written(target)
 
@@ -498,18 +483,18 @@ class _Loop:
         """Return the name and the value of ``total += value`` and ``total = total + value``."""
         name, value, is_less = "", None, False
         if isinstance(small, cst.AugAssign) and isinstance(small.operator, cst.AddAssign | cst.SubtractAssign):
-            name, value = text_of(small.target), small.value
+            name, value = syntax.text_of(small.target), small.value
             is_less = isinstance(small.operator, cst.SubtractAssign)
         elif isinstance(small, cst.Assign) and isinstance(small.value, cst.BinaryOperation):
             target, left, right = small.targets[0].target, small.value.left, small.value.right
             is_less = isinstance(small.value.operator, cst.Subtract)
-            if same(target, left) and (is_less or isinstance(small.value.operator, cst.Add)):
-                name, value = text_of(target), right
-            elif same(target, right) and isinstance(small.value.operator, cst.Add):
-                name, value = text_of(target), left
-        if value is None or not name.isidentifier() or name in read_names([value, *others]):
+            if syntax.same(target, left) and (is_less or isinstance(small.value.operator, cst.Add)):
+                name, value = syntax.text_of(target), right
+            elif syntax.same(target, right) and isinstance(small.value.operator, cst.Add):
+                name, value = syntax.text_of(target), left
+        if value is None or not name.isidentifier() or name in syntax.read_names([value, *others]):
             return None
-        is_own = name in {*self.rows.names, *stored_names(others), *self.site.parameters}
+        is_own = name in {*self.rows.names, *syntax.stored_names(others), *self.site.parameters}
         if is_own or not self.site.fact(value).is_tensor:
             return None
         self._signs[name] = "-" if is_less else "+"
@@ -517,11 +502,11 @@ class _Loop:
 
     def _check_written(self, target: cst.Subscript) -> None:
         """Raise unless a tensor whose rows are written is created in the function."""
-        name = text_of(target.value)
+        name = syntax.text_of(target.value)
         first = target.slice[0].slice
         value = assigned_once(self.site, name) if name.isidentifier() else None
-        if not self.rows.index or not isinstance(first, cst.Index) or text_of(first.value) != self.rows.index:
-            if isinstance(target.value, cst.Name) and name in stored_names(self._steps):
+        if not self.rows.index or not isinstance(first, cst.Index) or syntax.text_of(first.value) != self.rows.index:
+            if isinstance(target.value, cst.Name) and name in syntax.stored_names(self._steps):
                 return  # a tensor of one step
             raise CannotFix("a step of the loop writes into more than its row")
         if not isinstance(value, cst.Call | cst.BinaryOperation):
@@ -532,20 +517,20 @@ class _Loop:
 
     def function(self, function: cst.FunctionDef) -> cst.FunctionDef:
         """Return the function with the loop as a call of ``torch.vmap``."""
-        blocks = blocks_around(function.body, self.node)
+        blocks = syntax.blocks_around(function.body, self.node)
         if not blocks:
             raise CannotFix("the loop over rows is inside of another loop")
-        body, later = body_of(blocks[-1]), lines_after(blocks)
+        body, later = syntax.body_of(blocks[-1]), syntax.lines_after(blocks)
         at = body.index(self.node)
         starts = {name: [each for each in body[:at] if _is_empty_list(each, name)] for name in self.lists}
         if any(len(found) != 1 for found in starts.values()):
             raise CannotFix("a list of the loop does not begin empty")
         self._check_steps(self._steps, [*body[at + 1 :], *later])
         made, rows, results = self._made()
-        call: Any = expression(f"{{torch}}.vmap({made.name.value})()", torch=self.site.torch)
+        call: Any = syntax.expression(f"{{torch}}.vmap({made.name.value})()", torch=self.site.torch)
         mapped = call.with_changes(args=rows.arguments())
         gone = list({id(found[0]): found[0] for found in starts.values()}.values())
-        if any(not set(stored_names(each)) <= set(self.lists) for each in gone):
+        if any(not set(syntax.stored_names(each)) <= set(self.lists) for each in gone):
             raise CannotFix("a list of the loop does not begin empty")
         gone += [each for each in body[:at] if self._is_made_anew(each, rows, [*body[at + 1 :], *later])]
         before = [each for each in body[:at] if each not in gone]
@@ -555,12 +540,12 @@ class _Loop:
             join: _as_joined(self.site, join, mapped if is_alone else cst.Name(name))
             for name, (_, join) in self.lists.items()
         }
-        if not set(joins) <= set(walk(body[at + 1 :])):
+        if not set(joins) <= set(syntax.walk(body[at + 1 :])):
             raise CannotFix("a list of the loop is joined in another block")
-        changed = [*before, made, *after, *(replaced(each, joins) for each in body[at + 1 :])]
+        changed = [*before, made, *after, *(syntax.replaced(each, joins) for each in body[at + 1 :])]
         if len(blocks) == 1:
             return with_body(function, changed)
-        new: cst.FunctionDef = replaced(function, {blocks[-1]: block_of(changed)})
+        new: cst.FunctionDef = syntax.replaced(function, {blocks[-1]: syntax.block_of(changed)})
         return new
 
     def _made(self) -> tuple[cst.FunctionDef, Rows, list[str]]:
@@ -575,10 +560,10 @@ class _Loop:
         for value in [*(value for value, _ in self.lists.values()), *self.sums.values()]:
             before, new = steps.value(value)
             lines += before
-            values.append(bare(new))
+            values.append(syntax.bare(new))
         self._checks = steps.checks
         numbers = cst.Name(self.rows.index) if self.rows.index else None
-        written = [expression("{x}[{i}]", x=name, i=numbers) for name in self.tensors if numbers is not None]
+        written = [syntax.expression("{x}[{i}]", x=name, i=numbers) for name in self.tensors if numbers is not None]
         values = [*written, *values, *(cst.Name(name) for name in steps.checks)]
         self._added_up = {name: steps.fresh(f"each_{name}") for name in self.sums}
         results = [*self.tensors, *self.lists, *self._added_up.values(), *steps.checks]
@@ -586,37 +571,42 @@ class _Loop:
         lines, values = changed[: len(lines)], changed[len(lines) :]
         for (name, is_part), row in zip(self.tensors.items(), values, strict=False):
             if is_part:
-                lines = [assignment(text_of(row), expression("{r}.clone()", r=row)), *lines]
-            elif text_of(row) not in read_first(lines) and any(_assigns(each, row) for each in lines):
-                at = next(i for i, tensor in enumerate(rows.tensors) if text_of(tensor) == name)
+                lines = [syntax.assignment(syntax.text_of(row), syntax.expression("{r}.clone()", r=row)), *lines]
+            elif syntax.text_of(row) not in syntax.read_first(lines) and any(_assigns(each, row) for each in lines):
+                at = next(i for i, tensor in enumerate(rows.tensors) if syntax.text_of(tensor) == name)
                 rows = replace(rows, names=_without(rows.names, at), tensors=_without(rows.tensors, at))
         returned = values[0] if len(values) == 1 else cst.Tuple([cst.Element(value) for value in values], [], [])
-        made: Any = statement(f"def {inner}({', '.join(rows.names)}):\n    return {{v}}", v=returned)
-        lines = [*lines, *body_of(made.body)]
-        return made.with_changes(body=block_of(lines), leading_lines=self.node.leading_lines), rows, results
+        made: Any = syntax.statement(f"def {inner}({', '.join(rows.names)}):\n    return {{v}}", v=returned)
+        lines = [*lines, *syntax.body_of(made.body)]
+        return made.with_changes(body=syntax.block_of(lines), leading_lines=self.node.leading_lines), rows, results
 
     def _of_rows_form(self, each: Statement, changed: Statement) -> Statement:
         """Rewrite ``out[i] = value`` with a value in the form of a row."""
-        small, new = small_of(each), small_of(changed)
+        small, new = syntax.small_of(each), syntax.small_of(changed)
         if not isinstance(small, cst.Assign) or not isinstance(small.targets[0].target, cst.Subscript):
             return changed
         target, fact = small.targets[0].target, self.site.fact(small.value)
-        if text_of(target.value) not in self.tensors or len(target.slice) > 1:
+        if syntax.text_of(target.value) not in self.tensors or len(target.slice) > 1:
             return changed
         is_alike = fact.is_tensor and fact.dims == {dims - 1 for dims in self.site.fact(target.value).dims}
         template = "{v}.to({x}.dtype)" if is_alike else "{v}.to({x}.dtype).expand_as({x})"
         template = template if fact.is_tensor else "{torch}.full_like({x}, {v})"
-        value = expression(template, torch=self.site.torch, v=atom(new.value), x=target)
-        formed: Statement = replaced(changed, {new.value: value})
+        value = syntax.expression(template, torch=self.site.torch, v=syntax.atom(new.value), x=target)
+        formed: Statement = syntax.replaced(changed, {new.value: value})
         return formed
 
     def _is_made_anew(self, each: Statement, rows: Rows, after: Sequence[Statement]) -> bool:
         """Return whether a statement creates a tensor of which the loop writes every row."""
-        small = small_of(each)
-        name = text_of(small.targets[0].target) if isinstance(small, cst.Assign) else ""
-        reads = read_names([each for each in self._before() if each is not small] + list(rows.tensors))
-        made = text_of(small.value.func).rpartition(".")[2] if name and isinstance(small.value, cst.Call) else ""
-        return made.startswith(_MAKES) and name in self.tensors and name not in reads and not has_exit(after, cst.Del)
+        small = syntax.small_of(each)
+        name = syntax.text_of(small.targets[0].target) if isinstance(small, cst.Assign) else ""
+        reads = syntax.read_names([each for each in self._before() if each is not small] + list(rows.tensors))
+        made = syntax.text_of(small.value.func).rpartition(".")[2] if name and isinstance(small.value, cst.Call) else ""
+        return (
+            made.startswith(_MAKES)
+            and name in self.tensors
+            and name not in reads
+            and not syntax.has_exit(after, cst.Del)
+        )
 
     def _before(self) -> list[cst.CSTNode]:
         line = self.site.place(self.node)[0]
@@ -625,7 +615,7 @@ class _Loop:
 
     def _assigned(self, results: Sequence[str], mapped: Expression) -> Statement:
         if len(results) == 1:
-            return assignment(results[0], mapped)
+            return syntax.assignment(results[0], mapped)
         elements = [cst.Element(cst.Name(name)) for name in results]
         return cst.SimpleStatementLine([cst.Assign([cst.AssignTarget(cst.Tuple(elements, [], []))], mapped)])
 
@@ -633,27 +623,29 @@ class _Loop:
         """Return the sums, and the checks of assumptions."""
         made: list[Statement] = []
         for name, each in self._added_up.items():
-            made.append(assignment(name, expression(f"{name} {self._signs[name]} {each}.sum(0)")))
+            made.append(syntax.assignment(name, syntax.expression(f"{name} {self._signs[name]} {each}.sum(0)")))
         for check in self._checks:
-            text = quoted("a part of a row has no values")
+            text = syntax.quoted("a part of a row has no values")
             made.append(
-                statement(f"{{torch}}._assert_async({check}.all(), {{text}})", torch=self.site.torch, text=text)
+                syntax.statement(f"{{torch}}._assert_async({check}.all(), {{text}})", torch=self.site.torch, text=text)
             )
         return made
 
     def _check_steps(self, steps: Sequence[Statement], after: Sequence[Statement]) -> None:
         """Raise unless iterations are independent of each other."""
-        if has_exit(self.node.body, cst.Break, cst.Continue, cst.Return, cst.Raise, cst.Assert):
+        if syntax.has_exit(self.node.body, cst.Break, cst.Continue, cst.Return, cst.Raise, cst.Assert):
             raise CannotFix("the loop over rows is left early")
-        own = set(stored_names(steps)) | set(self.rows.names) | ({self.rows.index} - {""})
-        if own & read_names(after) or set(stored_names(steps)) & self.site.parameters:
-            raise CannotFix(f"{', '.join(sorted(own & (read_names(after) | self.site.parameters)))!r} outlives its row")
+        own = set(syntax.stored_names(steps)) | set(self.rows.names) | ({self.rows.index} - {""})
+        if own & syntax.read_names(after) or set(syntax.stored_names(steps)) & self.site.parameters:
+            raise CannotFix(
+                f"{', '.join(sorted(own & (syntax.read_names(after) | self.site.parameters)))!r} outlives its row"
+            )
         check_computes(steps, own, set(self.rows.names) | {self.rows.index})
 
 
 def _assigns(each: Statement, row: Expression) -> bool:
-    small = small_of(each)
-    return isinstance(small, cst.Assign) and any(same(target.target, row) for target in small.targets)
+    small = syntax.small_of(each)
+    return isinstance(small, cst.Assign) and any(syntax.same(target.target, row) for target in small.targets)
 
 
 _MAKES = ("zeros", "ones", "empty", "full", "new_")
@@ -670,18 +662,18 @@ def _appended(small: Any) -> tuple[str, Any]:
     if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute) or len(call.args) != 1:
         return "", None
     is_append = call.func.attr.value == "append" and isinstance(call.func.value, cst.Name)
-    return (text_of(call.func.value), call.args[0].value) if is_append else ("", None)
+    return (syntax.text_of(call.func.value), call.args[0].value) if is_append else ("", None)
 
 
 def _is_empty_list(each: Statement, name: str) -> bool:
-    small = small_of(each)
+    small = syntax.small_of(each)
     if not isinstance(small, cst.Assign) or len(small.targets) != 1:
         return False
     pairs: list[tuple[Any, Any]] = [(small.targets[0].target, small.value)]
     if isinstance(small.value, cst.Tuple) and isinstance(pairs[0][0], cst.Tuple):
         both = zip(pairs[0][0].elements, small.value.elements, strict=False)
         pairs = [(one.value, other.value) for one, other in both]
-    return any(text_of(target) == name for target, _ in pairs) and all(
+    return any(syntax.text_of(target) == name for target, _ in pairs) and all(
         isinstance(value, cst.List) and not value.elements for _, value in pairs
     )
 

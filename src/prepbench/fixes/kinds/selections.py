@@ -9,19 +9,9 @@ from typing import Any
 import libcst as cst
 import torch
 
+from prepbench.fixes import syntax
 from prepbench.fixes.site import Kind, Proposal, Site
-from prepbench.fixes.syntax import (
-    Expression,
-    Statement,
-    atom,
-    bare,
-    body_of,
-    expression,
-    has_exit,
-    replaced,
-    small_of,
-    text_of,
-)
+from prepbench.fixes.syntax import Expression, Statement
 
 _COUNT = r"(len\(.+\)|.+\.(numel\(\)|sum\(\)|count_nonzero\(\)|shape\[0\]|size\(0\)))"
 _SOME = re.compile(rf"^{_COUNT}(>0|!=0|>=1)?$|^.+\.any\(\)$|^\w+\.any\(.+\)$")
@@ -38,10 +28,12 @@ def propose_empty_selections(site: Site) -> Iterator[Proposal]:
     elifs = {node.orelse for node in site.expressions(cst.If)}
     for node in (each for each in site.expressions(cst.If) if each not in elifs):
         answer = _asks_for_rows(node.test, names)
-        body = body_of(node.body)
-        if answer and not has_exit(node.body, cst.Break, cst.Continue, cst.Raise, cst.Return):
+        body = syntax.body_of(node.body)
+        if answer and not syntax.has_exit(node.body, cst.Break, cst.Continue, cst.Raise, cst.Return):
             found[node] = True
-        elif answer is False and node.orelse is None and isinstance(small_of(body[-1]), cst.Continue | cst.Return):
+        elif (
+            answer is False and node.orelse is None and isinstance(syntax.small_of(body[-1]), cst.Continue | cst.Return)
+        ):
             found[node] = False
     if found:
         function: Any = site.function.visit(_Opened(found))
@@ -53,12 +45,12 @@ def _counts(site: Site) -> dict[str, str]:
     texts: dict[str, list[str]] = {}
     for node in site.expressions(cst.Assign):
         for target in node.targets:
-            texts.setdefault(text_of(target.target), []).append(_plain(node.value))
+            texts.setdefault(syntax.text_of(target.target), []).append(_plain(node.value))
     return {name: values[0] for name, values in texts.items() if len(values) == 1 and name.isidentifier()}
 
 
 def _plain(node: cst.CSTNode) -> str:
-    text = text_of(node).replace(" ", "").replace(".item()", "")
+    text = syntax.text_of(node).replace(" ", "").replace(".item()", "")
     return re.sub(r"^(int|bool)\((.+)\)$", r"\2", text)
 
 
@@ -90,7 +82,7 @@ class _Opened(cst.CSTTransformer):
             return updated_node
         if not self._chosen[original_node]:
             return cst.RemoveFromParent()
-        first, *rest = body_of(updated_node.body)
+        first, *rest = syntax.body_of(updated_node.body)
         lines = [*updated_node.leading_lines, *getattr(first, "leading_lines", ())]
         opened: list[Statement] = [first.with_changes(leading_lines=lines), *rest]
         return cst.FlattenSentinel(opened)
@@ -112,25 +104,25 @@ def propose_counts(site: Site) -> Iterator[Proposal]:
     masks = {}
     for node in assigned:
         mask = _mask_of(site, node.value)
-        name = text_of(node.targets[0].target)
-        if mask is not None and sum(text_of(other.targets[0].target) == name for other in assigned) == 1:
+        name = syntax.text_of(node.targets[0].target)
+        if mask is not None and sum(syntax.text_of(other.targets[0].target) == name for other in assigned) == 1:
             masks[name] = mask
     found: dict[cst.CSTNode, cst.CSTNode] = {}
     for node in site.expressions(cst.Call | cst.Subscript):
         counted = _counted(node)
         if counted is None:
             continue
-        mask = masks.get(text_of(counted)) or _mask_of(site, counted)
+        mask = masks.get(syntax.text_of(counted)) or _mask_of(site, counted)
         if mask is not None:
-            found[node] = expression("{m}.sum()", m=atom(mask))
+            found[node] = syntax.expression("{m}.sum()", m=syntax.atom(mask))
     if found:
-        yield Proposal(replaced(site.function, found))
+        yield Proposal(syntax.replaced(site.function, found))
 
 
 def _counted(node: cst.CSTNode) -> Expression | None:
     """Return the counted expression; None for other nodes."""
-    text = text_of(node)
-    if isinstance(node, cst.Call) and text_of(node.func) == "len" and len(node.args) == 1:
+    text = syntax.text_of(node)
+    if isinstance(node, cst.Call) and syntax.text_of(node.func) == "len" and len(node.args) == 1:
         return node.args[0].value
     if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and text.endswith(_COUNTS):
         return node.func.value
@@ -144,13 +136,13 @@ def _mask_of(site: Site, node: cst.CSTNode) -> Expression | None:
     if isinstance(node, cst.Subscript) and len(node.slice) == 1 and isinstance(node.slice[0].slice, cst.Index):
         mask, fact = node.slice[0].slice.value, site.fact(node.slice[0].slice.value)
         is_whole = fact.dims == site.fact(node.value).dims or fact.dims == {1}
-        return bare(mask) if fact.is_tensor and fact.dtypes == {torch.bool} and is_whole else None
-    is_call = isinstance(node, cst.Call) and text_of(node.func).endswith(("nonzero", "masked_select"))
+        return syntax.bare(mask) if fact.is_tensor and fact.dtypes == {torch.bool} and is_whole else None
+    is_call = isinstance(node, cst.Call) and syntax.text_of(node.func).endswith(("nonzero", "masked_select"))
     if not is_call or not isinstance(node, cst.Call):
         return None
     values = [arg.value for arg in node.args] or ([node.func.value] if isinstance(node.func, cst.Attribute) else [])
     masks = [value for value in values if site.fact(value).dtypes == {torch.bool}]
-    return bare(masks[-1]) if masks else None
+    return syntax.bare(masks[-1]) if masks else None
 
 
 SELECTION_COUNTS = Kind(

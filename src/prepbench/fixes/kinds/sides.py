@@ -9,24 +9,10 @@ from typing import Any, Protocol
 import libcst as cst
 import torch
 
+from prepbench.fixes import syntax
 from prepbench.fixes.kinds.conditions import choice
 from prepbench.fixes.site import Site
-from prepbench.fixes.syntax import (
-    CannotFix,
-    Expression,
-    Statement,
-    assignment,
-    atom,
-    expression,
-    has_exit,
-    read_names,
-    renamed,
-    small_of,
-    stored_names,
-    target_names,
-    text_of,
-    walk_here,
-)
+from prepbench.fixes.syntax import CannotFix, Expression, Statement
 
 _OPERATORS = {
     cst.AddAssign: "+", cst.SubtractAssign: "-", cst.MultiplyAssign: "*", cst.DivideAssign: "/", cst.PowerAssign: "**",
@@ -107,9 +93,9 @@ def side_of(
     """
     side, mapping = Side(), _Mapping(names, suffix)
     for name, value in (guards if guards and _computes(statements) else {}).items():
-        side.statements.append(assignment(mapping.new(name), value))
+        side.statements.append(syntax.assignment(mapping.new(name), value))
     for index, each in enumerate(statements):
-        small = small_of(each)
+        small = syntax.small_of(each)
         if isinstance(small, cst.Return) and returns and index == len(statements) - 1:
             if small.value is None:
                 raise CannotFix("a side of the branch returns nothing")
@@ -131,7 +117,7 @@ def side_of(
 
 def _computes(statements: Sequence[Statement]) -> bool:
     kinds = (cst.Call, cst.BinaryOperation, cst.UnaryOperation, cst.AugAssign, cst.Subscript)
-    return any(isinstance(node, kinds) for node in walk_here(statements))
+    return any(isinstance(node, kinds) for node in syntax.walk_here(statements))
 
 
 class _Mapping:
@@ -142,7 +128,7 @@ class _Mapping:
         self.known: dict[str, str] = {}
 
     def applied(self, node: Any) -> Any:
-        return renamed(node, self.known)
+        return syntax.renamed(node, self.known)
 
     def new(self, name: str) -> str:
         if name not in self.known:
@@ -156,7 +142,7 @@ def _assign(names: Names, side: Side, mapping: _Mapping, line: Statement, small:
     if isinstance(small, cst.AugAssign):
         sign = _OPERATORS[type(small.operator)]
         left = mapping.applied(small.target)
-        value = expression(f"{{a}} {sign} {{b}}", a=atom(left), b=atom(value))
+        value = syntax.expression(f"{{a}} {sign} {{b}}", a=syntax.atom(left), b=syntax.atom(value))
     if len(targets) != 1:
         raise CannotFix(f"a side assigns several names at once: {_first_line(line)!r}")
     target = targets[0]
@@ -165,14 +151,14 @@ def _assign(names: Names, side: Side, mapping: _Mapping, line: Statement, small:
         _write(side, mapping.applied(target), value)
         return
     if any(not isinstance(node, cst.Name | cst.Tuple | cst.Element) for node in _target_nodes(target)):
-        raise CannotFix(f"a side assigns to {text_of(target)!r}")
+        raise CannotFix(f"a side assigns to {syntax.text_of(target)!r}")
     if inline and isinstance(target, cst.Name):
         side.values[target.value] = value
         return
-    new = renamed(target, {name: mapping.new(name) for name in target_names(target)})
+    new = syntax.renamed(target, {name: mapping.new(name) for name in syntax.target_names(target)})
     made = cst.SimpleStatementLine([cst.Assign([cst.AssignTarget(new)], value)])
     side.statements.append(made.with_changes(leading_lines=getattr(line, "leading_lines", ())))
-    for name in target_names(target):
+    for name in syntax.target_names(target):
         node = cst.Name(mapping.known[name])
         side.values[name] = names.site.same_fact(node, small.value) if isinstance(target, cst.Name) else node
 
@@ -188,19 +174,20 @@ def _check_kept(site: Site, target: cst.Attribute | cst.Subscript) -> None:
     root: cst.CSTNode = target
     while isinstance(root, cst.Attribute | cst.Subscript):
         root = root.value
-    is_own = isinstance(root, cst.Name) and root.value not in stored_names(site.body)
+    is_own = isinstance(root, cst.Name) and root.value not in syntax.stored_names(site.body)
     held = site.fact(target.value).values
     if isinstance(target, cst.Attribute):
         held = [getattr(owner, target.attr.value, None) for owner in held]
     if is_own and held and not all(isinstance(value, torch.Tensor) for value in held):
         raise CannotFix(
-            f"a side assigns {text_of(target)!r}, which a graph does not keep from call to call; make it a buffer"
+            f"a side assigns {syntax.text_of(target)!r}, which a graph does not keep from call to call; make it a "
+            "buffer"
         )
 
 
 def _write(side: Side, target: Any, value: Expression) -> None:
-    text = text_of(target)
-    if text in side.writes or any(isinstance(node, cst.Call) for node in walk_here(target)):
+    text = syntax.text_of(target)
+    if text in side.writes or any(isinstance(node, cst.Call) for node in syntax.walk_here(target)):
         raise CannotFix(f"a side writes to {text!r} more than once")
     side.writes[text] = target, value
 
@@ -212,15 +199,15 @@ def _call(site: Site, side: Side, mapping: _Mapping, call: Expression) -> None:
     if isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute):
         name, owner = call.func.attr.value, call.func.value
         if name == "append" and len(call.args) == 1:
-            key = f"{text_of(call.func)} {len(side.writes)}"
+            key = f"{syntax.text_of(call.func)} {len(side.writes)}"
             value = site.same_fact(mapping.applied(call.args[0].value), call.args[0].value)
             side.writes[key] = mapping.applied(call), value
             return
         if name.endswith("_") and not name.endswith("__") and site.fact(owner).is_tensor:
             root, value = _out_of_place(call)
-            _write(side, expression("{x}[...]", x=mapping.applied(root)), mapping.applied(value))
+            _write(side, syntax.expression("{x}[...]", x=mapping.applied(root)), mapping.applied(value))
             return
-    raise CannotFix(f"a side of the branch does more than compute a value: {text_of(call)!r}")
+    raise CannotFix(f"a side of the branch does more than compute a value: {syntax.text_of(call)!r}")
 
 
 def _out_of_place(call: cst.Call) -> tuple[Expression, Expression]:
@@ -233,7 +220,7 @@ def _out_of_place(call: cst.Call) -> tuple[Expression, Expression]:
     if name == "copy_":
         return root, call.args[0].value
     if name == "zero_":
-        return root, expression("{x} * 0", x=atom(value))
+        return root, syntax.expression("{x} * 0", x=syntax.atom(value))
     if name == "fill_":
         return root, call.args[0].value
     return root, call.with_changes(func=call.func.with_changes(value=value, attr=cst.Name(name[:-1])))
@@ -241,29 +228,33 @@ def _out_of_place(call: cst.Call) -> tuple[Expression, Expression]:
 
 def _compound(names: Names, side: Side, mapping: _Mapping, each: Any) -> None:
     """Handle a statement with a block: names that it assigns start with their value before it."""
-    if has_exit(each, cst.Return, cst.Raise, cst.Break, cst.Continue, cst.Del, cst.Global, cst.Nonlocal):
+    if syntax.has_exit(each, cst.Return, cst.Raise, cst.Break, cst.Continue, cst.Del, cst.Global, cst.Nonlocal):
         raise CannotFix(f"a side leaves the branch inside of a block: {_first_line(each)!r}")
-    for small in (node for node in walk_here(each) if isinstance(node, cst.Expr | cst.Assert)):
-        raise CannotFix(f"a side of the branch does more than compute a value: {text_of(small)!r}")
-    for target in (t.target for node in walk_here(each) if isinstance(node, cst.Assign) for t in node.targets):
+    for small in (node for node in syntax.walk_here(each) if isinstance(node, cst.Expr | cst.Assert)):
+        raise CannotFix(f"a side of the branch does more than compute a value: {syntax.text_of(small)!r}")
+    for target in (t.target for node in syntax.walk_here(each) if isinstance(node, cst.Assign) for t in node.targets):
         if isinstance(target, cst.Attribute | cst.Subscript):
-            raise CannotFix(f"a side writes to {text_of(target)!r} inside of a block")
-    stored = [name for name in stored_names(each) if name in read_names(each.body) or name not in mapping.known]
+            raise CannotFix(f"a side writes to {syntax.text_of(target)!r} inside of a block")
+    stored = [
+        name for name in syntax.stored_names(each) if name in syntax.read_names(each.body) or name not in mapping.known
+    ]
     for name in stored:
         before = mapping.known.get(name, name)
         if name not in mapping.known and _is_read(each, name):
-            side.statements.append(assignment(mapping.new(name), cst.Name(before)))
+            side.statements.append(syntax.assignment(mapping.new(name), cst.Name(before)))
         mapping.new(name)
     side.statements.append(mapping.applied(each))
-    for name in stored_names(each):
+    for name in syntax.stored_names(each):
         side.values[name] = cst.Name(mapping.known[name])
 
 
 def _is_read(each: cst.CSTNode, name: str) -> bool:
-    reads = name in read_names(each)
-    augmented = any(isinstance(n, cst.AugAssign) and name in target_names(n.target) for n in walk_here(each))
-    return (reads or augmented) and not (isinstance(each, cst.For) and name in target_names(each.target))
+    reads = name in syntax.read_names(each)
+    augmented = any(
+        isinstance(n, cst.AugAssign) and name in syntax.target_names(n.target) for n in syntax.walk_here(each)
+    )
+    return (reads or augmented) and not (isinstance(each, cst.For) and name in syntax.target_names(each.target))
 
 
 def _first_line(each: cst.CSTNode) -> str:
-    return text_of(each).splitlines()[0]
+    return syntax.text_of(each).splitlines()[0]

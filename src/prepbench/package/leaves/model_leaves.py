@@ -16,27 +16,7 @@ from prepbench.capture.statements.cuts import Cuts, ReleasedLeaf, StatementLeaf
 from prepbench.capture.statements.outline import CutFunction
 from prepbench.errors import ArtifactError, CaptureError, PrepbenchError, SettingsError, TargetError, sentence
 from prepbench.objects.copy import Twin
-from prepbench.package.leaves.definitions import (
-    NoJson,
-    definition_from_json,
-    definition_to_json,
-    exported_piece,
-    flattened,
-    function_from_json,
-    function_to_json,
-    running,
-)
-from prepbench.package.leaves.handed_in import (
-    bound_statements,
-    check_module,
-    check_state,
-    check_texts,
-    class_of,
-    forward_to_json,
-    modes_to_json,
-    set_modes,
-    state_to_json,
-)
+from prepbench.package.leaves import definitions, handed_in
 from prepbench.running.callable_module import as_module, calls_forward_fn, with_forward_fn
 from prepbench.running.check_inputs import check_traced
 from prepbench.targets import Runtime
@@ -148,10 +128,10 @@ class _Writer:
         in_python = [row for row in rows if not row["piece"]]
         functions = self._keep_alive.functions if any(row["statements"] for row in rows) else ()
         content = {
-            "training": modes_to_json(self._model),
-            "state": state_to_json(self._model) if in_python else {},
+            "training": handed_in.modes_to_json(self._model),
+            "state": handed_in.state_to_json(self._model) if in_python else {},
             "forward_fn": calls_forward_fn(self._model),
-            "functions": [function_to_json(cut) for cut in functions],
+            "functions": [definitions.function_to_json(cut) for cut in functions],
             "operators": rows,
         }
         for row in in_python:
@@ -172,19 +152,19 @@ class _Writer:
             "operator": name,
             "leaf": leaf_words(made.fqn, leaf),
             "module": owner,
-            "class": class_of(module),
+            "class": handed_in.class_of(module),
             "qualname": type(module).__qualname__,
-            "forward": forward_to_json(module) if leaf is None else [],
+            "forward": handed_in.forward_to_json(module) if leaf is None else [],
             "statements": place,
             "piece": "",
         }
-        piece = exported_piece(self._captured, made) if leaf is None else None
+        piece = definitions.exported_piece(self._captured, made) if leaf is None else None
         if piece is not None:
             row["piece"] = f"leaf_{len(self.pieces)}"
             self.pieces[row["piece"]] = piece
-            made = flattened(made)
+            made = definitions.flattened(made)
         try:
-            return {**row, **definition_to_json(made, self._names, are_statements=leaf is not None)}
+            return {**row, **definitions.definition_to_json(made, self._names, are_statements=leaf is not None)}
         except (ValueError, CaptureError) as error:
             raise self._cannot(row, f"it takes or returns {sentence(error)}") from error
 
@@ -205,11 +185,11 @@ class _Writer:
     def _check(self, row: Mapping[str, Any], functions: Sequence[CutFunction], texts: Sequence[str]) -> None:
         """Check that the written description finds the leaf."""
         try:
-            check_module(self._model, row)
-            check_texts([row], self._model, texts)
+            handed_in.check_module(self._model, row)
+            handed_in.check_texts([row], self._model, texts)
             if row["statements"]:
-                bound_statements(Cuts(self._model), functions, [row])
-        except (NoJson, LookupError, PrepbenchError) as error:
+                handed_in.bound_statements(Cuts(self._model), functions, [row])
+        except (definitions.NoJson, LookupError, PrepbenchError) as error:
             raise self._cannot(row, sentence(error)) from error
 
     def _cannot(self, row: Mapping[str, Any], why: str) -> _CannotSaveError:
@@ -336,8 +316,8 @@ def load_leaves(
     called = model if forward_fn is None else with_forward_fn(model, forward_fn)
     twin = None if model is None else as_module(Twin(called).model)
     if twin is not None:
-        set_modes(twin, content["training"])
-        check_state(twin, content["state"])
+        handed_in.set_modes(twin, content["training"])
+        handed_in.check_state(twin, content["state"])
     base = torch.nn.Module() if twin is None else twin
     cuts = Cuts(base)
     rows: list[Mapping[str, Any]] = content["operators"]
@@ -358,7 +338,7 @@ def load_leaves(
     pieces = {row["piece"]: _piece(folder / row["piece"]) for row in rows if row["piece"]}
     operators = LeafOperators(cuts.model, _nothing_learned)
     live = [
-        operators.define(definition, running(pieces[row["piece"]]) if row["piece"] else None)
+        operators.define(definition, definitions.running(pieces[row["piece"]]) if row["piece"] else None)
         for row, definition in zip(rows, made, strict=True)
     ]
     operators.run_on(base, cuts.original)
@@ -375,16 +355,16 @@ def _leaf_names(content: Mapping[str, Any], cuts: Cuts, model: torch.nn.Module, 
     rows = content["operators"]
     in_python = [row for row in rows if not row["piece"]]
     for row in in_python:
-        check_module(model, row)
-    check_texts(in_python, model, texts)
+        handed_in.check_module(model, row)
+    handed_in.check_texts(in_python, model, texts)
     statements = [row for row in in_python if row["statements"]]
-    functions = [function_from_json(data) for data in content["functions"]]
-    found = iter(bound_statements(cuts, functions, statements) if statements else ())
+    functions = [definitions.function_from_json(data) for data in content["functions"]]
+    found = iter(handed_in.bound_statements(cuts, functions, statements) if statements else ())
     return [next(found) if row["statements"] else row["module"] for row in rows]
 
 
 def _definition(row: Mapping[str, Any], name: str, model: torch.nn.Module) -> LeafDefinition:
-    return definition_from_json(name, row["leaf"][:200], row, model, are_statements=bool(row["statements"]))
+    return definitions.definition_from_json(name, row["leaf"][:200], row, model, are_statements=bool(row["statements"]))
 
 
 def _piece(folder: Path) -> Runtime:

@@ -24,20 +24,10 @@ from prepbench.settings.numbers import INT4, INT8, INT16
 from prepbench.storage import KeptFolder, temporary_folder
 from prepbench.targets.base import NO_TRUST, EndNames, Lowering, Runtime, Trust
 from prepbench.targets.kernel_times import KernelTime, KernelTimes, layer_of, layers_from_text, mean_call, placed
+from prepbench.targets.onnx import weights
 from prepbench.targets.onnx.export import FILE, export_onnx
 from prepbench.targets.onnx.finish import LAYERS
 from prepbench.targets.onnx.target import OnnxTarget, check_saved
-from prepbench.targets.onnx.weights import (
-    add_initializer,
-    adds_before,
-    constant_of,
-    dequantize_at_load,
-    look_up_integers,
-    remove_unused_initializers,
-    remove_unused_nodes,
-    rename_ends,
-    stored_bits,
-)
 from prepbench.targets.programs import plain_tensor
 
 _LAYERS = ("LSTM", "DynamicQuantizeLSTM", "GRU", "RNN")
@@ -63,7 +53,7 @@ def fill_empty_batches(model: Any) -> None:
             _fill(model, node, 1, ends, {place: 2 if place == 0 else 1 for place in range(len(node.outputs))})
         if node.op_type == "GRU" and not _is_static(node.inputs[0], 0):
             _fill(model, node, 0, {0: 0}, {0: 0})
-    remove_unused_nodes(model)
+    weights.remove_unused_nodes(model)
 
 
 # A product of matrices whose rows were the first dim before a transposition becomes one kernel, which divides by the
@@ -97,13 +87,13 @@ def keep_integer_products(model: Any) -> None:
             continue
         for add, place in list(node.outputs[0].uses()):
             bias = add.inputs[1 - place] if add.op_type == "Add" else None
-            array = constant_of(bias)
+            array = weights.constant_of(bias)
             if bias is not None and array is not None and array.ndim == 1:
                 wide = array.reshape((1,) * (len(shape) - 1) + array.shape)
-                add.replace_input_with(1 - place, add_initializer(model, f"{bias.name}_wide", wide))
+                add.replace_input_with(1 - place, weights.add_initializer(model, f"{bias.name}_wide", wide))
                 changed = True
     if changed:
-        remove_unused_initializers(model)
+        weights.remove_unused_initializers(model)
 
 
 def _is_dequantized(value: Any) -> bool:
@@ -135,7 +125,7 @@ def _is_zero(value: Any) -> bool:
     if producer is not None and producer.op_type == "ConstantOfShape":
         fill = producer.attributes.get_tensor("value")
         return fill is None or not fill.numpy().any()
-    array = constant_of(value)
+    array = weights.constant_of(value)
     return array is not None and not array.any()
 
 
@@ -144,12 +134,12 @@ def _fill(model: Any, node: Any, dim: int, inputs: Mapping[int, int], outputs: M
     import onnx_ir
 
     made: dict[str, Any] = {}
-    add = adds_before(model, node)
+    add = weights.adds_before(model, node)
 
     def constant(value: list[int]) -> Any:
         name = f"{node.name}_{dim}_{'_'.join(map(str, value))}"
         if name not in made:
-            made[name] = add_initializer(model, name, np.array(value))
+            made[name] = weights.add_initializer(model, name, np.array(value))
         return made[name]
 
     size = add("Shape", node.inputs[0], start=dim, end=dim + 1)
@@ -248,7 +238,7 @@ class OnnxRuntime(Runtime):
         return list(self._outputs)
 
     def stored_bits(self) -> Mapping[str, int]:
-        return stored_bits(self._file)
+        return weights.stored_bits(self._file)
 
     def save(self, folder: Path) -> None:
         for path in self._file.parent.glob(f"{FILE}*"):
@@ -285,8 +275,8 @@ class OnnxRuntimeTarget(OnnxTarget):
     )
     changes = (
         *OnnxTarget.changes,
-        look_up_integers,
-        dequantize_at_load,
+        weights.look_up_integers,
+        weights.dequantize_at_load,
         keep_integer_products,
         fill_empty_batches,
         mark_crossed_products,
@@ -300,7 +290,7 @@ class OnnxRuntimeTarget(OnnxTarget):
         return OnnxRuntime(file, settings, keep)
 
     def rename_ends(self, folder: Path, names: EndNames) -> None:
-        rename_ends(folder / FILE, names.inputs, names.outputs)
+        weights.rename_ends(folder / FILE, names.inputs, names.outputs)
 
     def load(self, folder: Path, settings: DeploymentSettings, trust: Trust = NO_TRUST) -> Runtime:
         assert isinstance(settings, OnnxRuntimeDeployment)
