@@ -51,10 +51,6 @@ _LIBRARIES = {
 def raise_if_internal(error: BaseException, *, of_libraries: bool = False) -> None:
     """Raise an :class:`InternalError` in place of ``error`` if it is not the user's; else do nothing.
 
-    Args:
-        error: the caught exception.
-        of_libraries: see :func:`internal_error`.
-
     Raises:
         InternalError: the error is prepbench's own.
         MissingPackageError: a package that prepbench imports is not there, or is and raises.

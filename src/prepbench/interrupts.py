@@ -201,9 +201,6 @@ class TimeLimit:
 
     The exception appears at the next step of Python code; a long call into C++ finishes first.
 
-    Args:
-        seconds: the limit of the block.
-
     Example:
         >>> with TimeLimit(10):
         ...     total = sum(range(10))

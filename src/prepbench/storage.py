@@ -213,9 +213,6 @@ def _folders_above(place: Path) -> Iterator[None]:
 def temporary_folder(purpose: str) -> Iterator[Path]:
     """Create a temporary folder, which is deleted afterwards.
 
-    Args:
-        purpose: part of its name, e.g. ``"onnx"``.
-
     Raises:
         StorageError: there is no place for temporary files, or it is full.
     """

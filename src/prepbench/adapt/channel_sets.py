@@ -62,13 +62,7 @@ class WeightDim:
 def chosen_sets(
     channels: ChannelMap, layers: Sequence[PrunableLayer], samples: Sequence[Sample]
 ) -> tuple[list[ChannelSet], np.ndarray]:
-    """Return the sets of units with those to remove, and for each channel whether it is removed.
-
-    Args:
-        channels: of a flat program.
-        layers: the decision for each layer.
-        samples: calls of the program, for scores and thresholds that need them.
-    """
+    """Return the sets of units with those to remove, and for each channel whether it is removed."""
     uses = uses_of(channels.program)
     dims = weight_dims(channels, uses)
     sets = _sets(channels, dims, {layer.fqn: layer for layer in layers})

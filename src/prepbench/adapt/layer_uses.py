@@ -150,12 +150,6 @@ def noises(
 ) -> dict[fx.Node, list[float]]:
     """Return the noise that other weights would add to the outputs of layers, relative to the signal power.
 
-    Args:
-        program: runs with its own weights.
-        samples: calls of it.
-        uses: the layers.
-        changed: for each node its weights as they could be.
-
     Returns:
         For each node a ratio for each of these; 0 where there is no signal and no noise.
     """

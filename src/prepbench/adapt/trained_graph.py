@@ -23,12 +23,7 @@ _SMALLEST = 1e-12
 
 
 class FoldedNorms:
-    """The batch norms that the observed graph has folded into the layers before them.
-
-    Args:
-        unfolded: the graph as it was before.
-        observed: with observers, and norms folded.
-    """
+    """The batch norms that the observed graph has folded into the layers before them."""
 
     def __init__(self, unfolded: fx.GraphModule, observed: fx.GraphModule) -> None:
         left = {node.name for node in observed.graph.nodes}

@@ -88,12 +88,7 @@ def _empty(spec: Mapping[str, Any], known: Mapping[str, int]) -> torch.Tensor:
 
 
 class TensorChecks:
-    """The requirements on each input leaf of a call, in a form that is fast to check.
-
-    Args:
-        specs: the required dtypes and sizes of leaves.
-        paths: of the leaves, for messages.
-    """
+    """The requirements on each input leaf of a call, in a form that is fast to check."""
 
     def __init__(self, specs: TensorSpecs, paths: Sequence[str]) -> None:
         self._rows = [

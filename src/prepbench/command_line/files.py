@@ -11,11 +11,6 @@ from prepbench.errors import DocumentError, sentence
 def read_bounded(path: str, limit: int, what: str) -> bytes:
     """Return the bytes of a regular file.
 
-    Args:
-        path: of the file.
-        limit: its largest size in bytes.
-        what: the expected kind of file, e.g. ``"a saved graph"``.
-
     Raises:
         DocumentError: there is no such file, it is not a regular file, or it is too large.
     """

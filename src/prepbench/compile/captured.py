@@ -165,12 +165,6 @@ def pruned_task(task: CompileTask, layers: Sequence[PrunableLayer], timer: Stage
 def pruned_program(task: CompileTask, layers: Sequence[PrunableLayer], timer: StageTimer, *, is_plan: bool) -> Pruned:
     """Return the program of a task, pruned.
 
-    Args:
-        task: what was captured.
-        layers: what is decided for each layer.
-        timer: of the stages.
-        is_plan: whether nothing will run, so that nothing needs to be proven.
-
     Raises:
         SettingsError: nothing would be pruned, or a part of the model is no graph.
         PreparationError: the smaller program does not compute what it should.

@@ -20,10 +20,6 @@ def with_computed(program: Program, nodes: Collection[fx.Node]) -> Program | Non
 
     Orthogonal weights are such (``torch.matrix_exp``), and the determinants of invertible layers.
 
-    Args:
-        program: it is not changed.
-        nodes: those of its nodes that a target lacks.
-
     Returns:
         The program; None where no such node depends on parameters alone.
 

@@ -268,11 +268,6 @@ _LEARNING_RATE = 3e-3
 def adapted_task(request: CompileRequest, extra: Mapping[str, Any], progress: ProgressCallback) -> CompileTask:
     """Return how to compile a model with trained adapters; in a dry run, with adapters to be trained.
 
-    Args:
-        request: with adapters.
-        extra: fields of the target's settings or of the options.
-        progress: as for ``compile_model``.
-
     Raises:
         SettingsError: nothing would be learned, or an argument that adapters do not go with.
         InputError: what is compiled is no module.

@@ -64,14 +64,7 @@ class PrunedModel:
 
 @dataclass(frozen=True)
 class Origin:
-    """The origin of a pruned graph, from which it is prepared for training.
-
-    Attributes:
-        model: a copy of the model, before it was pruned.
-        rows: the decision for each layer.
-        calibration: samples that decided what goes.
-        pruned: the result.
-    """
+    """The origin of a pruned graph, from which it is prepared for training."""
 
     model: nn.Module
     rows: tuple[PrunableLayer, ...]

@@ -175,11 +175,6 @@ class Simulation:
     def outputs(self, settings: Assignment, samples: Iterable[Any], *, even_alone: bool = False) -> Iterator[Any]:
         """Yield the model's results for samples, one after the other, in its own structure and types.
 
-        Args:
-            settings: of each layer.
-            samples: calls, as :class:`prepbench.Sample` or in any form that ``calibration_inputs`` take.
-            even_alone: see :meth:`score`.
-
         Raises:
             InputError: a sample has another form than those that the model was captured with; there is no such layer.
             SettingsError: the target lacks what settings ask for.
@@ -238,10 +233,6 @@ class Simulation:
         """Learn the ranges of activations for these settings of all layers, in one run over the samples.
 
         Scores learn missing ranges themselves: one layer after the other, each in a separate run.
-
-        Args:
-            candidates: settings by name.
-            progress: called after each sample; may raise to cancel.
         """
         graphs: dict[MixedGraph, list[Mixture]] = {}
         with numbers_kept():
@@ -255,12 +246,7 @@ class Simulation:
     def noise(
         self, candidates: Mapping[str, QuantizationSettings], progress: ProgressCallback = report_nothing
     ) -> dict[tuple[str, str], Powers]:
-        """Return the noise that quantizing a layer adds to its own output, by (FQN, name of the candidate).
-
-        Args:
-            candidates: settings by name, for all layers alike.
-            progress: called after each sample; may raise to cancel.
-        """
+        """Return the noise that quantizing a layer adds to its own output, by (FQN, name of the candidate)."""
         graphs: dict[MixedGraph, dict[str, Mixture]] = {}
         found: dict[tuple[str, str], Powers] = {}
         with numbers_kept():
@@ -276,13 +262,7 @@ class Simulation:
     def layer_noise(
         self, fqn: str, candidates: Mapping[str, QuantizationSettings], progress: ProgressCallback = report_nothing
     ) -> dict[str, Powers]:
-        """Return the noise that quantizing one layer adds to its own output, by name of the candidate.
-
-        Args:
-            fqn: the layer.
-            candidates: settings by name, none of them refused.
-            progress: called after each sample; may raise to cancel.
-        """
+        """Return the noise that quantizing one layer adds to its own output, by name of the candidate."""
         found: dict[str, Powers] = {}
         with numbers_kept():
             for name, settings in candidates.items():
@@ -294,13 +274,7 @@ class Simulation:
     def layer_values(
         self, fqn: str, settings: QuantizationSettings, progress: ProgressCallback = report_nothing
     ) -> LayerValues:
-        """Return the weights and activations of a layer, their grids, and the error of its output.
-
-        Args:
-            fqn: the layer.
-            settings: of it; all other layers are in float.
-            progress: called after each sample; may raise to cancel.
-        """
+        """Return the weights and activations of a layer, their grids, and the error of its output."""
         mixture = self._mixture({fqn: settings})
         with numbers_kept():
             return layer_values(self._graph(mixture), fqn, settings, progress)
@@ -317,10 +291,6 @@ class Simulation:
 
         It is noise relative to the signal, added over all outputs (0.01 is 20 dB), or where these predict tokens the
         divergence in nats: see ``estimate_output_noise``. A few backward passes give it for all layers at once.
-
-        Args:
-            candidates: settings by name, for all layers alike.
-            progress: called after each sample; may raise to cancel.
         """
         effects = self.effects(candidates, progress)
         return {(fqn, name): one.alone(fqn) for name, one in effects.items() for fqn in one.weights}
@@ -328,12 +298,7 @@ class Simulation:
     def effects(
         self, candidates: Mapping[str, QuantizationSettings], progress: ProgressCallback = report_nothing
     ) -> dict[str, LayerEffects]:
-        """Return the terms of :meth:`estimate`: values between layers are rounded once for all layers that need it.
-
-        Args:
-            candidates: settings by name, for all layers alike.
-            progress: called after each sample; may raise to cancel.
-        """
+        """Return the terms of :meth:`estimate`: values between layers are rounded once for all layers that need it."""
         found = {}
         with numbers_kept():
             for name, settings in candidates.items():
@@ -636,10 +601,6 @@ def scored_on(simulation: Simulation, samples: Iterable[Sample]) -> Simulation:
 
     They are spread over all samples, and the smaller the model, the more are used.
 
-    Args:
-        simulation: of a model.
-        samples: calls of the model, each read once.
-
     Raises:
         InputError: a sample has another form than those that the model was captured with.
     """
@@ -652,9 +613,6 @@ def scored_on(simulation: Simulation, samples: Iterable[Sample]) -> Simulation:
 
 def rows_to_score(multiplications: float) -> int:
     """Return the number of rows that a score is measured on.
-
-    Args:
-        multiplications: of the model for one row.
 
     Example:
         >>> rows_to_score(3e8), rows_to_score(1e7), rows_to_score(0)

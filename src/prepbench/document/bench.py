@@ -225,20 +225,7 @@ class ShownSamples:
 
 @dataclass(frozen=True)
 class ShownBench:
-    """The page's content of a bench.
-
-    Attributes:
-        title: the class of the model.
-        sentence: its state in one sentence.
-        settings: the choices.
-        failures: the modules that could not be captured.
-        assumptions: the assumptions of the graph.
-        tables: axes, layers and runs.
-        chart: accuracy against latency.
-        code: the Python lines that do the same.
-        environment: versions and machine.
-        samples: the samples on which the two compared runs differ most.
-    """
+    """The page's content of a bench."""
 
     title: str
     sentence: str

@@ -35,10 +35,6 @@ SAMPLES = ("tracing_inputs", "calibration_inputs")
 class Session:
     """The shared state of one compiled function's graphs. Holds no strong reference to the function or its weights.
 
-    Args:
-        function: the argument of ``torch.compile``.
-        options: the options of ``torch.compile``.
-
     Attributes:
         generation: counts how often the weights changed, after which everything is compiled again.
         versions: the weights that were compiled.
@@ -159,13 +155,6 @@ def compile_for_one_call(
 ) -> tuple[CompiledModel, bool]:
     """Compile for one call, without other samples.
 
-    Args:
-        function: the function to compile.
-        keywords: further arguments for ``compile_model``.
-        sample: the call.
-        dynamic: the dims to make dynamic, by the ``id`` of the tensor.
-        fixed_sizes: compile for the sizes of this call only.
-
     Returns:
         The compiled model, and whether it takes the sizes of this call only.
     """
@@ -216,13 +205,6 @@ def replay(
     only: Place | None = None,
 ) -> tuple[list[GraphRun], Any]:
     """Run a twin of a function through dynamo once more.
-
-    Args:
-        function: the argument of ``torch.compile``.
-        samples: the calls.
-        skips_eval_mode: whether it runs in the mode that it is in.
-        dynamic: as for ``torch.compile``.
-        only: return the graphs of this code only.
 
     Returns:
         The graphs as they ran, with the model's own tensors as inputs, and the result of the last call, which holds

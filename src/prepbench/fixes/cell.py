@@ -503,14 +503,7 @@ def _inside(place: Place) -> list[Place]:
 
 @dataclass(frozen=True)
 class ChangedCode:
-    """A function whose text changed.
-
-    Attributes:
-        source: its file.
-        path: where it stands there.
-        function: its changed syntax.
-        is_own: whether more than functions inside of it changed.
-    """
+    """A function whose text changed."""
 
     source: syntax.SourceText
     path: CodePath

@@ -413,12 +413,7 @@ class Trial:
 
 
 def trials(samples: Sequence[Sample], *, has_state: bool = True) -> list[Trial]:
-    """Return the samples, and the same with other values and sizes, without duplicates.
-
-    Args:
-        samples: the given samples.
-        has_state: whether the module has parameters or buffers that a trial may change.
-    """
+    """Return the samples, and the same with other values and sizes, without duplicates."""
     given = list(samples[:MOST_SAMPLES])
     derived = [Trial(changed(sample, change), False) for change in usual_changes(given) for sample in given[:2]]
     # tensors that change together keep conditions between them as they are

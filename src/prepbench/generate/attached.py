@@ -37,10 +37,6 @@ class Notices:
     def __call__(self, reason: str, remedy: str) -> None:
         """Warn that the model's own forward runs.
 
-        Args:
-            reason: a sentence.
-            remedy: a sentence.
-
         Raises:
             InputError: the block is strict.
         """

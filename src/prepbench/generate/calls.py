@@ -637,10 +637,6 @@ _FROM_THE_MODEL = frozenset({"logits", "labels", "vocab_size"})
 class LossOfLogits:
     """Computes a model's loss from logits, if the model does so itself, which is found by trying.
 
-    Args:
-        model: has ``loss_function``, if any.
-        own: its forward.
-
     Attributes:
         options: arguments of a call that only the loss takes, such as ``num_items_in_batch``.
     """

@@ -246,9 +246,6 @@ def _attached(run: Callable[..., Any], spec: CallSpec, model: nn.Module) -> Abst
 class LaterSteps:
     """The later steps of generation on a compiled model: greedy, a fixed number.
 
-    Args:
-        compiled: takes the calls of later steps.
-
     Raises:
         InputError: it returns no cache that it takes.
     """
@@ -275,10 +272,6 @@ class LaterSteps:
     def begun(self, model: nn.Module, prompt: Mapping[str, torch.Tensor]) -> Begun:
         """Generate three tokens with ``model.generate``, and infer from its calls the update of each leaf between
         steps.
-
-        Args:
-            model: runs the first step; it is called like the compiled one.
-            prompt: the arguments of ``generate``.
 
         Raises:
             InputError: the first step is not the model's own, or a leaf changes in a way that is not known.

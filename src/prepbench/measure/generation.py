@@ -201,11 +201,6 @@ class PyTorchFirst:
 
     Tokens that the model's generation_config suppresses are not generated, nor is an end-of-text token.
 
-    Args:
-        name: of the candidate.
-        model: runs the first step.
-        compiled: runs the others; None for the model itself.
-
     Raises:
         InputError: the model has no ``generate``, or is called differently from the compiled one.
     """

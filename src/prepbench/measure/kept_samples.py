@@ -476,10 +476,6 @@ def _thinned(tensor: torch.Tensor) -> torch.Tensor:
 def kept_prompts(workload: Generation, tokens: Mapping[str, list[torch.Tensor]]) -> KeptSamples:
     """Return the prompts after which candidates generate other tokens than the first one, the earliest difference
     first.
-
-    Args:
-        workload: the prompts.
-        tokens: for each candidate the new tokens of each batch, of shape (batch, new tokens).
     """
     (_, reference), *others = tokens.items()
     worst = {}

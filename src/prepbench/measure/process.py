@@ -282,11 +282,6 @@ class KeptWorkers:
         """Yield a process for every saved candidate, with its model loaded; models that are loaded already stay.
 
         A process that has held a model loads further ones of the same target only: runtimes disturb each other.
-
-        Args:
-            artifacts: saved models, by name of the candidate.
-            folder: where the inputs of all are.
-            steps: repeated during waits.
         """
         saved = {name: each.folder for name, each in artifacts.items() if each.folder is not None}
         self._targets.update({path: artifacts[name].target for name, path in saved.items()})

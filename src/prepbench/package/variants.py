@@ -70,16 +70,7 @@ def variant_text(samples: Sequence[int], conditions: Sequence[SizeCondition]) ->
 
 
 class VariantsRuntime(Runtime):
-    """Runs each call on the runtime of its variant.
-
-    Args:
-        runtimes: one for each variant.
-        calls: the calls that each of them takes.
-        paths: of the input leaves.
-
-    Attributes:
-        runtimes: those of the variants.
-    """
+    """Runs each call on the runtime of its variant."""
 
     def __init__(self, runtimes: Sequence[Runtime], calls: Sequence[VariantCall], paths: Sequence[str]) -> None:
         self.runtimes, self._calls = tuple(runtimes), tuple(calls)

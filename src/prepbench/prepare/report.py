@@ -35,15 +35,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Kept:
-    """An operation that preparation did not change.
-
-    Attributes:
-        node: the graph's node.
-        fqn: the module it belongs to.
-        operation: its operation.
-        why: the reason why it stays.
-        source: the user's line, if known.
-    """
+    """An operation that preparation did not change."""
 
     node: str
     fqn: str

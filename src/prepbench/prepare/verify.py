@@ -37,12 +37,6 @@ def verify(
 ) -> tuple[Compared, ...]:
     """Compare outputs and buffers on the samples and on unseen sizes.
 
-    Args:
-        model: the original.
-        prepared: the prepared model.
-        samples: the user's samples.
-        traced: the samples that were traced; sizes that differ between them are dynamic.
-
     Raises:
         PreparationError: they differ by more than 1e-5 of the largest value (float32). The message names the first
             node that differs.

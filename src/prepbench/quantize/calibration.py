@@ -80,13 +80,6 @@ def learn(
 ) -> None:
     """Run the samples, and check after each that the observers have learned finite ranges.
 
-    Args:
-        graph: the running graph, for messages.
-        call: runs it so that the observers see its values.
-        learning: the observers.
-        samples: calls of the graph.
-        report: called after each sample; may raise to cancel.
-
     Raises:
         CalibrationError: a sample on which the graph cannot run, or on which values are NaN or infinite.
     """
@@ -139,11 +132,6 @@ def check_calibration(function: Callable[..., Any], samples: Sequence[Sample]) -
 
 def run_sample(graph: fx.GraphModule, call: Callable[..., Any], sample: Sample) -> None:
     """Run one calibration input.
-
-    Args:
-        graph: the running graph, for messages.
-        call: runs it.
-        sample: the input.
 
     Raises:
         CalibrationError: the graph cannot run on it.

@@ -187,15 +187,6 @@ class FloorSearch:
     """Tries schemes for the layers of a graph, and measures the whole model with them.
 
     Each trial changes the graph only as far as needed to run it, and the next trial undoes that.
-
-    Args:
-        graph: observed and calibrated.
-        plan: of its observers.
-        options: whether biases are corrected.
-        floors: the requirements for the whole model.
-        measured: the noise of each layer.
-        samples: the samples of ``measured``.
-        statistics: the calibration cache of the same float graph and samples; new entries are added.
     """
 
     def __init__(

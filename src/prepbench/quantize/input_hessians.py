@@ -204,11 +204,6 @@ def run_in_step(
 
     Ends before the last one where it would keep too much.
 
-    Args:
-        graph: see :func:`can_run_in_step`.
-        samples: calls of the graph.
-        stops: names of nodes.
-
     Yields:
         The name of each stop, in execution order, and its result for each sample.
     """

@@ -483,15 +483,6 @@ def change_weights(
 ) -> dict[str, str]:
     """Apply the algorithms in place; return what changed by layer.
 
-    Args:
-        graph: in float; its tensors that others share stay as they are.
-        settings: of the layers that are quantized, by FQN.
-        layers: the FQNs of all.
-        options: which algorithms.
-        samples: calls of the graph.
-        progress: called after each sample; may raise to cancel.
-        statistics: the calibration cache of the graph; new entries are added.
-
     Returns:
         What was done to layers whose weights changed, by FQN.
     """

@@ -377,13 +377,7 @@ class Border:
 
 @dataclass(frozen=True)
 class Shared:
-    """A cost that is counted once, as soon as one of several items takes one of some choices.
-
-    Attributes:
-        needed_by: these choices, by item.
-        values: its value in each limit, in their order.
-        cost: its cost.
-    """
+    """A cost that is counted once, as soon as one of several items takes one of some choices."""
 
     needed_by: Mapping[int, Collection[int]]
     values: Sequence[float]

@@ -113,16 +113,7 @@ def measure_layers(
     progress: ProgressCallback,
     statistics: Statistics | None = None,
 ) -> MeasuredLayers:
-    """Run samples through a graph with calibrated observers, and each quantized layer a second time with integers.
-
-    Args:
-        graph: observed and calibrated; its observers must be in the mode ``"pass"``.
-        plan: which layers there are.
-        schemes: the candidates for each layer's weight, by FQN.
-        samples: calls of the graph.
-        progress: called after each sample; may raise to cancel.
-        statistics: the calibration cache of the same float graph and samples; new entries are added.
-    """
+    """Run samples through a graph with calibrated observers, and each quantized layer a second time with integers."""
     statistics = Statistics() if statistics is None else statistics
     nodes = {node.name: node for node in graph.graph.nodes}
     layers = {layer.node.name: (layer, schemes[fqn]) for fqn, found in plan.nodes.items() for layer in found}

@@ -122,11 +122,6 @@ class MixedGraph:
     ) -> Changes:
         """Return the changes to the float graph that simulate this mixture; learn what is missing for it.
 
-        Args:
-            mixture: the settings of each layer.
-            progress: called after each sample; may raise to cancel.
-            even_alone: see :meth:`plan`.
-
         Raises:
             CalibrationError: values are NaN or infinite on a sample.
         """

@@ -559,9 +559,6 @@ class Judged:
 def judged_values(graph: fx.Graph) -> Judged:
     """Return by which values a graph is judged.
 
-    Args:
-        graph: of ATen operators.
-
     Example:
         >>> class Model(torch.nn.Module):
         ...     def forward(self, x, weight):

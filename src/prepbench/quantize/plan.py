@@ -218,9 +218,6 @@ def _unsupported_dtype(layer: LayerNode) -> str:
 def following_layers(nodes: Mapping[str, Iterable[LayerNode]]) -> list[tuple[str, str, str]]:
     """Return the layers that read a layer's output through operators that are no layers, in execution order.
 
-    Args:
-        nodes: of each layer, by FQN.
-
     Returns:
         (layer, next layer, name of the node that the next one reads), each pair of layers once for each such node.
     """

@@ -98,11 +98,7 @@ def divergence(expected: torch.Tensor, found: torch.Tensor) -> tuple[float, int]
 
 
 class ScoreSum:
-    """The distance of outputs from those in float, summed over samples.
-
-    Args:
-        logits: the outputs that predict tokens.
-    """
+    """The distance of outputs from those in float, summed over samples."""
 
     def __init__(self, logits: Collection[int] = ()) -> None:
         self._logits = logits

@@ -268,10 +268,6 @@ class Measurement:
     def from_json(cls, data: Any, path: str = "run") -> Self:
         """Read what :meth:`to_json` wrote; every field is checked.
 
-        Args:
-            data: the object.
-            path: the object's name in messages.
-
         Raises:
             DocumentError: a missing, unknown or wrong field.
         """

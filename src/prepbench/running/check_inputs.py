@@ -227,11 +227,6 @@ def alike_samples(function: Callable[..., Any], samples: Any, **reading: Any) ->
 
     Each sample lists the numbers in objects that follow from sizes (:attr:`prepbench.Sample.counted`).
 
-    Args:
-        function: the callee.
-        samples: in any form that it takes.
-        reading: its further arguments.
-
     Raises:
         InputError: no samples, or a sample that does not fit the signature.
 

@@ -76,11 +76,7 @@ def _is_settled(model: torch.nn.Module, samples: Sequence[Sample]) -> bool:
 
 
 class WrittenTensors:
-    """Finds the tensors of a twin that calls write into and that are no buffers.
-
-    Args:
-        model: a twin, before its calls.
-    """
+    """Finds the tensors of a twin that calls write into and that are no buffers."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
@@ -91,9 +87,6 @@ class WrittenTensors:
 
         Only parameters that a second call changes further are state: ``nn.Embedding(max_norm=...)`` writes the same
         numbers again.
-
-        Args:
-            sample: a call.
 
         Returns:
             Whether there is any.
@@ -177,10 +170,6 @@ def changed_arguments(model: torch.nn.Module, sample: Sample) -> tuple[str, ...]
     """Return the paths of values that a call puts into its arguments, or takes out of them, and does not return.
 
     Runs the model once, on a copy; not at all where no argument is a container or an object.
-
-    Args:
-        model: the callee.
-        sample: a call of it.
 
     Example:
         >>> class Keeps(torch.nn.Module):

@@ -13,15 +13,7 @@ TOTALS, FACTS = "totals", "facts"
 
 @dataclass(frozen=True)
 class Facts:
-    """What tables and charts show of a metric.
-
-    Attributes:
-        name: for people.
-        unit: such as dB; empty for shares.
-        low: the least possible value.
-        high: the largest possible value.
-        higher_is_better: its direction.
-    """
+    """What tables and charts show of a metric."""
 
     name: str
     unit: str = ""

@@ -31,9 +31,6 @@ class NotedState:
 
     For a model that no other code changes between these runs, such as a twin.
 
-    Args:
-        model: whose forward will run.
-
     Example:
         >>> model, samples = nn.BatchNorm1d(4).train(), [pb.Sample((torch.ones(n, 4),)) for n in (2, 3)]
         >>> noted = NotedState(model)
@@ -265,11 +262,6 @@ def repeated_outcome(function: Callable[..., Any], sample: Sample, model: torch.
     """Return the outcome of a call on a made sample if a second call repeats it; None otherwise.
 
     On invalid values a model may read uninitialised memory, and such a result proves nothing.
-
-    Args:
-        function: the callee, which runs twice.
-        sample: with what.
-        model: whose state the call may change.
 
     Raises:
         Exception: an error of the call.

@@ -27,10 +27,6 @@ _NAMED = (*_SINGLE, "activations_num_bits", "prefer_weights_only_quantization", 
 def named_candidates(given: Any, deployment: DeploymentSettings) -> dict[str, QuantizationSettings]:
     """Return the candidates by name; by default the 8-bit settings of the target and weight-only ones of 8 and 4 bits.
 
-    Args:
-        given: settings by name, or a sequence of settings, which are named here; or None.
-        deployment: the target's settings.
-
     Raises:
         SettingsError: there is none, one is no settings or names several bits, or the target does not support one.
 
@@ -60,10 +56,6 @@ def named_candidates(given: Any, deployment: DeploymentSettings) -> dict[str, Qu
 
 def supported_candidates(given: Any, deployment: DeploymentSettings) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the candidates that the target supports, and the reason for each that it does not, both by name.
-
-    Args:
-        given: settings by name, or a sequence of settings.
-        deployment: the target's settings.
 
     Example:
         >>> from prepbench.settings import OpenVinoDeployment

@@ -42,19 +42,7 @@ _MAX_HELD = 3  # compiled models that wait to be scored
 
 
 class Loop:
-    """The state and the steps of a search.
-
-    Args:
-        subject: the model.
-        jobs: the targets.
-        budget: the limits and the objective.
-        scoring: of candidates on the data.
-        timing: of candidates.
-        journal: the earlier measurements.
-        options: of compiles.
-        progress: receives each step.
-        told: called with each candidate that was timed, and again once it was scored.
-    """
+    """The state and the steps of a search."""
 
     def __init__(
         self,

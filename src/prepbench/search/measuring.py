@@ -213,11 +213,6 @@ def profiled_times(tables: Tables, mixture: Mixture, whole: UniformModel) -> lis
     """Return what the profile of a mixture measured: the time of all conversions together, and the time of each layer.
 
     A float layer between integer layers may use another kernel than in a model that is all float.
-
-    Args:
-        tables: of the target.
-        mixture: the profiled mixture.
-        whole: its time and profile; the result is empty without a profile.
     """
     if whole.profile is None or whole.profile.total_ms <= 0:
         return []

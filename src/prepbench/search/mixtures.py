@@ -195,10 +195,6 @@ def code_of(arguments: Mapping[str, Any], names: Sequence[str] = ()) -> str:
     """Return a call of ``compile_model`` with these arguments to paste; model and samples have the names they have
     here.
 
-    Args:
-        arguments: settings.
-        names: of further arguments, which are passed on under their own names.
-
     Example:
         >>> print(code_of({"deployment_settings": pb.OnnxRuntimeDeployment()}))
         import prepbench as pb

@@ -37,11 +37,6 @@ def noise_by_part(
 
     Choices with the same bits have the same noise; the first of them is simulated.
 
-    Args:
-        job: the target.
-        executor: where layers are simulated, as :func:`prepbench.search` takes it.
-        progress: called after each; it may raise to cancel.
-
     Returns:
         The noise by part, and the layers and choices that need the parts which are no layers.
     """
@@ -75,12 +70,6 @@ def noise_by_layer(
 
     The noisiest layers are simulated, each alone, and the others estimated. A simulation gives the sum of the noise of
     a layer's weights and of all values rounded for it; the estimate says how the sum divides.
-
-    Args:
-        simulation: of the model.
-        choices: settings by name.
-        executor: where layers are simulated, as :func:`prepbench.search` takes it.
-        progress: called after each; it may raise to cancel.
 
     Returns:
         The noise by part, and the layers and choices that need the parts which are values.

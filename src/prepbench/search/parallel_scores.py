@@ -49,13 +49,6 @@ def scores_in_processes(
 ) -> list[Score]:
     """Score mixtures, of which a layer may be quantized alone, in other processes; the model is sent once.
 
-    Args:
-        simulation: of the model.
-        mixtures: settings of layers by FQN.
-        names: the display name of each.
-        executor: as ``run_tasks`` takes it.
-        progress: called after each task; it may raise to cancel.
-
     Raises:
         ArtifactError: parts of the model are leaves, whose code is in this process only.
         ExecutorError: the executor has no workers, or they lack a requirement of the tasks.
@@ -81,12 +74,6 @@ def map_in_order(
     """Map a function over items and return the results in the order of the items.
 
     Cancelling, by raising from ``tell`` or by :class:`prepbench.Job`, does not wait for items that have not begun.
-
-    Args:
-        function: called once for each item.
-        items: any values.
-        executor: a ``ThreadPoolExecutor``, or None.
-        tell: called after each item, with how many are done.
     """
     if executor is None:
         found = []
@@ -122,11 +109,6 @@ _FACTS = "simulation.json"
 
 def save_simulation(simulation: Simulation, folder: Path, candidates: Iterable[QuantizationSettings] = ()) -> None:
     """Write a simulation to a folder, which is made.
-
-    Args:
-        simulation: of a model.
-        folder: where to.
-        candidates: settings whose ranges are learned when it is read.
 
     Raises:
         ArtifactError: parts of the model are leaves, whose code is in this process only.

@@ -316,10 +316,6 @@ def choices_by_target(
 ) -> tuple[list[Choices], list[dict[str, str]]]:
     """Return the choices for each target, and the reasons for the candidates that each target lacks.
 
-    Args:
-        candidates: as :func:`prepbench.search` takes them, but for None.
-        deployments: the targets.
-
     Raises:
         SettingsError: a candidate is of another type, or no target supports any.
     """

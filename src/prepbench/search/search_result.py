@@ -227,10 +227,6 @@ def check_user_mixture(layers: object) -> None:
 def mixture_of(tables: Tables, layers: Mapping[str, str]) -> Mixture:
     """Return the mixture with these choices; all other layers stay in float.
 
-    Args:
-        tables: of the target.
-        layers: names of choices, by FQN.
-
     Raises:
         UnknownNameError: there is no such layer or choice.
         SettingsError: a layer cannot take its choice, or layers that share weights differ.

@@ -214,11 +214,6 @@ def expected_gain(value: float, doubt: float, best: float) -> float:
 
     Source: Jones, Schonlau and Welch, "Efficient Global Optimization of Expensive Black-Box Functions", 1998.
 
-    Args:
-        value: as predicted.
-        doubt: of the prediction, as a standard deviation.
-        best: the best value so far.
-
     Example:
         >>> expected_gain(0.9, 0.0, 1.0) > expected_gain(1.0, 0.1, 1.0) > expected_gain(1.1, 0.1, 1.0) > 0
         True

@@ -46,10 +46,6 @@ class Corrected:
 
     With Gaussian errors this is the posterior mean (Bishop, Pattern Recognition and Machine Learning, 3.3).
 
-    Attributes:
-        estimates: by part.
-        measured: the measured sums so far.
-
     Example:
         >>> parts = {"a": Estimate(1.0, 0.5), "b": Estimate(2.0, 0.01)}
         >>> corrected = Corrected(parts, (Measured({"a": 1, "b": 1}, 4.0, 0.01),))

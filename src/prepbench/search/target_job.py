@@ -24,16 +24,7 @@ _ANY = QuantizationSettings(prefer_weights_only_quantization=True)  # for which 
 
 @dataclass(frozen=True)
 class TargetJob:
-    """One target of a search.
-
-    Attributes:
-        deployment: its settings.
-        label: the target for people.
-        simulation: the model, as this target would quantize it.
-        choices: of layers, by name.
-        lacking: why no layer takes one of the other candidates here.
-        notes: remarks on the choices.
-    """
+    """One target of a search."""
 
     deployment: DeploymentSettings
     label: str

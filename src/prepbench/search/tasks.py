@@ -145,10 +145,6 @@ def run_task_with_files(
 def value_of(answer: str, what: str) -> Any:
     """Return the value of a task from the text that :func:`run_task` returned.
 
-    Args:
-        answer: the text.
-        what: the display name of the task.
-
     Raises:
         TaskError: the task failed with an error other than a ``PrepbenchError``.
         PrepbenchError: it failed with this error.
@@ -261,18 +257,7 @@ DEATHS = 3
 
 @dataclass
 class Work:
-    """The state of running tasks.
-
-    Attributes:
-        name: of the function.
-        payloads: the data of each task.
-        names: the display name of each.
-        folders: the folders that tasks read.
-        is_timing: whether they measure time.
-        stage: the stage in progress reports.
-        progress: called after each task and during waits.
-        answers: by the number of the task.
-    """
+    """The state of running tasks."""
 
     name: str
     payloads: Sequence[Mapping[str, Any]]

@@ -12,15 +12,6 @@ import torch
 class NumberFormat:
     """How numbers are written: in integers of some bits, or in floating point.
 
-    Attributes:
-        name: e.g. ``"int8"``.
-        bits: of each number.
-        dtype: in which torch holds the numbers; integers of fewer than 8 bits are held in 8.
-        low: the smallest number.
-        high: the largest number.
-        is_float: whether it is a floating-point format.
-        aliases: other names.
-
     Example:
         >>> INT4.low, INT4.high, INT4.dtype, INT4.unsigned.name
         (-8, 7, torch.int8, 'uint4')

@@ -46,10 +46,6 @@ def check_rule(key: str, rule: object, names: LayerNames, kind: type = LayerQuan
 class LayerNames:
     """The names of a model's modules, indexed to resolve many rules for many layers.
 
-    Args:
-        model: the model.
-        argument: the name of the rules in messages.
-
     Example:
         >>> names = LayerNames(nn.Sequential(nn.Linear(2, 2)))
         >>> names.matching("0", {"*": LayerQuantizationSettings(skip_quantization=True)})

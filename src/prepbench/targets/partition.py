@@ -47,12 +47,6 @@ def lower_partitioned(
 ) -> Runtime:
     """Lower a graph in partitions: PyTorch runs some of its nodes, the target the rest.
 
-    Args:
-        target: lowers its partitions.
-        lowering: the whole graph.
-        settings: of the target.
-        fallback: nodes of ``lowering.program`` that PyTorch must run.
-
     Raises:
         TargetError: the target cannot lower one of its partitions, or the model keeps state from call to call.
         CaptureError: a dynamic size became static where the graph was cut.

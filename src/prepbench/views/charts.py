@@ -345,10 +345,6 @@ def last_latency(middles: Sequence[float], whiskers: Sequence[float]) -> float:
     """Return the latency up to which an axis has to reach. One whisker far beyond all medians would press the points
     into a corner: it is cut where the axis ends.
 
-    Args:
-        middles: the medians.
-        whiskers: the ends of the whiskers.
-
     Example:
         >>> last_latency([2.0, 4.0], [2.1, 5.0]), last_latency([2.0, 4.0], [2.1, 90.0])
         (5.0, 6.0)

@@ -103,15 +103,7 @@ def _output(
 def _part(
     worst: WorstSamples, one: SampleInput, detail: _Detail, other: SampleInput | None = None, centre: float = 0.0
 ) -> SamplePart:
-    """Return an input or output.
-
-    Args:
-        worst: what the sample is of.
-        one: the input or output.
-        detail: how much of it is shown.
-        other: the same output of the other candidate.
-        centre: where in a sound the candidates differ most, as a share of its length.
-    """
+    """Return an input or output."""
     name, values = printable(one.name[:60]), one.values
     modality = chosen_modality(worst.modality, one.name, values)
     if values is None or modality == "numbers":

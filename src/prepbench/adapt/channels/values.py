@@ -294,11 +294,6 @@ class UnknownSizeError(Exception):
 class Call(Joiner):
     """A node that calls an operator.
 
-    Args:
-        node: the node.
-        values: the values of earlier nodes.
-        classes: of all channels.
-
     Attributes:
         name: of the operator, e.g. ``"conv2d"``.
         given: its arguments by name, with defaults.

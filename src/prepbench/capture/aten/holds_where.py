@@ -459,10 +459,6 @@ def _asking(text: str) -> str:
 def without_idle_questions(program: Program, sizes: SampleSizes) -> tuple[Program, list[Asked]] | None:
     """Return the program without torch's guards that samples break; its results on them are still to be compared.
 
-    Args:
-        program: as it was exported.
-        sizes: of the samples.
-
     Returns:
         The program and the questions that it still asks; ``None`` where there is no such question, or where the
         model's own Python asked one, which then goes another way for some samples.

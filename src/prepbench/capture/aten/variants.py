@@ -44,13 +44,6 @@ def captured_variants(
 ) -> tuple[Captured, ...]:
     """Return one graph per path of the samples, in the order in which a call looks for one whose conditions it meets.
 
-    Args:
-        capture_some: captures the model for some samples as one graph.
-        model: the model to capture.
-        samples: all samples.
-        axes: of all samples.
-        limit: the most graphs.
-
     Raises:
         CaptureError: there would be more; no conditions on sizes tell the samples apart; or each graph would take
             one size of an axis only.

@@ -425,11 +425,7 @@ _FORMS: Mapping[Any, Callable[..., Any]] = {
 
 
 class ClampedSlices(TorchFunctionMode):
-    """Clamp by size the bounds of slices that lie outside of a tensor in some samples only, during the block.
-
-    Args:
-        sizes: of all samples.
-    """
+    """Clamp by size the bounds of slices that lie outside of a tensor in some samples only, during the block."""
 
     def __init__(self, sizes: SampleSizes) -> None:
         super().__init__()

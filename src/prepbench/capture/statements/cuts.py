@@ -550,9 +550,6 @@ def _run(
 class LeafCall:
     """The function that replaces a range in the code.
 
-    Args:
-        outlined: the range.
-
     Attributes:
         by_owner: the leaf of each module whose method the function is, by the module's id.
         other: the leaf for all other calls.

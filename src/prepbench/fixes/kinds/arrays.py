@@ -30,12 +30,6 @@ _MODES = {
 def rewritten(name: str, args: Sequence[cst.Arg], torch: Expression, dtype: Expression | None) -> Expression | None:
     """Return the replacement of one of these functions; None for others.
 
-    Args:
-        name: of the function of NumPy.
-        args: its arguments, as tensors where they are arrays.
-        torch: how the file calls torch.
-        dtype: of the result, None where it has several.
-
     Raises:
         CannotFix: it is called in a way that torch has no form for.
     """

@@ -60,13 +60,7 @@ class _Part:
 
 @dataclass
 class Steps:
-    """Rewrites the statements that work on one row.
-
-    Attributes:
-        site: where they stand.
-        numbers: the names of rows that are numbers.
-        checks: names of bools that must hold.
-    """
+    """Rewrites the statements that work on one row."""
 
     site: Site
     numbers: Collection[str]

@@ -135,9 +135,6 @@ def noted_sizes(calls: Sequence[Any]) -> dict[int, dict[int, str]]:
 
     If sizes are equal, the first number is matched with the first dim, the next one with the next.
 
-    Args:
-        calls: their arguments, nested alike.
-
     Returns:
         For each tensor of the first call, by id: the name of the number, by dim.
 

@@ -50,11 +50,6 @@ _KINDS = ("", "Tensor", "SymInt", "float")
 def definition_to_json(made: LeafDefinition, names: dict[int, str], *, are_statements: bool) -> dict[str, Any]:
     """Return an operator as JSON.
 
-    Args:
-        made: the operator.
-        names: of the model's modules, by their ids.
-        are_statements: whether it stands for statements.
-
     Raises:
         NoJson: something in it has no such form.
     """
@@ -108,13 +103,6 @@ def definition_from_json(
     fqn: str, name: str, data: Mapping[str, Any], model: torch.nn.Module | None, *, are_statements: bool
 ) -> LeafDefinition:
     """Read an operator from JSON of :func:`definition_to_json`; ``data`` is untrusted.
-
-    Args:
-        fqn: of the leaf.
-        name: of the leaf, for error messages.
-        data: the operator.
-        model: has the modules among its fixed arguments.
-        are_statements: whether it stands for statements.
 
     Raises:
         ValueError: it is something else.
@@ -384,10 +372,6 @@ class NoJson(ValueError):
 def value_to_json(value: Any, names: dict[int, str]) -> Any:
     """Return a leaf of a call as JSON; a tensor without its data.
 
-    Args:
-        value: the leaf.
-        names: of the model's modules, by their ids.
-
     Raises:
         NoJson: JSON cannot hold it.
     """
@@ -422,10 +406,6 @@ def _tensor_to_json(value: torch.Tensor) -> dict[str, Any]:
 
 def value_from_json(data: Any, model: torch.nn.Module | None) -> Any:
     """Read a value from JSON of :func:`value_to_json`.
-
-    Args:
-        data: from a file of anybody.
-        model: has the modules among the values.
 
     Raises:
         NoJson: it is something else.

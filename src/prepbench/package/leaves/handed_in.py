@@ -95,10 +95,6 @@ def _forward_code(module: torch.nn.Module) -> types.CodeType | None:
 def check_module(model: torch.nn.Module, row: Mapping[str, Any]) -> None:
     """Check that the module of a leaf exists and is of the same class as at the compile.
 
-    Args:
-        model: handed in.
-        row: the operator of the leaf.
-
     Raises:
         ArtifactError: it is not.
     """
@@ -121,10 +117,6 @@ def check_module(model: torch.nn.Module, row: Mapping[str, Any]) -> None:
 
 def function_of(cut: CutFunction, candidates: Sequence[types.FunctionType]) -> types.FunctionType:
     """Return the function of the model handed in that statements were cut out of.
-
-    Args:
-        cut: its description in the folder.
-        candidates: those that calls of the model can lead to.
 
     Raises:
         ArtifactError: there is none, or its lines are others now.
@@ -186,11 +178,6 @@ def _check_lines(name: str, file: SourceFile | None, code: types.CodeType, lines
 def bound_statements(cuts: Cuts, functions: Sequence[CutFunction], rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Cut ranges out of the functions of a model again.
 
-    Args:
-        cuts: of the model, with nothing cut out yet.
-        functions: the cuts of each.
-        rows: the operators of statements.
-
     Returns:
         The name in ``cuts.leaves`` of each of them.
 
@@ -243,11 +230,6 @@ def check_texts(rows: Sequence[Mapping[str, Any]], model: torch.nn.Module, texts
     """Check that each text argument of a leaf occurs in the model's code or attributes.
 
     Code may open files or dispatch on texts, so a folder must not introduce any of its own.
-
-    Args:
-        rows: the operators.
-        model: handed in.
-        texts: further ones, which each call has to give.
 
     Raises:
         NoJson: one does not.

@@ -47,13 +47,7 @@ class ModelLeaves:
 
     @classmethod
     def of(cls, captured: Captured, program: torch.export.ExportedProgram, texts: Sequence[str]) -> ModelLeaves:
-        """Describe the leaves of a captured model, with its current state.
-
-        Args:
-            captured: the model.
-            program: the graph that is compiled.
-            texts: those that each call of the compiled model has to give.
-        """
+        """Describe the leaves of a captured model, with its current state."""
         keep_alive: KeepAlive = captured.program.graph_module.meta["prepbench_keep_alive"]
         used = {f"{node.target.namespace}.{_own_name(node.target)}" for node in program.graph.nodes if _is_leaf(node)}
         made = {name: definition for name, definition in keep_alive.definitions.items() if name in used}

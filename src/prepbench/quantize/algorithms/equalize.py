@@ -101,11 +101,6 @@ def settings_of_scales(
 
     Float layers count as if they had the settings of the first layer that uses equalization, because scales do not
     affect them. So a layer has the same scales whether it is quantized alone or with others.
-
-    Args:
-        settings: of the layers that are quantized, by FQN.
-        layers: FQNs of all layers.
-        everywhere: whether all layers use equalization, whatever their settings.
     """
     if everywhere:
         settings = {fqn: replace(given, cross_layer_equalization=True) for fqn, given in settings.items()}

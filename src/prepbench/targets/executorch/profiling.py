@@ -126,10 +126,6 @@ def aligned(kernels: Sequence[str], operators: Operators) -> list[str | None]:
     and some kernels have no operator, because they change how memory is ordered. So as many as possible are matched in
     their order, those whose names agree before others.
 
-    Args:
-        kernels: names of XNNPACK.
-        operators: the operators of the delegate.
-
     Example:
         >>> aligned(["Transpose (ND, X32) #1", "Convolution (NHWC, F32) GEMM #1"], (("convolution", "stem"),))
         [None, 'stem']

@@ -218,9 +218,6 @@ class Package:
     Each load of a packed weight then reads two lines, and int8 convolutions take 1.25 times as long (torch 2.13). So
     these weights are copied to the memory of tensors, and the first copy is not used again.
 
-    Args:
-        file: the output of ``aoti_compile_and_package``.
-
     Attributes:
         stored_bits: of each constant, as the library has them; those that Inductor packed have names of its own.
 

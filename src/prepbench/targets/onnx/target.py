@@ -88,10 +88,6 @@ def unsupported_nodes(
 
     If there are any, the nodes that compute with complex numbers are added: complex tensors cannot be passed between
     a partition in PyTorch and one in ONNX.
-
-    Args:
-        program: the graph.
-        others: nodes that the target does not support for other reasons.
     """
     nodes = without_onnx_translation(decompose_for_onnx(program), functional_forms())
     own = translations()

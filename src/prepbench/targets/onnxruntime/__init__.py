@@ -168,9 +168,6 @@ def _fill(model: Any, node: Any, dim: int, inputs: Mapping[int, int], outputs: M
 class OnnxRuntime(Runtime):
     """A session on an ONNX file, and the input leaves that it takes.
 
-    Attributes:
-        metadata: the file's metadata.
-
     Args:
         file: the ONNX file; large weights may lie beside it.
         settings: threads.
@@ -372,13 +369,7 @@ def _kernel(seconds: float, event: Mapping[str, Any], layers: Mapping[str, str |
 
 
 class Session:
-    """The calls of one session, on values.
-
-    Args:
-        session: an ``onnxruntime.InferenceSession`` on the CPU.
-        inputs: the names of what it is given.
-        outputs: the names of what it computes.
-    """
+    """The calls of one session, on values."""
 
     def __init__(self, session: Any, inputs: Sequence[str], outputs: Sequence[str]) -> None:
         self._session, self._inputs, self._outputs = session, list(inputs), list(outputs)

@@ -57,10 +57,6 @@ class Requests:
 
         A result that OpenVINO left in the memory of an input or of another result is copied, so that writing to one
         does not change the other. After this, the request may be taken again.
-
-        Args:
-            request: the result of :meth:`take`.
-            inputs: the tensors that it read.
         """
         shared = [
             from_openvino(tensor, is_bfloat16=is_bfloat16)
