@@ -189,7 +189,14 @@ def axis_names(
 
 def _dimension_names(lowering: Lowering, axes: Mapping[str, Mapping[int, str] | Sequence[int]]) -> dict[str, str]:
     """Return names for the symbols of dynamic sizes."""
-    sizes = _symbolic_sizes(lowering)
+    values = {node.name: node.meta.get("val") for node in lowering.program.graph.nodes}
+    signature = lowering.program.graph_signature
+    named = [
+        *zip(lowering.input_names, signature.user_inputs, strict=True),
+        *zip(lowering.output_names, signature.user_outputs, strict=True),
+    ]
+    found = {name: values.get(place) for name, place in named if isinstance(place, str)}
+    sizes = {name: tuple(value.shape) for name, value in found.items() if isinstance(value, torch.Tensor)}
     result: dict[str, str] = {}
     for tensor, dim, name in axis_names(sizes, axes):
         symbol = str(sizes[tensor][dim])
@@ -200,15 +207,3 @@ def _dimension_names(lowering: Lowering, axes: Mapping[str, Mapping[int, str] | 
             )
         result[symbol] = name
     return result
-
-
-def _symbolic_sizes(lowering: Lowering) -> dict[str, tuple[Any, ...]]:
-    """Return the sizes of inputs and outputs by their names."""
-    values = {node.name: node.meta.get("val") for node in lowering.program.graph.nodes}
-    signature = lowering.program.graph_signature
-    named = [
-        *zip(lowering.input_names, signature.user_inputs, strict=True),
-        *zip(lowering.output_names, signature.user_outputs, strict=True),
-    ]
-    found = {name: values.get(place) for name, place in named if isinstance(place, str)}
-    return {name: tuple(value.shape) for name, value in found.items() if isinstance(value, torch.Tensor)}

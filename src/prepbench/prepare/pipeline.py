@@ -104,7 +104,9 @@ def _prepared(
     prepared = PreparedModel.of(model, traced.result)
     signature, fixed = inspect.signature(model.forward), _fixed(concrete_args, samples)
     changes = _run(prepared, [lambda prepared: complete_signature_(prepared, signature, fixed)])
-    _add_size_check(prepared, traced)
+    size_check = SizeCheck.of(replace(traced.result, graph=prepared.graph)) if traced.result.assumptions else None
+    if size_check is not None:
+        prepared.add_check(size_check)
     changes += _run(prepared, [operations_to_modules_, unroll_reused_, *extra_passes])
     prepared.recompile()
     kept = _kept(prepared, traced)
@@ -210,12 +212,6 @@ def _fixed(concrete_args: dict[str, Any] | None, samples: list[Sample] | None) -
     if samples is not None:
         return {}
     return {name: value for name, value in (concrete_args or {}).items() if not isinstance(value, torch.Tensor)}
-
-
-def _add_size_check(prepared: PreparedModel, traced: Traced) -> None:
-    size_check = SizeCheck.of(replace(traced.result, graph=prepared.graph)) if traced.result.assumptions else None
-    if size_check is not None:
-        prepared.add_check(size_check)
 
 
 def _kept(prepared: PreparedModel, traced: Traced) -> tuple[Kept, ...]:

@@ -175,7 +175,8 @@ class _Sweep:
         began = time.monotonic()
         try:
             reference: Any = self._reference(model, calibration, kept)
-            form = _form_of(reference)
+            program = program_of(reference)
+            form = "" if program is None else program_form(program)
         except PrepbenchError as error:
             if isinstance(error, Cancelled):
                 raise
@@ -370,11 +371,6 @@ def _fields(found: Mapping[str, Any]) -> dict[str, Any]:
     if values.get("reference") is not None:
         values["reference"] = read_object(values["reference"], Reference, "reference", measured=True)
     return values
-
-
-def _form_of(compiled: CompiledModel) -> str:
-    program = program_of(compiled)
-    return "" if program is None else program_form(program)
 
 
 # The axes of a sweep: models, targets and settings by name, and the data of each model.
