@@ -6,9 +6,10 @@ that would have used the argument.
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from prepbench.errors import SettingsError
@@ -150,6 +151,19 @@ def _described(value: Any) -> str:
     if isinstance(value, list | tuple | set | frozenset | Mapping):
         return f"{type(value).__name__} of length {len(value)}"
     return type(value).__name__
+
+
+def did_you_mean(name: object, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return a question with the nearest of the known names; "" where none is near."""
+    near = difflib.get_close_matches(str(name), list(known), 1, cutoff)
+    return f"Did you mean {near[0]!r}? " if near else ""
+
+
+def nearest_are(name: object, known: Iterable[str], otherwise: str = "There are") -> str:
+    """Return a sentence with the nearest of the known names, or with the first of them where none is near."""
+    names = list(known)
+    near = difflib.get_close_matches(str(name), names, 3, 0.4)
+    return f"{'Nearest are' if near else otherwise} {', '.join(map(repr, near or names[:8]))}."
 
 
 def shown(value: Any, most: int = 80) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -11,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, axes_of, check_axes
-from prepbench.checks import check_count, check_function, check_switches, check_text, check_type
+from prepbench.checks import check_count, check_function, check_switches, check_text, check_type, did_you_mean
 from prepbench.compile.kept_stages import KeptStages
 from prepbench.compile.samples import read_samples
 from prepbench.errors import InputError, SettingsError
@@ -213,10 +212,7 @@ class CompileRequest:
         of_compile = {field.name for field in fields(options)}
         for name in extra:
             if name not in of_target | of_compile:
-                near = difflib.get_close_matches(
-                    name, sorted({*of_target, *of_compile, *arguments} - {"extra_options"}), n=1
-                )
-                hint = f"Did you mean {near[0]!r}? " if near else ""
+                hint = did_you_mean(name, sorted({*of_target, *of_compile, *arguments} - {"extra_options"}))
                 raise SettingsError(
                     f"compile_model has no argument {name!r}. {hint}Extra options are fields of "
                     f"{type(deployment).__name__} ({', '.join(sorted(of_target)) or 'none'}) or of CompileOptions "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from torch import nn
 from prepbench._display import view
 from prepbench._torch_compat import pytree
 from prepbench.calls.call_spec import runtime_and_calls
-from prepbench.checks import check_count, check_type, described
+from prepbench.checks import check_count, check_type, described, nearest_are
 from prepbench.errors import TargetError, UnknownNameError
 from prepbench.inputs import Sample
 from prepbench.internal_errors import tells_internal_errors
@@ -278,10 +277,8 @@ class Profile:
             if row.name == name:
                 return row
         names = [row.name for row in self.rows]
-        near = difflib.get_close_matches(str(name), names, 3, 0.4)
-        which = "Nearest are" if near else "The slowest are"
-        known = ", ".join(map(repr, near or names[:8]))
-        raise UnknownNameError(f"name: {described(name)} took no time of its own here. {which} {known}.")
+        known = nearest_are(name, names, "The slowest are")
+        raise UnknownNameError(f"name: {described(name)} took no time of its own here. {known}")
 
     @property
     def placed(self) -> float:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from prepbench._display import view
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
-from prepbench.checks import check_progress, check_text, check_type, described
+from prepbench.checks import check_progress, check_text, check_type, described, nearest_are
 from prepbench.compile import KeptStages
 from prepbench.compile.request import CompileRequest
 from prepbench.compile.simulation import Simulation
@@ -216,19 +215,17 @@ def check_inspected(simulation: Simulation, fqn: str, modules: Sequence[str]) ->
     if not layers:
         raise UnknownNameError(f"layer: the model has no layer that {simulation.target} can quantize.")
     inner = [name for name in layers if is_within(name, fqn)]
-    near = difflib.get_close_matches(fqn, layers, 3, 0.4)
+    known = nearest_are(fqn, layers)
     if fqn in modules and inner:
-        what, which = "is a module around layers, and one layer is inspected at a time", "Its layers are"
-        near = inner[:8]
+        what = "is a module around layers, and one layer is inspected at a time"
+        known = f"Its layers are {', '.join(map(repr, inner[:8]))}."
     elif fqn in simulation.source.layers:
         what = f"is not quantized on {simulation.target}: the graph calls it in no form that the target takes"
-        which = "Nearest are" if near else "There are"
     elif fqn in modules:
         what = "has no weight matrix, so nothing of it is quantized"
-        which = "Nearest are" if near else "There are"
     else:
-        what, which = "is no layer of the model", "Nearest are" if near else "There are"
-    raise UnknownNameError(f"layer: {described(fqn)} {what}. {which} {', '.join(map(repr, near or layers[:8]))}.")
+        what = "is no layer of the model"
+    raise UnknownNameError(f"layer: {described(fqn)} {what}. {known}")
 
 
 # What is found.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from prepbench._display import view
-from prepbench.checks import check_text, check_type, described
+from prepbench.checks import check_text, check_type, described, nearest_are
 from prepbench.errors import SettingsError, UnknownNameError
 from prepbench.search.mixtures import FLOAT, Mixture, code_of
 from prepbench.search.objective import DROP, OBJECTIVES, Budget, costs_besides_drop
@@ -249,6 +248,4 @@ def _check_known(message: str, name: object, known: Iterable[str]) -> None:
     names = list(known)
     if name in names:
         return
-    near = difflib.get_close_matches(str(name), names, 3, 0.4)
-    which = "Nearest are" if near else "There are"
-    raise UnknownNameError(f"{message}. {which} {', '.join(map(repr, near or names[:8]))}.")
+    raise UnknownNameError(f"{message}. {nearest_are(name, names)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,7 +12,7 @@ import torch
 
 from prepbench._display import view
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
-from prepbench.checks import check_count, check_progress, check_switch, check_text, described
+from prepbench.checks import check_count, check_progress, check_switch, check_text, described, nearest_are
 from prepbench.compile import KeptStages
 from prepbench.compile.request import CompileRequest
 from prepbench.compile.simulation import Simulation
@@ -472,10 +471,8 @@ class Sensitivity:
         if found:
             return found
         names = list(dict.fromkeys(row.fqn for row in self.rows))
-        near = difflib.get_close_matches(str(fqn), names, 3, 0.4)
-        which = "Nearest are" if near else "There are"
-        known = ", ".join(map(repr, near or names[:8]))
-        raise UnknownNameError(f"fqn: {described(fqn)} is not a layer that can be quantized. {which} {known}.")
+        problem = f"fqn: {described(fqn)} is not a layer that can be quantized"
+        raise UnknownNameError(f"{problem}. {nearest_are(fqn, names)}")
 
     def worst(self, n: int = 5) -> tuple[SensitivityRow, ...]:
         """Return the rows with the highest cost: by the measured drop of the metric, then by the effect.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import time
 import uuid
@@ -25,6 +24,7 @@ from prepbench.checks import (
     check_text,
     check_type,
     described,
+    did_you_mean,
 )
 from prepbench.compile import KeptStages, compile_model
 from prepbench.document.codec import plain, read_object
@@ -421,8 +421,7 @@ class Axes:
         check_table("axes", given, _EXAMPLE)
         for key in given:
             if key not in AXES:
-                near = difflib.get_close_matches(key, AXES, n=1, cutoff=0.4)
-                hint = f"Did you mean {near[0]!r}? " if near else ""
+                hint = did_you_mean(key, AXES, 0.4)
                 raise SettingsError(f"axes has no key {key!r}. {hint}Choose among {', '.join(map(repr, AXES))}.")
         if "model" not in given:
             raise SettingsError(f"axes lacks 'model': a sweep needs at least one. Write axes={_EXAMPLE}.")
@@ -462,8 +461,7 @@ def per_model(
     by_name = given if isinstance(given, Mapping) else dict.fromkeys(names, list(given) if once else given)
     for name in by_name:
         if name not in names:
-            near = difflib.get_close_matches(str(name), names, n=1)
-            hint = f"Did you mean {near[0]!r}? " if near else ""
+            hint = did_you_mean(name, names)
             raise InputError(
                 f"{argument} has a key {described(name)}, which is not a model. {hint}Give {_listed(names)}."
             )
@@ -517,8 +515,7 @@ def _setting(name: str, value: Any) -> Setting:
         raise SettingsError(wanted)
     for key in value:
         if key not in _KEYWORDS:
-            near = difflib.get_close_matches(str(key), _KEYWORDS, n=1)
-            raise SettingsError(f"{where} has no key {key!r}. {f'Did you mean {near[0]!r}? ' if near else ''}{wanted}")
+            raise SettingsError(f"{where} has no key {key!r}. {did_you_mean(key, _KEYWORDS)}{wanted}")
     kinds: tuple[type, ...] = (QuantizationSettings, Mapping, CompileOptions)
     for key, kind in zip(_KEYWORDS, kinds, strict=True):
         check_type(f"{where}[{key!r}]", value.get(key), kind, f"Give what compile_model takes as {key}.", optional=True)

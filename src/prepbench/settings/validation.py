@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any, Self
 
-from prepbench.checks import check_table, described
+from prepbench.checks import check_table, described, did_you_mean
 from prepbench.errors import SettingsError
 
 
@@ -35,8 +34,7 @@ class Settings:
         names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
         for key in data:
             if key not in names:
-                near = difflib.get_close_matches(str(key), names, n=1)
-                hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(names)}."
+                hint = did_you_mean(key, names).rstrip() or f"There are: {', '.join(names)}."
                 raise SettingsError(f"{cls.__name__} has no field {key!r}. {hint}")
         return cls(**data)
 
