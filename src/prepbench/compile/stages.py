@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from prepbench._torch_compat.programs import input_placeholders
 from prepbench.calls.call_spec import CallSpec, runtime_and_calls
@@ -31,7 +31,6 @@ from prepbench.compile.check_lowered import LoweredCheck
 from prepbench.compile.compile_log import CompileLog, StageTimer
 from prepbench.compile.dry_run import check_memory, planned
 from prepbench.compile.kept_stages import KeptCapture
-from prepbench.compile.large_integers import integer_remarks
 from prepbench.compile.lowering import alike_nodes, can_be_cut, lower, lowering_of
 from prepbench.compile.quantize_program import Quantized, accounted, quantize
 from prepbench.compile.request import CompileRequest
@@ -58,6 +57,7 @@ from prepbench.package.report import CompileReport, bits_per_weight, names_of, w
 from prepbench.package.variants import Variant, joined_report, joined_runtime, joined_spec
 from prepbench.quantize.insert import NothingQuantizedError
 from prepbench.running.first_calls import changed_arguments
+from prepbench.running.source_lines import place_in_stack_trace
 from prepbench.running.tracing import tracing
 from prepbench.running.unchanged import numbers_kept
 from prepbench.settings import DeploymentSettings, ExplainedLayer
@@ -427,3 +427,38 @@ def _quantize_later(task: CompileTask, progress: ProgressCallback, **arguments: 
         calibration=request.read().calibration,
     )
     return compile_task(later, StageTimer(progress, CompileLog(None, task.name)))
+
+
+# Arithmetic on integers of the call, on targets that compute it in floating-point numbers.
+
+
+# results that grow, or whose low digits matter; sums and comparisons of ids and positions stay far below the limit
+_GROWING = frozenset(
+    {"mul", "mul_", "pow", "pow_", "prod", "matmul", "mm", "bmm", "dot", "cumprod", "remainder", "remainder_", "fmod",
+     "floor_divide", "bitwise_left_shift", "__lshift__"}
+)  # fmt: skip
+
+
+def integer_remarks(target: Target, program: torch.export.ExportedProgram) -> tuple[str, ...]:
+    """Return a remark where a target rounds integers that a model computes from those of the call."""
+    if not target.largest_integer:
+        return ()
+    inputs = set(program.graph_signature.user_inputs)
+    known: set[fx.Node] = set()
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor) or value.dtype.is_floating_point or value.dtype.is_complex:
+            continue
+        if value.dtype is torch.bool:
+            continue
+        if node.name in inputs or known.intersection(node.all_input_nodes):
+            known.add(node)
+            name = str(node.target).removeprefix("aten.").partition(".")[0]
+            if node.op == "call_function" and name in _GROWING:
+                place = place_in_stack_trace(node.meta.get("stack_trace"))
+                where = f" ({PurePath(place[0]).name}:{place[1]})" if place else ""
+                return (
+                    f"{target.display_name} computes integers as float32: {name}{where} is exact up to "
+                    f"{target.largest_integer:,} only. Choose ONNX Runtime for larger ones, such as hashes",
+                )
+    return ()
