@@ -189,13 +189,7 @@ def axis_names(
 
 def _dimension_names(lowering: Lowering, axes: Mapping[str, Mapping[int, str] | Sequence[int]]) -> dict[str, str]:
     """Return names for the symbols of dynamic sizes."""
-    values = {node.name: node.meta.get("val") for node in lowering.program.graph.nodes}
-    signature = lowering.program.graph_signature
-    named = [
-        *zip(lowering.input_names, signature.user_inputs, strict=True),
-        *zip(lowering.output_names, signature.user_outputs, strict=True),
-    ]
-    found = {name: values.get(place) for name, place in named if isinstance(place, str)}
+    found = {name: node.meta.get("val") for _, name, node in lowering.ends()}
     sizes = {name: tuple(value.shape) for name, value in found.items() if isinstance(value, torch.Tensor)}
     result: dict[str, str] = {}
     for tensor, dim, name in axis_names(sizes, axes):

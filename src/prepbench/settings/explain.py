@@ -180,7 +180,8 @@ def explain_layers(
     ]
     multiplying = {id(value): row for row in meant for value in _weights_that_multiply(names.modules[row.fqn])}
     rows = Explanation(_with_table(row, names, rules, multiplying) for row in meant)
-    _check_rules_matter(rows, rules)
+    remedy = "Give the layers themselves, as explain_settings(model, settings) lists them"
+    _check_rules_matter(rows, rules, "layer_quantization_settings", "quantized", remedy)
     _check_use(rows, settings, rules)
     return rows
 
@@ -246,15 +247,16 @@ def _is_by_weights(settings: QuantizationSettings | None) -> bool:
     return settings is None or settings.prefer_weights_only_quantization
 
 
-def _check_rules_matter(rows: Iterable[ExplainedLayer], rules: LayerRules) -> None:
-    """Raise for a rule that matches modules, but no quantizable layer."""
+def _check_rules_matter(
+    rows: Iterable[ExplainedLayer | PrunableLayer], rules: Iterable[str], argument: str, what: str, remedy: str
+) -> None:
+    """Raise for a rule that matches modules, but no layer that it is for."""
     matching = {key for row in rows for key in (row.rule, *row.overruled)}
     for key in rules:
         if key not in matching:
             raise SettingsError(
-                f"layer_quantization_settings[{key!r}] changes nothing: what it matches is not a layer that can be "
-                "quantized, and holds none. Give the layers themselves, as explain_settings(model, settings) lists "
-                "them, or leave the key out."
+                f"{argument}[{key!r}] changes nothing: what it matches is not a layer that can be {what}, and holds "
+                f"none. {remedy}, or leave the key out."
             )
 
 
@@ -371,7 +373,8 @@ def prunable_layers(model: nn.Module, settings: PruningSettings, rules: PruningR
         kind = type(names.modules[fqn]).__name__
         chosen = settings if key == "global" else applied[key]
         rows.append(PrunableLayer(fqn, kind, key, chosen, tuple(each for each in overruled if each != "global")))
-    _check_pruning_rules_matter(rows, table)
+    remedy = "Layers with a weight matrix can be, but for embeddings. Give one of them"
+    _check_rules_matter(rows, table, ARGUMENT, "pruned", remedy)
     _check_shared(rows, names)
     return rows
 
@@ -381,16 +384,6 @@ def _pruning_applied(key: str, rule: LayerPruningSettings, settings: PruningSett
         return rule.applied_to(settings)
     except SettingsError as error:
         raise SettingsError(f"{ARGUMENT}[{key!r}] together with pruning_settings: {error}") from error
-
-
-def _check_pruning_rules_matter(rows: list[PrunableLayer], rules: PruningRules) -> None:
-    matching = {key for row in rows for key in (row.rule, *row.overruled)}
-    for key in rules:
-        if key not in matching:
-            raise SettingsError(
-                f"{ARGUMENT}[{key!r}] changes nothing: what it matches is not a layer that can be pruned, and holds "
-                "none. Layers with a weight matrix can be, but for embeddings. Give one of them, or leave the key out."
-            )
 
 
 def _check_shared(rows: list[PrunableLayer], names: LayerNames) -> None:

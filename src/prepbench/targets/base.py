@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -80,6 +80,18 @@ class Lowering:
         tensors = {**program.state_dict, **program.constants}
         purpose = f"{purpose} {program.graph_signature}"
         return self.programs.derive(purpose, program.graph_module, tensors, make)[0]
+
+    def ends(self) -> Iterator[tuple[str, str, torch.fx.Node]]:
+        """Yield "input" or "output", the name and the node of each that is computed, and not a constant."""
+        signature = self.program.graph_signature
+        nodes = {node.name: node for node in self.program.graph.nodes}
+        for kind, names, ends in (
+            ("input", self.input_names, signature.user_inputs),
+            ("output", self.output_names, signature.user_outputs),
+        ):
+            for name, end in zip(names, ends, strict=False):
+                if isinstance(end, str) and end in nodes:
+                    yield kind, name, nodes[end]
 
 
 @dataclass(frozen=True)

@@ -67,18 +67,12 @@ def _types_to_replace(program: torch.export.ExportedProgram) -> frozenset[torch.
 
 def check_no_complex_values(lowering: Lowering) -> None:
     """Raise ``TargetError`` for a complex input or output, which ONNX files do not support."""
-    signature = lowering.program.graph_signature
-    values = {node.name: node for node in lowering.program.graph.nodes}
-    for kind, names, nodes in (
-        ("input", lowering.input_names, signature.user_inputs),
-        ("output", lowering.output_names, signature.user_outputs),
-    ):
-        for name, node in zip(names, nodes, strict=False):
-            if isinstance(node, str) and node in values and is_complex(values[node]):
-                raise TargetError(
-                    f"The {kind} {name} is complex, and ONNX files have no complex inputs or outputs. Use "
-                    "torch.view_as_real and torch.view_as_complex inside the model, or choose InductorDeployment()."
-                )
+    for kind, name, node in lowering.ends():
+        if is_complex(node):
+            raise TargetError(
+                f"The {kind} {name} is complex, and ONNX files have no complex inputs or outputs. Use "
+                "torch.view_as_real and torch.view_as_complex inside the model, or choose InductorDeployment()."
+            )
 
 
 def unsupported_nodes(

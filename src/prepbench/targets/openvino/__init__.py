@@ -352,19 +352,13 @@ _INT32 = torch.iinfo(torch.int32)
 
 def check_dtypes(lowering: Lowering) -> None:
     """Raise ``TargetError`` for inputs and outputs in float64, which OpenVINO silently computes in float32."""
-    signature = lowering.program.graph_signature
-    values = {node.name: node.meta.get("val") for node in lowering.program.graph.nodes}
-    for kind, names, nodes in (
-        ("input", lowering.input_names, signature.user_inputs),
-        ("output", lowering.output_names, signature.user_outputs),
-    ):
-        for name, node in zip(names, nodes, strict=False):
-            value = values.get(node) if isinstance(node, str) else None
-            if isinstance(value, torch.Tensor) and value.dtype == torch.float64:
-                raise TargetError(
-                    f"The {kind} {name} is float64, and OpenVINO has no kernels for it: it would compute in float32. "
-                    "Compile model.float() with float32 inputs, or choose OnnxRuntimeDeployment()."
-                )
+    for kind, name, node in lowering.ends():
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and value.dtype == torch.float64:
+            raise TargetError(
+                f"The {kind} {name} is float64, and OpenVINO has no kernels for it: it would compute in float32. "
+                "Compile model.float() with float32 inputs, or choose OnnxRuntimeDeployment()."
+            )
 
 
 def to_openvino(leaf: torch.Tensor, name: str) -> tuple[Any, torch.Tensor]:
