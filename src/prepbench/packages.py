@@ -8,6 +8,7 @@ import platform
 import re
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
+from typing import Any
 
 from prepbench.errors import MissingPackageError, sentence
 
@@ -108,6 +109,21 @@ def imported(module: str, purpose: str, install: str, otherwise: str = "") -> Mo
             text = f"{purpose} needs {package}, which is not installed: pip install {install}. {otherwise}"
             raise MissingPackageError(text.rstrip()) from error
         raise import_failure(package, error, f"{purpose} needs {package}, but ", install, otherwise) from error
+
+
+class Deferred:
+    """A package that is imported where something of it is needed first, and stands for it in a file that always is.
+
+    Args:
+        name: of the package, or behind a dot of something in it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._package, _, self._inside = name.partition(".")
+
+    def __getattr__(self, name: str) -> Any:
+        package = importlib.import_module(self._package)
+        return getattr(getattr(package, self._inside) if self._inside else package, name)
 
 
 def import_failure(

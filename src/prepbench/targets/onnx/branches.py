@@ -9,6 +9,12 @@ from typing import Any
 
 from prepbench.capture.sizes.size_formulas import python_text
 from prepbench.errors import TargetError
+from prepbench.packages import Deferred
+
+helper: Any = Deferred("onnx.helper")
+numpy_helper: Any = Deferred("onnx.numpy_helper")
+onnx: Any = Deferred("onnx")
+
 
 Constants = Sequence[Mapping[int, Any]]
 
@@ -25,9 +31,6 @@ def joined_models(models: Sequence[Any], asked: Sequence[Asked], constants: Cons
     Raises:
         TargetError: a condition cannot be written, or a result has another type in another model.
     """
-    import onnx
-    from onnx import helper
-
     writer = SizePredicates()
     conditions = [writer.all_of(each) for each in asked[:-1]]
     inputs, shared = [value.name for value in models[0].graph.input], _Shared()
@@ -80,8 +83,6 @@ class _Shared:
 
     def name(self, tensor: Any) -> str:
         """Return the shared name of a weight."""
-        import onnx
-
         plain = onnx.TensorProto()
         plain.CopyFrom(tensor)
         plain.name = ""
@@ -101,7 +102,6 @@ def _branch(
 ) -> Any:
     """Return the graph of one model without inputs, as a subgraph that sees the outer graph's values."""
     import numpy as np
-    from onnx import helper, numpy_helper
 
     prefix, graph = f"variant_{index}.", model.graph
     names = {name: name for name in inputs} | {tensor.name: shared.name(tensor) for tensor in graph.initializer}
@@ -122,8 +122,6 @@ def _branch(
 
 def _renamed(nodes: Sequence[Any], names: dict[str, str], prefix: str) -> list[Any]:
     """Return copies of nodes with a prefix on their values; ``names`` gets the new names."""
-    import onnx
-
     made = []
     for node in nodes:
         new = onnx.NodeProto()
@@ -152,8 +150,6 @@ def _rename_inside(graph: Any, names: dict[str, str], prefix: str) -> None:
 
 def _joined_type(values: Sequence[Any], name: str) -> Any:
     """Return the type of a result of several graphs, with the sizes that all of them share."""
-    import onnx
-
     kinds = {value.type.tensor_type.elem_type for value in values}
     if len(kinds) > 1:
         raise TargetError(
@@ -169,15 +165,11 @@ def _joined_type(values: Sequence[Any], name: str) -> Any:
 
 def _joined_dims(shapes: Sequence[Any]) -> list[Any]:
     """Return, for each dim, the size that all share; nothing where they differ."""
-    import onnx
-
     empty = onnx.TensorShapeProto.Dimension()
     return [dims[0] if all(dim == dims[0] for dim in dims) else empty for dims in zip(*shapes, strict=True)]
 
 
 def _joined_inputs(models: Sequence[Any]) -> list[Any]:
-    from onnx import helper
-
     made = []
     for values in zip(*(model.graph.input for model in models), strict=True):
         made.append(helper.make_value_info(values[0].name, _joined_type(values, values[0].name)))
@@ -268,14 +260,11 @@ class SizePredicates:
 
     def _constant(self, value: int) -> str:
         import numpy as np
-        from onnx import numpy_helper
 
         array = np.array(value, np.bool_ if isinstance(value, bool) else np.int64)
         return self._node("Constant", [], value=numpy_helper.from_array(array))
 
     def _node(self, kind: str, inputs: Sequence[str], **attributes: Any) -> str:
-        from onnx import helper
-
         key = (kind, *inputs, *(str(value) for value in attributes.values()))
         if key not in self._known:  # each size is read once
             self._known[key] = f"sizes.{len(self.nodes)}"

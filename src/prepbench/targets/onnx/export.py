@@ -29,6 +29,7 @@ from prepbench.capture.aten.export_program import traced_alike
 from prepbench.errors import TargetError, sentence
 from prepbench.freed_memory import give_back
 from prepbench.internal_errors import raise_if_internal
+from prepbench.packages import Deferred
 from prepbench.patching import logs_dropped_here, output_here, warnings_ignored_here
 from prepbench.settings.numbers import INT4
 from prepbench.targets.base import Lowering
@@ -49,6 +50,9 @@ from prepbench.targets.onnx.weights import (
     remove_unused_initializers,
     remove_unused_nodes,
 )
+
+onnx_ir: Any = Deferred("onnx_ir")
+
 
 FILE = "model.onnx"
 # metadata: a shape that each input can have
@@ -214,8 +218,6 @@ def _type_outputs(model: Any, program: torch.export.ExportedProgram) -> None:
     The exporter computes sums and maxima of half precision in float32 and casts the results for all that reads them,
     but an output keeps the value before the cast (torch 2.15).
     """
-    import onnx_ir
-
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
     names = program.graph_signature.user_outputs
     for place, (output, name) in enumerate(zip(model.graph.outputs, names, strict=False)):
@@ -243,8 +245,6 @@ def _name_outputs(model: Any, names: tuple[str, ...]) -> None:
 
 
 def _name_dimensions(model: Any, names: dict[str, str]) -> None:
-    import onnx_ir
-
     for value in [*model.graph.inputs, *model.graph.outputs]:
         if value.shape is not None:
             dims = [
@@ -268,8 +268,6 @@ def _quiet() -> Any:
 
 def merge_tables(model: Any) -> None:
     """Share one DequantizeLinear among all identical ones of a table, in place."""
-    import onnx_ir
-
     first: dict[Any, Any] = {}
     for node in [node for node in model.graph if node.op_type == "DequantizeLinear"]:
         arrays = [None if value is None else constant_of(value) for value in node.inputs]
@@ -421,8 +419,6 @@ def _compute_in_integers(model: Any, made: dict[bytes, Any], node: Any, weights:
 
 def _dequantized(model: Any, made: dict[bytes, Any], node: Any, index: int, weight: _Integers) -> Any:
     """Return the weight as the product of its integers and scales."""
-    import onnx_ir
-
     name, block = f"{node.name}_{_NAMES[index]}", weight.block_size
     shape = weight.integers.shape
     blocks = (*shape[:-1], shape[-1] // block, block)
@@ -448,8 +444,6 @@ def _dequantize_at_load(model: Any, node: Any) -> None:
         before = rest.pop()
         weight = _from_quantized(before) if before.op_type == "DequantizeLinear" else None
         if weight is not None:
-            import onnx_ir
-
             value = _dequantized(model, {}, before, 1, weight)
             onnx_ir.convenience.replace_all_uses_with(before.outputs[0], value)
             model.graph.remove(before, safe=True)

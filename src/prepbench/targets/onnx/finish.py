@@ -12,8 +12,12 @@ import torch
 from torch import fx
 
 from prepbench._torch_compat.programs import with_graph
+from prepbench.packages import Deferred
 from prepbench.targets.kernel_times import NO_MODULE, layers_to_text
 from prepbench.targets.onnx.weights import add_initializer, constant_of, dequantized_from
+
+onnx_ir: Any = Deferred("onnx_ir")
+
 
 # int8 kernels for these add the bias as an integer; with a float bias they are not used
 _BIASED = ("Conv", "Gemm")
@@ -29,8 +33,6 @@ def quantize_biases(model: Any) -> None:
     Args:
         model: an ``onnx_ir.Model``. Biases fit into int32, see :func:`prepbench.quantize.observed.fit_biases`.
     """
-    import onnx_ir
-
     for node in list(model.graph):
         if node.op_type not in _BIASED or len(node.inputs) < 3:
             continue
@@ -67,7 +69,6 @@ def write_dropout_out(model: Any) -> None:
 
     ONNX Runtime (1.31) skips those whose mask has no reader, whatever their training mode, and OpenVINO has none.
     """
-    import onnx_ir
 
     def node(op: str, *inputs: Any, **attributes: Any) -> Any:
         made = onnx_ir.node(op, inputs, attributes=attributes)
@@ -176,8 +177,6 @@ def clip_before_quantizers(model: Any) -> None:
 
     OpenVINO selects its integer kernels only if a quantizer and its dequantizer are adjacent.
     """
-    import onnx_ir
-
     for clip in [node for node in model.graph if node.op_type == "Clip"]:
         quantize = clip.inputs[0].producer()
         if quantize is None or quantize.op_type != "QuantizeLinear" or len(quantize.outputs[0].uses()) > 1:

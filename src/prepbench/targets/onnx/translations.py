@@ -12,6 +12,11 @@ import numpy as np
 import torch
 
 from prepbench._torch_compat.sizes import SQRT
+from prepbench.packages import Deferred
+
+onnx: Any = Deferred("onnxscript.opset21")
+onnx_ir: Any = Deferred("onnx_ir")
+
 
 # the first version with integers of 4 and 16 bits and with scales for blocks
 OPSET = 21
@@ -54,9 +59,6 @@ def _suppression(dets: Any, scores: Any, iou_threshold: float) -> Any:
     Both break ties for the first box and hide what overlaps by more than the limit. ONNX turns boxes whose corners are
     exchanged, which hide nothing and are not hidden in torchvision, so these are made empty.
     """
-    import onnx_ir
-
-    onnx = _operators()
     boxes, first = (onnx.Cast(each, to=onnx_ir.DataType.FLOAT.value) for each in (dets, scores))
     start, middle, end, axis = (onnx.Constant(value_ints=[place]) for place in (0, 2, 4, 1))
     low = onnx.Slice(boxes, start, middle, axis)
@@ -71,30 +73,26 @@ def _suppression(dets: Any, scores: Any, iou_threshold: float) -> Any:
 
 def _dequantize_blocks(q: Any, scale: Any, zero_point: Any, block_size: int, bits: int) -> Any:
     """Dequantize blocks along the last axis, the weight's inputs; ``pack_weights`` decides the bits of its integers."""
-    return _operators().DequantizeLinear(q, scale, zero_point, axis=1, block_size=block_size)
+    return onnx.DequantizeLinear(q, scale, zero_point, axis=1, block_size=block_size)
 
 
 def _log_sigmoid(x: Any) -> Any:
     """Compute the log-sigmoid without the logarithm of zero, which is infinite where the sigmoid underflows."""
-    onnx = _operators()
     return onnx.Neg(onnx.Softplus(onnx.Neg(x)))
 
 
 def _logaddexp(x: Any, y: Any) -> Any:
-    onnx = _operators()
     apart = onnx.Where(onnx.Equal(x, y), onnx.CastLike(0.0, x), onnx.Sub(x, y))  # equal ones may be infinite
     return onnx.Add(onnx.Max(x, y), onnx.Softplus(onnx.Neg(onnx.Abs(apart))))
 
 
 def _logaddexp2(x: Any, y: Any) -> Any:
-    onnx = _operators()
     unit = onnx.CastLike(math.log(2.0), x)
     return onnx.Div(_logaddexp(onnx.Mul(x, unit), onnx.Mul(y, unit)), unit)
 
 
 def _log1p(x: Any) -> Any:
     """Compute log1p by the quotient of 1 + x as it was rounded (W. Kahan)."""
-    onnx = _operators()
     one = onnx.CastLike(1.0, x)
     total = onnx.Add(one, x)
     rounded = onnx.Sub(total, one)
@@ -110,7 +108,6 @@ def _atan2(y: Any, x: Any) -> Any:
 
     The translation of the exporter has -pi for 0 and -1, and 0 for NaN (onnxscript 0.7).
     """
-    onnx = _operators()
     zero, one, half_turn = (onnx.CastLike(value, x) for value in (0.0, 1.0, math.pi))
 
     def is_negative(value: Any) -> Any:
@@ -131,7 +128,7 @@ def _bincount(x: Any, weights: Any = None, minlength: Any = 0) -> Any:
 
     A negative number gets a place outside, because ONNX would count it from the end, and PyTorch refuses it.
     """
-    onnx, of_int64 = _operators(), 7
+    of_int64 = 7
     x = onnx.Cast(x, to=of_int64)
     if isinstance(minlength, int):
         least = onnx.Constant(value_ints=[minlength])
@@ -152,7 +149,6 @@ def _bincount(x: Any, weights: Any = None, minlength: Any = 0) -> Any:
 
 def _expm1(x: Any) -> Any:
     """Compute expm1 without the difference that cancels near zero."""
-    onnx = _operators()
     half, one = onnx.CastLike(0.5, x), onnx.CastLike(1.0, x)
     return onnx.Mul(onnx.Tanh(onnx.Mul(x, half)), onnx.Add(onnx.Exp(x), one))
 
@@ -165,9 +161,6 @@ def _group_norm(
     For values around 1000 that leaves 25 dB. What equals the first value of its group becomes zero, so that nothing is
     left of a mean that is rounded where all are equal, which a small variance would make large.
     """
-    import onnx_ir
-
-    onnx = _operators()
     ones, zeros = (
         onnx.CastLike(onnx.Constant(value=onnx_ir.tensor([value] * num_groups, dtype=onnx_ir.DataType.FLOAT)), x)
         for value in (1.0, 0.0)
@@ -181,12 +174,6 @@ def _group_norm(
         if parameter is not None:
             result = combine(result, onnx.Unsqueeze(parameter, places) if len(x.shape) > 2 else parameter)
     return result
-
-
-def _operators() -> Any:
-    from onnxscript import opset21
-
-    return opset21
 
 
 # Recurrent layers as the operators of ONNX, which order the gates otherwise than torch.
@@ -214,13 +201,12 @@ def lstm_layer(x: Any, h: Any, c: Any, weights: Sequence[Any], lengths: Any = No
     settings: dict[str, Any] = {"hidden_size": size, "direction": _direction(directions)}
     if dynamic:
         settings["activations"] = [*DYNAMIC_ACTIVATIONS] * directions
-    y, h_last, c_last = _recurrent_operators().LSTM(*operands, **settings)
+    y, h_last, c_last = onnx.LSTM(*operands, **settings)
     return _steps(y, directions * size), h_last, c_last
 
 
 def recurrent_layer(x: Any, h: Any, weights: Sequence[Any], kind: str, lengths: Any = None) -> Any:
     """Translate ``prepbench::recurrent_layer``."""
-    onnx = _recurrent_operators()
     directions = h.shape[0]
     settings = {"hidden_size": h.shape[2], "direction": _direction(directions)}
     if kind == "gru":
@@ -238,7 +224,6 @@ def _projected(x: Any, h: Any, c: Any, weights: Sequence[Any], lengths: Any) -> 
     Its states before the projection are those of a plain LSTM whose recurrent weights have the projection inside. What
     the given state adds to the first step comes in as a further input, which is zero at the others.
     """
-    onnx = _recurrent_operators()
     first, each = onnx.Constant(value_ints=[0]), len(weights) // h.shape[0]
     found = []
     for place in range(h.shape[0]):
@@ -259,7 +244,6 @@ def _projected(x: Any, h: Any, c: Any, weights: Sequence[Any], lengths: Any) -> 
 
 def _at_first_step(x: Any, h: Any, place: int, lengths: Any) -> Any:
     """Return the state of one direction at its first step, zeros at all others."""
-    onnx = _recurrent_operators()
     zero, one = onnx.Constant(value_int=0), onnx.Constant(value_int=1)
     count = onnx.Squeeze(onnx.Shape(x, start=0, end=1))
     steps = onnx.Unsqueeze(onnx.Range(zero, count, one), onnx.Constant(value_ints=[1, 2]))
@@ -273,13 +257,7 @@ def _at_first_step(x: Any, h: Any, place: int, lengths: Any) -> Any:
 
 def _integers(lengths: Any) -> Any:
     """Return lengths in the operators' integer type; None for none."""
-    return None if lengths is None else _recurrent_operators().Cast(lengths, to=6)
-
-
-def _recurrent_operators() -> Any:
-    from onnxscript import opset21
-
-    return opset21
+    return None if lengths is None else onnx.Cast(lengths, to=6)
 
 
 def _direction(directions: int) -> str:
@@ -288,7 +266,6 @@ def _direction(directions: int) -> str:
 
 def _weights(weights: Sequence[Any], directions: int, gates: Sequence[int]) -> list[Any]:
     """Return the weights of input and state, and the biases of both or None, each with a dim of directions."""
-    onnx = _recurrent_operators()
     first = onnx.Constant(value_ints=[0])
     each = len(weights) // directions
     rows = [
@@ -303,7 +280,6 @@ def _weights(weights: Sequence[Any], directions: int, gates: Sequence[int]) -> l
 
 
 def _ordered(weight: Any, gates: Sequence[int]) -> Any:
-    onnx = _recurrent_operators()
     if len(gates) == 1:
         return weight
     parts = onnx.Split(weight, axis=0, num_outputs=len(gates))
@@ -312,7 +288,6 @@ def _ordered(weight: Any, gates: Sequence[int]) -> Any:
 
 def _steps(y: Any, columns: int) -> Any:
     """Reshape (length, directions, batch, size) to (length, batch, columns); each leading size may be 0."""
-    onnx = _recurrent_operators()
     return onnx.Reshape(onnx.Transpose(y, perm=[0, 2, 1, 3]), onnx.Constant(value_ints=[0, 0, columns]))
 
 
@@ -345,10 +320,6 @@ def argsort(x: Any, dim: int = -1, descending: bool = False) -> Any:
 
 def _sorted(x: Any, dim: int, descending: bool) -> tuple[Any, Any]:
     """Return the sorted values and their indices."""
-    import onnx_ir
-    from onnxscript import opset21
-
-    onnx: Any = opset21
     if not x.shape:
         return onnx.Identity(x), onnx.Constant(value_int=0)
     wider = _WIDER.get(x.dtype.name)
@@ -379,20 +350,20 @@ def size_translations() -> Mapping[Callable[..., Any], Callable[..., Any]]:
         operator.add: _elementwise("Add"),
         operator.sub: _elementwise("Sub"),
         operator.mul: _elementwise("Mul"),
-        operator.neg: lambda x: _narrow(_onnx().Neg(_wide(x))) if _is_real(x) else _onnx().Neg(x),
+        operator.neg: lambda x: _narrow(onnx.Neg(_wide(x))) if _is_real(x) else onnx.Neg(x),
         operator.truediv: _true_division,
         operator.floordiv: _floor_division,
         operator.mod: _remainder,
-        operator.lshift: lambda x, bits: _onnx().Mul(x, _power_of_two(bits)),
+        operator.lshift: lambda x, bits: onnx.Mul(x, _power_of_two(bits)),
         operator.rshift: lambda x, bits: _floor_division(x, _power_of_two(bits)),
         operator.and_: _bits("BitwiseAnd", "And"),
         operator.or_: _bits("BitwiseOr", "Or"),
         operator.xor: _bits("BitwiseXor", "Xor"),
         operator.pow: _power,
         builtins.pow: _power,
-        SQRT: lambda x: _narrow(_onnx().Sqrt(_wide(x))),
+        SQRT: lambda x: _narrow(onnx.Sqrt(_wide(x))),
         math.floor: _rounded("Floor", lambda a, b: _floor_division(a, b)),
-        math.ceil: _rounded("Ceil", lambda a, b: _onnx().Neg(_floor_division(_onnx().Neg(a), b))),
+        math.ceil: _rounded("Ceil", lambda a, b: onnx.Neg(_floor_division(onnx.Neg(a), b))),
         math.trunc: _truncated,
         builtins.round: _round,
         torch.sym_max: _elementwise("Max"),
@@ -409,17 +380,11 @@ def size_translations() -> Mapping[Callable[..., Any], Callable[..., Any]]:
     }
 
 
-def _onnx() -> Any:
-    from onnxscript import opset21
-
-    return opset21
-
-
 def _elementwise(name: str) -> Callable[[Any, Any], Any]:
     def compute(x: Any, y: Any) -> Any:
         if not (_is_real(x) or _is_real(y)):
-            return getattr(_onnx(), name)(_integer(x), _integer(y))
-        result = getattr(_onnx(), name)(_wide(x), _wide(y))
+            return getattr(onnx, name)(_integer(x), _integer(y))
+        result = getattr(onnx, name)(_wide(x), _wide(y))
         return result if name in _COMPARISONS else _narrow(result)
 
     return compute
@@ -429,9 +394,6 @@ def _with_scalar(name: str) -> Callable[..., Any]:
     """Apply an operator to a tensor and a computed number, which the exporter supports for constants only."""
 
     def compute(x: Any, number: Any, alpha: Any = 1) -> Any:
-        import onnx_ir
-
-        onnx = _onnx()
         if isinstance(number, int | float) and isinstance(alpha, int | float):
             number = number * alpha if alpha != 1 else number
             return getattr(onnx, name)(x, onnx.Constant(value=onnx_ir.tensor(number, dtype=x.dtype)))
@@ -447,17 +409,16 @@ _COMPARISONS = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
 def _bits(of_integers: str, of_truths: str) -> Callable[[Any, Any], Any]:
     def compute(x: Any, y: Any) -> Any:
         is_truth = "BOOL" in (_dtype(x), _dtype(y)) or isinstance(x, bool) or isinstance(y, bool)
-        return getattr(_onnx(), of_truths if is_truth else of_integers)(x, y)
+        return getattr(onnx, of_truths if is_truth else of_integers)(x, y)
 
     return compute
 
 
 def _true_division(x: Any, y: Any) -> Any:
-    return _narrow(_onnx().Div(_wide(x), _wide(y)))
+    return _narrow(onnx.Div(_wide(x), _wide(y)))
 
 
 def _floor_division(x: Any, y: Any) -> Any:
-    onnx = _onnx()
     if _is_real(x) or _is_real(y):
         return _narrow(onnx.Floor(onnx.Div(_wide(x), _wide(y))))
     x, y = _integer(x), _integer(y)
@@ -468,7 +429,6 @@ def _floor_division(x: Any, y: Any) -> Any:
 
 def _remainder(x: Any, y: Any) -> Any:
     """Return the remainder, with the sign of the divisor, in Python as in ONNX."""
-    onnx = _onnx()
     if _is_real(x) or _is_real(y):
         x, y = _wide(x), _wide(y)
         return _narrow(onnx.Sub(x, onnx.Mul(onnx.Floor(onnx.Div(x, y)), y)))
@@ -477,12 +437,12 @@ def _remainder(x: Any, y: Any) -> Any:
 
 def _power(x: Any, y: Any) -> Any:
     if _is_real(x) or _is_real(y):
-        return _narrow(_onnx().Pow(_wide(x), _wide(y)))
-    return _onnx().Pow(_integer(x), _integer(y))
+        return _narrow(onnx.Pow(_wide(x), _wide(y)))
+    return onnx.Pow(_integer(x), _integer(y))
 
 
 def _power_of_two(bits: Any) -> Any:
-    return 2**bits if isinstance(bits, int) else _onnx().Pow(_integer(2), bits)
+    return 2**bits if isinstance(bits, int) else onnx.Pow(_integer(2), bits)
 
 
 def _rounded(name: str, of_quotient: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
@@ -494,13 +454,13 @@ def _rounded(name: str, of_quotient: Callable[[Any, Any], Any]) -> Callable[[Any
         quotient = _quotient(x)
         if quotient is not None:
             return of_quotient(*quotient)
-        return _onnx().Cast(getattr(_onnx(), name)(_wide(x)), to=_INT64)
+        return onnx.Cast(getattr(onnx, name)(_wide(x)), to=_INT64)
 
     return compute
 
 
 def _truncated(x: Any) -> Any:
-    onnx, quotient = _onnx(), _quotient(x)
+    quotient = _quotient(x)
     if quotient is not None:
         return onnx.Div(*quotient)
     return onnx.Cast(_wide(x), to=_INT64) if _is_real(x) else _integer(x)
@@ -508,7 +468,6 @@ def _truncated(x: Any) -> Any:
 
 def _round(x: Any, digits: Any = None) -> Any:
     """Round to the nearest integer or decimal, ties to even."""
-    onnx = _onnx()
     if not _is_real(x):
         if isinstance(digits, int) and digits < 0:
             raise NotImplementedError("sizes are rounded to whole numbers only")
@@ -530,9 +489,6 @@ def _round(x: Any, digits: Any = None) -> Any:
 
 def _wide(x: Any) -> Any:
     """Return a number in double precision, from before its cast to float32."""
-    import onnx_ir
-
-    onnx = _onnx()
     if isinstance(x, int | float):
         return onnx.Constant(value=onnx_ir.tensor(float(x), dtype=onnx_ir.DataType.DOUBLE))
     if _dtype(x) == "DOUBLE":
@@ -546,18 +502,14 @@ def _wide(x: Any) -> Any:
 
 
 def _narrow(x: Any) -> Any:
-    import onnx_ir
-
     x.dtype = onnx_ir.DataType.DOUBLE
-    result = _onnx().Cast(x, to=_FLOAT)
+    result = onnx.Cast(x, to=_FLOAT)
     result.dtype = onnx_ir.DataType.FLOAT
     return result
 
 
 def _integer(x: Any) -> Any:
-    import onnx_ir
-
-    return _onnx().Constant(value=onnx_ir.tensor(x, dtype=onnx_ir.DataType.INT64)) if isinstance(x, int) else x
+    return onnx.Constant(value=onnx_ir.tensor(x, dtype=onnx_ir.DataType.INT64)) if isinstance(x, int) else x
 
 
 def _quotient(x: Any) -> tuple[Any, Any] | None:

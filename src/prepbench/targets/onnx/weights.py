@@ -10,7 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from prepbench.packages import Deferred
 from prepbench.settings.numbers import INT4, INT8, NumberFormat
+
+onnx: Any = Deferred("onnx")
+onnx_ir: Any = Deferred("onnx_ir")
 
 _WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
@@ -52,7 +56,6 @@ def dequantize_at_load(model: Any) -> None:
 
 def adds_before(model: Any, node: Any) -> Callable[..., Any]:
     """Return a function that puts an operator in front of a node and returns its first result."""
-    import onnx_ir
 
     def add(kind: str, *inputs: Any, **attributes: Any) -> Any:
         new = onnx_ir.node(kind, list(inputs), attributes=attributes)
@@ -63,8 +66,6 @@ def adds_before(model: Any, node: Any) -> Callable[..., Any]:
 
 
 def _multiply_constants(model: Any, node: Any) -> None:
-    import onnx_ir
-
     integers, scale, *zero_points = node.inputs
     rank, axis = len(integers.const_value.shape), node.attributes.get_int("axis", 1)
     shape = [-1 if place == axis % rank else 1 for place in range(rank)] if constant_of(scale).size > 1 else [1] * rank
@@ -92,15 +93,11 @@ def dequantized_from(value: Any) -> Any:
 
 def add_initializer(model: Any, name: str, array: Any) -> Any:
     """Add an initializer with this value, whose name is made unique."""
-    import onnx_ir
-
     return _add(model, name, lambda unique: onnx_ir.tensor(array, name=unique))
 
 
 def _add_four_bits(model: Any, name: str, array: Any) -> Any:
     """Add an initializer with these numbers from -8 to 7, stored in half a byte each."""
-    import onnx_ir
-
     numbers = array.reshape(-1).view(np.uint8)
     numbers = np.pad(numbers, (0, 1)) if numbers.size % 2 else numbers
     packed = (numbers[0::2] & 15) | (numbers[1::2] << 4)
@@ -109,8 +106,6 @@ def _add_four_bits(model: Any, name: str, array: Any) -> Any:
 
 
 def _add(model: Any, name: str, tensor: Callable[[str], Any]) -> Any:
-    import onnx_ir
-
     while name in model.graph.initializers:
         name += "_"
     value = onnx_ir.Value(name=name, const_value=tensor(name))
@@ -156,8 +151,6 @@ def _is_weights_only(reader: Any, index: int) -> bool:
 
 def _turn(model: Any, node: Any) -> bool:
     """Make the weight the right operand of its products, if all of them transpose it."""
-    import onnx_ir
-
     uses = list(node.outputs[0].uses())
     if constant_of(node.inputs[0]).ndim != 2 or node.outputs[0].is_graph_output():
         return False
@@ -204,8 +197,6 @@ def _is_zero(value: Any) -> bool:
 
 
 def _integer(name: str, value: int) -> Any:
-    import onnx_ir
-
     return onnx_ir.AttrInt64(name, value)
 
 
@@ -302,8 +293,6 @@ def _is_lookup(user: Any, index: int) -> bool:
 
 def _rows(model: Any, table: _Table, lookup: Any) -> list[Any]:
     """Return the nodes that compute the result of a lookup, in order."""
-    import onnx_ir
-
     nodes: list[Any] = []
 
     def add(kind: str, *inputs: Any, **attributes: Any) -> Any:
@@ -339,8 +328,6 @@ def _rows(model: Any, table: _Table, lookup: Any) -> list[Any]:
 
 
 def _replace(model: Any, lookup: Any, nodes: list[Any]) -> None:
-    import onnx_ir
-
     old, new = lookup.outputs[0], nodes[-1].outputs[0]
     new.shape, new.dtype = old.shape, old.dtype
     name, is_output = old.name, old.is_graph_output()
@@ -364,8 +351,6 @@ def _products(node: Any) -> dict[Any, list[Any]]:
 
 def _share(model: Any, products: Mapping[Any, Sequence[Any]], table: _Table) -> None:
     """Make products read the bytes of the lookup table."""
-    import onnx_ir
-
     rows, blocks, _ = table.integers.const_value.shape
     attributes = {"K": table.columns, "N": rows, "bits": table.format.bits, "block_size": table.columns // blocks}
     zeros = _packed_zeros(model, table)
@@ -396,16 +381,12 @@ def stored_bits(file: Path) -> dict[str, int]:
 
     Numbers of 4 bits take half a byte each.
     """
-    import onnx
-
     model = onnx.load(str(file), load_external_data=False)
     return {one.name: math.prod(one.dims) * _bits(one.data_type) for one in model.graph.initializer}
 
 
 def _bits(data_type: int) -> int:
     """Return the bits of one number of a type."""
-    import onnx
-
     name = onnx.TensorProto.DataType.Name(data_type)  # such as INT4
     if name == "STRING":
         return 0
@@ -421,8 +402,6 @@ def rename_ends(file: Path, inputs: Mapping[str, str], outputs: Sequence[str]) -
 
     Weights beside the file stay as they are.
     """
-    import onnx_ir
-
     model: Any = onnx_ir.load(file)
     for value in list(model.graph.inputs):
         name = inputs.get(value.name, value.name)
@@ -439,8 +418,6 @@ def rename_ends(file: Path, inputs: Mapping[str, str], outputs: Sequence[str]) -
 
 
 def _widen_input(model: Any, value: Any) -> None:
-    import onnx_ir
-
     uses = list(value.uses())
     cast = onnx_ir.node("Cast", [value], attributes={"to": onnx_ir.DataType.BFLOAT16})
     inside = cast.outputs[0]
@@ -453,8 +430,6 @@ def _widen_input(model: Any, value: Any) -> None:
 
 def _name_output(model: Any, place: int, name: str) -> None:
     """Name an output; one that has other roles, or is in bfloat16, becomes a separate value."""
-    import onnx_ir
-
     value = model.graph.outputs[place]
     before = list(model.graph.outputs)[:place]
     is_narrow = value.dtype == onnx_ir.DataType.BFLOAT16

@@ -15,10 +15,14 @@ from prepbench._torch_compat.sizes import SQRT
 from prepbench.capture.aten.computed_in_float32 import is_rounding
 from prepbench.capture.sizes.recurrent import has_lengths
 from prepbench.errors import TargetError
+from prepbench.packages import Deferred
 from prepbench.running.source_lines import place_in_stack_trace
 from prepbench.targets.complex_numbers import is_complex, with_real_numbers
 from prepbench.targets.dynamic_sizes import computed_from_sizes
 from prepbench.targets.onnx.weights import add_initializer
+
+onnx_ir: Any = Deferred("onnx_ir")
+
 
 _EXTREMES = ("ReduceMax", "ReduceMin")
 
@@ -29,8 +33,6 @@ def keep_extremes_in_floats(model: Any) -> None:
     OpenVINO (2026.4) computes what follows in the same kernel, up to a quantizer, and then takes the maximum of values
     that are no integers yet as if they were. It computes nothing in that kernel that follows a change of shape.
     """
-    import onnx_ir
-
     if not any(node.op_type == "QuantizeLinear" for node in model.graph):
         return
     for node in [node for node in model.graph if node.op_type in _EXTREMES]:
@@ -115,7 +117,6 @@ def keep_indices_inside(model: Any) -> None:
 
 def _clipped(model: Any, node: Any, first: int, count: int) -> Any:
     """Return the indices of a node clamped to the sizes of ``count`` dims of its data, and negative ones likewise."""
-    import onnx_ir
 
     def add(op: str, *inputs: Any, **attributes: Any) -> Any:
         made = onnx_ir.node(op, inputs, attributes=attributes)
@@ -148,8 +149,6 @@ def keep_small_exponentials(model: Any) -> None:
     also takes ``(1 + e) - 1`` for ``e``, so a sum is not corrected. ``log(1 + e)`` is twice the inverse hyperbolic
     tangent of ``e / (2 + e)``, which is a third at most: seven terms of its series are exact.
     """
-    import onnx_ir
-
     for node in [node for node in model.graph if node.op_type == "Softplus"]:
         x, result = node.inputs[0], node.outputs[0]
         kind = _FLOAT_TYPES.get(getattr(x.dtype, "name", ""))
@@ -195,8 +194,6 @@ def keep_rounding(model: Any) -> None:
     Args:
         model: an ``onnx_ir.Model``.
     """
-    import onnx_ir
-
     for node in [node for node in model.graph if node.op_type == "Cast"]:
         x, kind = node.inputs[0], onnx_ir.DataType(node.attributes.get_int("to", 0)).name
         if kind not in _HALF or x.dtype == onnx_ir.DataType.DOUBLE or not _is_cast_again(node):

@@ -6,7 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from prepbench.packages import Deferred
 from prepbench.targets.onnx.weights import add_initializer, dequantized_from
+
+onnx_ir: Any = Deferred("onnx_ir")
+
 
 _SMALLEST_BIAS = 2.0**-100
 _FLOAT = np.finfo(np.float32)
@@ -20,8 +24,6 @@ def hoist_quantizers(model: Any) -> None:
     A kernel of OpenVINO writes integers only where a quantizer follows directly. OpenVINO moves dequantizers forward
     through these, but does not move quantizers back.
     """
-    import onnx_ir
-
     for quantize in list(model.graph):
         moved = quantize.inputs[0] if quantize.op_type == "QuantizeLinear" else None
         first = _first_move(moved)
@@ -83,8 +85,6 @@ def multiply_rows(model: Any) -> None:
     OpenVINO (2026.4) moves the scales of the weights behind the step that makes a vector of the row again, and keeps
     their two dims, so the result is a row. It does not move them past a limit, here that of all numbers.
     """
-    import onnx_ir
-
     for node in [node for node in model.graph if node.op_type == "MatMul"]:
         vector = node.inputs[0]
         if dequantized_from(vector) is None or vector.shape is None or len(vector.shape) != 1:
