@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from prepbench._torch_compat import pytree
 from prepbench._torch_compat.tensors import version_of
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
-from prepbench.capture.sizes.resizing import linked_axes, resized
+from prepbench.capture.sizes.resizing import linked_axes, resized, sizes_in, with_sizes
 from prepbench.errors import InputError
 from prepbench.fixes.facts import Facts, Place
 from prepbench.inputs import Sample
@@ -62,6 +62,7 @@ class Proof:
         instead: the errors of the original where the change gives NaN or infinity.
         strides: how results lie in memory otherwise than those of the original. This refuses no change: their values
             are the same, and within the model the calls have shown that nothing depends on it.
+        assumption: what must hold beyond the samples, because it differs on calls with sizes that none of them has.
     """
 
     problem: str = ""
@@ -71,6 +72,7 @@ class Proof:
     taken: set[tuple[Place, bool]] = field(default_factory=set)
     instead: str = ""
     strides: str = ""
+    assumption: str = ""
 
     @property
     def text(self) -> str:
@@ -148,7 +150,64 @@ def prove(
             "any that was made from the samples; give one that does"
         )
     proof.sides = len(set(conditions))
+    if conditions and not proof.problem:
+        proof.assumption = _assumed_of_sizes(caller, observed)
     return proof
+
+
+def _assumed_of_sizes(caller: Caller, observed: Sequence[Observed]) -> str:
+    """Return what is assumed about sizes, because a call with sizes of no sample differs without an error; "" if none.
+
+    The sides of a condition may have one shape on every sample and others elsewhere, where ``torch.where`` broadcasts.
+    """
+    model = observed[0].original
+    original = Caller(model)
+    shapes = [sizes_in(model, one.trial.sample) for one in observed if one.trial.is_given]
+    varying = {place for each in shapes for place, size in each.items() if shapes[0].get(place) != size}
+    ways = {one.taken: one.trial.sample for one in reversed(observed) if one.expected.error is None and _is_plain(one)}
+    for sample in list(ways.values())[:_MOST_WAYS]:
+        for sizes, trial in _of_any_sizes(model, sample, varying):
+            one = _observed(model, original, trial)
+            if one is None or one.expected.outcome is None:
+                continue
+            try:
+                got = caller.answer(trial)
+            except TimeLimitReached:
+                continue
+            if got.error is not None:  # refused in words
+                continue
+            found = difference(one.expected.outcome, got.outcome, REWRITTEN)
+            if not found.equal:
+                return (
+                    "both sides of a condition have one shape for all sizes of a call, as for those of the samples; "
+                    f"with {sizes} they have not, and the result differs without an error: {found.text}"
+                )
+    return ""
+
+
+def _is_plain(one: Observed) -> bool:
+    """Return whether a call has sizes of the samples and the model's own parameters."""
+    return one.trial.state is None and not one.trial.is_resized
+
+
+def _of_any_sizes(model: torch.nn.Module, sample: Sample, varying: set[tuple[str, int]]) -> Iterator[tuple[str, Trial]]:
+    """Yield the sample with other sizes along each dim that does not vary, of one tensor and of all with this size.
+
+    Size 1 broadcasts, so it is tried of first dims, which count the parts of a batch. Dims that vary have trials of
+    their own, in which those that vary together stay together.
+    """
+    sizes = {place: size for place, size in sizes_in(model, sample).items() if place not in varying}
+    sizes = dict(list(sizes.items())[:_MOST_PLACES])
+    together: dict[tuple[int, int], list[tuple[str, int]]] = {}
+    for (path, dim), size in sizes.items():
+        together.setdefault((dim, size), []).append((path, dim))
+    for group in (*([place] for place in sizes), *(group for group in together.values() if len(group) > 1)):
+        size, is_first = sizes[group[0]], group[0][1] == 0
+        for other in {size + 1, 1} - {size} if is_first else {size + 1}:
+            text = " and ".join(f"size {other} of dim {dim} of argument {path}" for path, dim in group)
+            with contextlib.suppress(InputError, RuntimeError, IndexError):  # sizes that cannot be made
+                made = with_sizes(model, sample, dict.fromkeys(group, other), [sample])
+                yield text, Trial(replace(made, index=-1), False, is_resized=True)
 
 
 _MOST_GRADIENTS = 3
@@ -347,6 +406,8 @@ this, which takes less time and does not depend on the machine."""
 
 MOST_SAMPLES = 4
 _MOST_APART = 4
+_MOST_WAYS = 4  # through the conditions, for sizes of no sample
+_MOST_PLACES = 8  # dims of tensors that get such sizes
 _MOST_COMPARED = 100_000
 _RAISE = dis.opmap["RAISE_VARARGS"]
 

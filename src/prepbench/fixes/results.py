@@ -53,7 +53,7 @@ class Fix:
         file: that file, as Python names it.
         line: the line of the failure there, or the first that is changed, if the change stands elsewhere.
         right_if: the condition under which the change is correct.
-        assumption: beyond the samples, checked at run time; "" for none.
+        assumption: beyond the samples; "" for none. One about values is checked at run time, one about shapes is not.
         proof: a description of the proof.
         function: the names that lead to the changed function in its file.
         limit: the assumption as data.
@@ -72,7 +72,9 @@ class Fix:
 
     @property
     def narrows(self) -> bool:
-        """Whether the changed model refuses calls that the original accepts, without the user having allowed it."""
+        """Whether the changed model refuses calls that the original accepts, or answers them otherwise, without the
+        user having allowed it.
+        """
         return bool(self.assumption) and (self.limit is None or not self.limit.is_given)
 
     @property

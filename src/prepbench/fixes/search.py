@@ -52,6 +52,10 @@ class _Step:
     proof: Proof
     failure: Failure
 
+    @property
+    def assumption(self) -> str:
+        return self.proposal.assumption or self.proof.assumption
+
 
 @dataclass
 class Search:
@@ -79,6 +83,7 @@ class Search:
     failures: list[Failure] = field(default_factory=list)
     program: torch.export.ExportedProgram | None = None
     _observed: dict[str, list[Observed]] = field(default_factory=dict)
+    _assuming: dict[Key, _Step] = field(default_factory=dict)
 
     def run(self) -> None:
         """Fix what can be fixed."""
@@ -226,7 +231,7 @@ class Search:
         line = step.before.original_line(failed if first <= failed <= last else first)
         return Fix(
             step.failure.fqn, step.kind.name, step.after.diff(step.before.text), step.after.file, line,
-            step.kind.right_if, step.proof.text, step.proposal.assumption, _outermost_change(step), step.proposal.limit,
+            step.kind.right_if, step.proof.text, step.assumption, _outermost_change(step), step.proposal.limit,
         )  # fmt: skip
 
     def in_users_file(self, failure: Failure) -> Failure:
@@ -248,10 +253,14 @@ class Search:
                 sites.append(site)
                 for kind in () if only_narrowing else KINDS:
                     found = self._tried(kind, site, failure)
-                    if isinstance(found, _Step):
+                    if isinstance(found, _Step) and not found.proof.assumption:
                         return found
-                    if found is not None:
+                    if isinstance(found, _Step):  # another kind may need no assumption
+                        self._assuming.setdefault(self.key(failure), found)
+                    elif found is not None:
                         drafts.append(found)
+            if self.key(failure) in self._assuming:
+                return self._assuming[self.key(failure)]
             # the reason of an attempted change is more useful than that of a skipped kind
             drafts.sort(key=lambda draft: not draft.diff)
             # a change that a further sample completes is better than one that refuses calls
@@ -534,7 +543,8 @@ def fix(
     new one, and values, shapes, dtypes, buffers, gradients and errors equal the original on all samples and on
     derived calls that take the other sides of conditions. Unproven changes are drafts, with the reason, and so are
     changes that rest on an assumption which neither the code nor the caller states: the most iterations of a loop, or
-    that a branch on data always takes the side that it takes on every sample, where no graph holds both.
+    that a branch on data always takes the side that it takes on every sample, where no graph holds both, or that both
+    sides have one shape for every size of a call, where ``torch.where`` would broadcast without an error.
 
     The model, its classes and its files are not changed.
 

@@ -322,7 +322,7 @@ def test_a_look_up_far_outside_of_what_was_seen_is_harmless() -> None:
 
 class TurnsRound(nn.Module):
     def forward(self, x):
-        return x.t() if x.sum() > 0 else x.sin() * 2
+        return (x * 2).t().contiguous().t() if x.sum() > 0 else x.sin() * 2
 
 
 class Doubles(nn.Module):
@@ -335,6 +335,51 @@ def test_results_that_lie_in_memory_in_another_order_are_told() -> None:
     assert fixed.passed
     assert "in another order: strides (1, 4) in place of (4, 1) for (4, 4)" in fixed.applied[0].proof
     assert "order" not in pb.fix(Doubles(), [drawn(1, 4, 4), drawn(2, 3, 4)]).applied[0].proof
+
+
+class Chooses(nn.Module):
+    def forward(self, a, b):
+        return a if b.sum() > 0 else b
+
+
+class Averages(nn.Module):
+    def forward(self, x):
+        return x.mean(0, keepdim=True) if x.sum() > 0 else x
+
+
+class ChoosesByName(nn.Module):
+    def forward(self, a, b):
+        if b.sum() > 0:
+            chosen = a
+            chosen = chosen * 3
+        else:
+            chosen = b
+        return chosen * 2
+
+
+@pytest.mark.parametrize(
+    ("model", "samples"),
+    [
+        (Chooses(), [(drawn(1, 1, 4), drawn(2, 1, 4).abs()), (drawn(1, 1, 4), -drawn(2, 1, 4).abs())]),
+        (Averages(), [drawn(1, 1, 4).abs(), -drawn(1, 1, 4).abs()]),
+    ],
+)
+def test_sides_with_one_shape_on_the_samples_alone_are_an_assumption(model: nn.Module, samples: list[Any]) -> None:
+    fixed = pb.fix(model, samples)
+    assert not fixed.passed
+    (draft,) = fixed.remaining
+    assert "both sides of a condition have one shape for all sizes" in draft.reason
+    assert draft.fix is not None
+    assert draft.fix.narrows
+    assert "torch.where" in draft.diff
+
+
+def test_sides_with_one_shape_on_the_samples_alone_stay_a_branch_in_python() -> None:
+    samples = [(drawn(1, 1, 4), drawn(2, 1, 4).abs()), (drawn(1, 1, 4), -drawn(2, 1, 4).abs())]
+    fixed = pb.fix(ChoosesByName(), samples)
+    assert fixed.passed
+    a, b = drawn(1, 1, 4), drawn(2, 3, 4).abs()
+    assert torch.equal(fixed.model(a, b), ChoosesByName()(a, b))
 
 
 class WritesRows(nn.Module):
