@@ -389,7 +389,7 @@ class CallSpec:
         for condition in self.of_tensors:
             place = condition.broken_by(leaves)
             if place is not None:
-                path = self.paths[place]
+                path = "This call" if condition.is_of_call else self.paths[place]
                 raise ConditionError(
                     f"{path} breaks a condition of the compiled graph: {condition}. {condition.remedy(path)}, or set "
                     "compiled.allow_unproven = True, which may give wrong results."

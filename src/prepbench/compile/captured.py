@@ -15,7 +15,8 @@ from prepbench.capture.aten.attempts import NoGraphError
 from prepbench.capture.aten.capture import FullGraphError, captured_on
 from prepbench.capture.aten.captured import Captured
 from prepbench.capture.aten.variants import sizes_may_decide
-from prepbench.capture.failures.findings import remarks_on_state
+from prepbench.capture.failures.findings import remark_of, remarks_on_state
+from prepbench.capture.failures.surroundings import findings_of_time
 from prepbench.capture.failures.tensor_conditions import ordered_keywords, tensor_conditions
 from prepbench.capture.sizes.resizing import varied
 from prepbench.compile.compile_log import StageTimer
@@ -77,7 +78,8 @@ def captured_task(request: CompileRequest, progress: ProgressCallback) -> Captur
             with contextlib.suppress(NotImplementedError):  # the mode of an exported program is part of its graph
                 request.set_mode(model)
         samples = with_static_sizes_of_first(request.samples, request.dynamic_axes, request.called)
-        changes, of_tensors = remarks_on_state(model, samples), tensor_conditions(model, samples)
+        changes = (*remarks_on_state(model, samples), *map(remark_of, findings_of_time(model, samples)))
+        of_tensors = tensor_conditions(model, samples)
         # how many graphs there may be is no part of the key: a capture with several is not kept
         modes = (_one_graph(request), not request.discard_input_model, request.skip_eval_set_mode)
         key = (

@@ -26,6 +26,7 @@ from prepbench.capture.aten.verification import (
 )
 from prepbench.capture.failures.describe import failure_line
 from prepbench.capture.failures.findings import findings_of_program
+from prepbench.capture.failures.surroundings import findings_of_time
 from prepbench.capture.failures.tensor_conditions import tensor_conditions
 from prepbench.capture.modules.collection import GraphCollection, recursive_trace
 from prepbench.capture.modules.graph_builder import (
@@ -149,7 +150,8 @@ class Captured(HasDiagram):
         """The assumptions of the graph: fixed flags and values, randomness, state that changes."""
         of_tensors = tensor_conditions(self.model, self.samples)
         found = findings_of_program(self.model, self.program, self.samples)
-        return (*found, *(condition.finding() for condition in of_tensors))
+        of_time = findings_of_time(self.model, self.samples)
+        return (*found, *(condition.finding() for condition in of_tensors), *of_time)
 
     @property
     def collection(self) -> GraphCollection:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dis
 import functools
+import itertools
 import linecache
 import random
 import re
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
@@ -376,8 +378,16 @@ def remark_of(finding: Finding) -> str:
     return f"{finding.message.rstrip('.')}{place}"
 
 
+Way = Callable[[torch.nn.Module, Sample], Any]
+"""How a model is called with its own copy of a sample."""
+
+
+def _as_it_is(model: torch.nn.Module, sample: Sample) -> Any:
+    return sample.call(model)
+
+
 def gives_the_same(
-    model: torch.nn.Module, calls: Iterable[Sample], closeness: Closeness = EXACT, *, with_gradients: bool = False
+    model: torch.nn.Module, calls: Iterable[Sample], closeness: Closeness = EXACT, *, ways: Sequence[Way] = ()
 ) -> bool:
     """Return whether calls behind one another give the same; where one of them raises they do not.
 
@@ -385,19 +395,24 @@ def gives_the_same(
         model: the callee.
         calls: of it, under ``no_grad``.
         closeness: what counts as the same.
-        with_gradients: whether gradients are recorded in all calls but the first.
+        ways: how each of the calls is made; as it is, if none are given.
     """
     twin, results = Twin(model).model, list[Any]()
     try:
         with unchanged(twin), without_output(), torch.no_grad(), interruptible():
             numbers = torch.get_rng_state()
-            for sample in calls:
-                torch.set_grad_enabled(with_gradients and bool(results))  # no_grad() above ends this
+            for sample, way in zip(calls, ways or itertools.repeat(_as_it_is), strict=False):
                 torch.set_rng_state(numbers)
-                results.append(detached_copy(own_copy(sample).call(twin)))
+                results.append(detached_copy(way(twin, own_copy(sample))))
     except Exception:  # a second call may be more than the model can do
         return False
     return all(difference(results[0], result, closeness).equal for result in results[1:])
+
+
+def depends_on(model: torch.nn.Module, sample: Sample, ways: Sequence[Way], closeness: Closeness) -> bool:
+    """Return whether ways to call a model give different results, and equal calls do not."""
+    same = partial(gives_the_same, model, closeness=closeness)
+    return not same([sample] * len(ways), ways=ways) and same([sample] * 2, ways=[ways[0]] * 2)
 
 
 def _line_changing(model: torch.nn.Module, place: Place, others: Sequence[CodeType]) -> tuple[str, int] | None:

@@ -16,6 +16,7 @@ from prepbench._display import HasDiagram, view
 from prepbench.capture.failures.describe import normalize_message
 from prepbench.capture.failures.findings import findings_of_trace
 from prepbench.capture.failures.reproduce import with_reproduction
+from prepbench.capture.failures.surroundings import findings_of_time
 from prepbench.capture.failures.tensor_conditions import tensor_conditions
 from prepbench.capture.modules.assumptions import SizeCheck, contradiction, number_findings, readable
 from prepbench.capture.modules.graph_builder import (
@@ -244,6 +245,7 @@ class GraphCollection(HasDiagram):
             found = [*findings_of_trace(self.model, self._samples), *self._number_findings()]
             if isinstance(self.model, torch.nn.Module) and self._samples:
                 found += [one.finding() for one in tensor_conditions(self.model, self._samples)]
+                found += findings_of_time(self.model, self._samples)
             self._findings = tuple(found)
         return self._findings
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -53,6 +59,52 @@ class Attend(nn.Module):
         return self.packed(query) if query is key else self.query(query) * self.key(key)
 
 
+class Asks(nn.Module):
+    """Takes another way where a question about its argument or its surroundings has another answer."""
+
+    def __init__(self, question: str) -> None:
+        super().__init__()
+        self.question = question
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if self.asked(x) else x * 3
+
+    def asked(self, x: torch.Tensor) -> bool:
+        if self.question == "leaf":
+            return x.is_leaf
+        if self.question == "parameter":
+            return isinstance(x, nn.Parameter)
+        if self.question == "attribute":
+            return getattr(x, "lengths", None) is not None
+        if self.question == "view":
+            return x._base is not None
+        if self.question == "version":
+            return x._version > 0
+        if self.question == "made for inference":
+            return x.is_inference()
+        if self.question == "inference":
+            return torch.is_inference_mode_enabled()
+        if self.question == "autocast":
+            return torch.is_autocast_enabled("cpu")
+        if self.question == "dtype":
+            return torch.get_default_dtype() == torch.float64
+        if self.question == "deterministic":
+            return torch.are_deterministic_algorithms_enabled()
+        if self.question == "clock":
+            return time.time() > 2.5e9
+        return os.environ.get("PREPBENCH_TEST_ASKS") == "yes"
+
+
+def _with_lengths(x: torch.Tensor) -> torch.Tensor:
+    x.lengths = [1]  # type: ignore[attr-defined]
+    return x
+
+
+def _in_inference_mode() -> torch.Tensor:
+    with torch.inference_mode():
+        return torch.ones(3, 3)
+
+
 SAMPLES = [torch.ones(2, 3), torch.ones(4, 3)]
 
 
@@ -62,14 +114,19 @@ SAMPLES = [torch.ones(2, 3), torch.ones(4, 3)]
         (Contiguous(), "contiguous", torch.ones(3, 3).T, "Give x.contiguous()"),
         (ByHelper(), "contiguous", torch.ones(3, 3).T, "Give x.contiguous()"),
         (WithGradients(), "without gradients", torch.ones(3, 3).requires_grad_(), "Give x.detach()"),
+        (Asks("leaf"), "without gradients", torch.ones(3, 3).requires_grad_() * 1, "Give x.detach()"),
+        (Asks("parameter"), "plain", nn.Parameter(torch.ones(3, 3)), "Give x.detach()"),
+        (Asks("attribute"), "without attributes", _with_lengths(torch.ones(3, 3)), "Give x.clone()"),
+        (Asks("view"), "whole", torch.ones(5, 3)[:3], "Give x.clone()"),
+        (Asks("version"), "unwritten", torch.ones(3, 3).mul_(2), "Give x.clone()"),
+        (Asks("made for inference"), "no inference tensor", _in_inference_mode(), "outside of it"),
     ],
 )
 def test_a_call_with_another_answer_is_refused(
     model: nn.Module, kind: str, other: torch.Tensor, remedy: str, tmp_path: Path
 ) -> None:
     compiled = pb.compile_model(model, tracing_inputs=SAMPLES, deployment_settings=EAGER)
-    (condition,) = [one for one in compiled.conditions if isinstance(one, TensorCondition)]
-    assert condition.kind == kind
+    (condition,) = [one for one in compiled.conditions if isinstance(one, TensorCondition) and one.kind == kind]
     assert str(condition) in compiled.report.conditions
     assert [found.message for found in pb.capture(model, SAMPLES).findings if condition.text in found.message]
     compiled.save(tmp_path / "model")
@@ -79,6 +136,64 @@ def test_a_call_with_another_answer_is_refused(
             one(other)
         assert remedy in str(error.value)
         assert Path(__file__).name in str(error.value)
+
+
+def _environment() -> AbstractContextManager[Any]:
+    return mock.patch.dict(os.environ, {"PREPBENCH_TEST_ASKS": "yes"})
+
+
+@contextmanager
+def _set(put: Callable[[Any], None], value: Any, before: Any) -> Iterator[None]:
+    put(value)
+    try:
+        yield
+    finally:
+        put(before)
+
+
+@pytest.mark.parametrize(
+    ("question", "otherwise", "words"),
+    [
+        ("inference", torch.inference_mode, r"torch.is_inference_mode_enabled\(\) is False"),
+        ("autocast", lambda: torch.autocast("cpu", dtype=torch.bfloat16), r"is_autocast_enabled\('cpu'\) is False"),
+        ("dtype", lambda: _set(torch.set_default_dtype, torch.float64, torch.float32), "is torch.float32"),
+        ("deterministic", lambda: _set(torch.use_deterministic_algorithms, True, False), "enabled.* is False"),
+        ("environment", _environment, "the environment variable PREPBENCH_TEST_ASKS is not set"),
+    ],
+)
+def test_a_call_in_other_surroundings_is_refused(
+    question: str, otherwise: Callable[[], AbstractContextManager[Any]], words: str, tmp_path: Path
+) -> None:
+    model = Asks(question)
+    pb.compile_model(model, tracing_inputs=SAMPLES, deployment_settings=EAGER).save(tmp_path / "model")
+    compiled = pb.load_compiled(tmp_path / "model")
+    torch.testing.assert_close(compiled(torch.ones(5, 3)), model(torch.ones(5, 3)))
+    x = torch.ones(5, 3)
+    with otherwise(), pytest.raises(ConditionError, match=rf"This call breaks.*{words}.*Call it so"):
+        compiled(x)
+    with _environment():  # the value stands nowhere
+        pb.compile_model(model, tracing_inputs=SAMPLES, deployment_settings=EAGER).save(tmp_path / "other")
+    assert '"yes"' not in (tmp_path / "other" / "manifest.json").read_text()
+
+
+def test_a_model_that_computes_with_the_time_says_so() -> None:
+    compiled = pb.compile_model(Asks("clock"), tracing_inputs=SAMPLES, deployment_settings=EAGER)
+    assert [remark for remark in compiled.report.remarks if "the time at which it was captured" in remark]
+    assert [found for found in pb.capture(Asks("clock"), SAMPLES).findings if found.kind == "time fixed"]
+
+
+class Timed(nn.Module):
+    """Looks at the clock, and computes the same at any time."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.start = time.perf_counter()
+        return x * 2
+
+
+def test_questions_of_surroundings_without_effect_are_nothing() -> None:
+    compiled = pb.compile_model(Timed(), tracing_inputs=SAMPLES, deployment_settings=EAGER)
+    assert not [remark for remark in compiled.report.remarks if "the time" in remark]
+    assert not compiled.conditions
 
 
 def test_a_question_without_effect_is_no_condition() -> None:
@@ -102,7 +217,7 @@ def test_a_model_that_asks_whether_gradients_are_recorded(tmp_path: Path) -> Non
     model = Noisy(1.0)
     pb.compile_model(model, tracing_inputs=SAMPLES, deployment_settings=EAGER).save(tmp_path / "model")
     compiled = pb.load_compiled(tmp_path / "model")
-    with pytest.raises(ConditionError, match=r"made under torch\.no_grad\(\).*Call it so"):
+    with pytest.raises(ConditionError, match=r"This call breaks .*made under torch\.no_grad\(\).*Call it so"):
         compiled(torch.ones(5, 3))
     with torch.no_grad():
         torch.testing.assert_close(compiled(torch.ones(5, 3)), model(torch.ones(5, 3)))
