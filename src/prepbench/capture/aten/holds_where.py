@@ -34,7 +34,7 @@ from prepbench.capture.aten.trial_calls import (
     unequal_size,
 )
 from prepbench.capture.sizes.axis import Axis
-from prepbench.capture.sizes.conditions import CONDITIONS, Asked, SizeCondition, SizeConditions
+from prepbench.capture.sizes.conditions import CONDITIONS, Asked, SizeCondition, SizeConditions, strongest
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, SampleSizes, size_key
 from prepbench.capture.sizes.resizing import sizes_in
 from prepbench.capture.sizes.size_formulas import formula_text, python_text
@@ -142,7 +142,7 @@ class HoldsWhere:
                 kept.append(trial.refused)
             elif trial.made:
                 kept.append(unequal_size(*trial.made))
-        return tuple(kept)
+        return tuple(strongest(kept))
 
     def right_calls(self, conditions: Sequence[SizeCondition]) -> list[Sample]:
         """Return the trial calls that meet some conditions and on which the graph agrees with the model."""

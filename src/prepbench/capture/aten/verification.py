@@ -17,7 +17,7 @@ from prepbench.capture.aten.holds_where import paths_of, sizes_by_place
 from prepbench.capture.aten.leaf_operators import KeepAlive
 from prepbench.capture.aten.trial_calls import breaks
 from prepbench.capture.sizes.axis import Axis, counted_places, pattern_of
-from prepbench.capture.sizes.conditions import CONDITIONS, SizeCondition, SizeConditions
+from prepbench.capture.sizes.conditions import CONDITIONS, SizeCondition, SizeConditions, strongest
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, size_key
 from prepbench.capture.sizes.resizing import base_sample, linked_axes, resized_to_fit
 from prepbench.document.model import SourceLine
@@ -418,9 +418,11 @@ def _says_nothing(text: str) -> bool:
 
 
 def condition_lines(conditions: Sequence[SizeCondition]) -> list[str]:
-    """Return each reason once; those of one line of code that differ in indices only are one, with a count."""
+    """Return each reason once; those of one line of code that differ in indices only are one, with a count. Of several
+    bounds of one size, the narrowest is said.
+    """
     alike: dict[object, list[SizeCondition]] = {}
-    for condition in dict.fromkeys(conditions):
+    for condition in dict.fromkeys(strongest(conditions)):
         alike.setdefault((condition.source, _shape_of(condition.text)), []).append(condition)
     lines = []
     for first, *others in alike.values():
@@ -435,7 +437,7 @@ def condition_lines(conditions: Sequence[SizeCondition]) -> list[str]:
 def conditions_text(conditions: Sequence[SizeCondition]) -> str:
     """Return conditions as one text, in which each line of code stands once, behind what it asks."""
     asked: dict[SourceLine | None, list[SizeCondition]] = {}
-    for condition in conditions:
+    for condition in strongest(conditions):
         asked.setdefault(condition.source, []).append(replace(condition, source=None))
     parts = []
     for source, some in asked.items():

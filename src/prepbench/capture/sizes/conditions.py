@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, FrameType, MappingProxyType, ModuleType
 from typing import Any
@@ -191,6 +191,46 @@ class SizeConditions:
                 text = condition_in_words(expression, names)
                 found.setdefault(text, SizeCondition(text, tuple(sorted(names.values())), source))
         return list(found.values())
+
+
+_BOUND = re.compile(r"(.+) (?:is|must be) (at least|more than|at most|less than) (\d+)")
+_EXCEPTION = re.compile(r"(.+) (?:is not|must not be) (\d+)")
+
+
+def strongest(conditions: Iterable[SizeCondition]) -> list[SizeCondition]:
+    """Return conditions without those on one size that follow from another one on it: of several bounds the narrowest,
+    and no exceptions outside of it.
+
+    Example:
+        >>> texts = ["n must be more than 2", "n must be at least 5", "n must not be 4", "n must not be 9"]
+        >>> [one.text for one in strongest(SizeCondition(text, ("n",), None) for text in texts)]
+        ['n must be at least 5', 'n must not be 9']
+    """
+    given = list(conditions)
+    lowest: dict[str, int] = {}
+    highest: dict[str, int] = {}
+    for condition in given:
+        if match := _BOUND.fullmatch(condition.text):
+            size, number = match[1], int(match[3])
+            if match[2] in ("at least", "more than"):
+                lowest[size] = max(lowest.get(size, 0), number + (match[2] == "more than"))
+            else:
+                highest[size] = min(highest.get(size, sys.maxsize), number - (match[2] == "less than"))
+    told: set[tuple[str, bool]] = set()
+
+    def says_more(condition: SizeCondition) -> bool:
+        if match := _EXCEPTION.fullmatch(condition.text):
+            return lowest.get(match[1], 0) <= int(match[2]) <= highest.get(match[1], sys.maxsize)
+        if not (match := _BOUND.fullmatch(condition.text)):
+            return True
+        size, number, is_least = match[1], int(match[3]), match[2] in ("at least", "more than")
+        own = number + (match[2] == "more than") - (match[2] == "less than")
+        if own != (lowest if is_least else highest)[size] or (size, is_least) in told:
+            return False
+        told.add((size, is_least))
+        return True
+
+    return [condition for condition in given if says_more(condition)]
 
 
 _MOST_NUMBERS = 8
@@ -384,14 +424,13 @@ def _remainder(expression: Any, names: dict[Any, str]) -> str | None:
     if not isinstance(expression, sympy.Eq | sympy.Ne):
         return None
     for division, left in (expression.args, expression.args[::-1]):
-        if type(division).__name__ not in ("Mod", "PythonMod") or not left.is_Integer:
+        if type(division).__name__ not in ("Mod", "PythonMod"):
             continue
-        size, divisor = division.args
-        if size in names and divisor.is_Integer:
-            negation = "" if isinstance(expression, sympy.Eq) else "not "
-            if left == 0:
-                return f"{names[size]} must {negation}be a multiple of {divisor}"
-            return f"{names[size]} must {negation}leave {left} when it is divided by {divisor}"
+        size, divisor = (_said(part, names) for part in division.args)
+        negation = "" if isinstance(expression, sympy.Eq) else "not "
+        if left == 0:
+            return f"{size} must {negation}be a multiple of {divisor}"
+        return f"{size} must {negation}leave {_said(left, names)} when it is divided by {divisor}"
     return None
 
 
