@@ -80,6 +80,14 @@ def repairable_error(cell: int | None = None) -> BaseException | None:
     return next(reversed(_repairable.values()), None) if cell is None else _repairable.get(cell)
 
 
+def _keep_repairable(cell: int, error: BaseException) -> None:
+    """Keep an error for the button of its card. Python keeps only the last error, which may be another."""
+    _repairable.pop(cell, None)
+    _repairable[cell] = error
+    while len(_repairable) > _KEPT:
+        del _repairable[next(iter(_repairable))]
+
+
 @dataclass(frozen=True)
 class ErrorCard:
     """What an error's card says.
@@ -115,8 +123,7 @@ class ErrorCard:
     def of(cls, error: BaseException) -> ErrorCard:
         """Return the card of an error that was raised."""
         what, rest = split_message(str(error))
-        files = (frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))
-        cell = next((file for file in files if _is_cell(file)), "")
+        cell = _running_cell(error.__traceback__)
         where, code = _shown_place(_users_line(error.__traceback__), cell)
         cause = error.__cause__
         trace = None if cause is None else cause.__traceback__
@@ -200,12 +207,7 @@ def notebook_lines(error: BaseException) -> list[str]:
         vars(error)["_shown"] = shown
         if card.is_repaired_in_bench:
             # the counter may stand at this cell or at the next one, depending on IPython's release
-            # Python keeps only the last error, which may be another than that of the card with the button
-            cell = len(shell.history_manager.input_hist_parsed) - 1
-            _repairable.pop(cell, None)
-            _repairable[cell] = error
-            while len(_repairable) > _KEPT:
-                del _repairable[next(iter(_repairable))]
+            _keep_repairable(len(shell.history_manager.input_hist_parsed) - 1, error)
         # a cell gives the same outputs to a person and to a program, so that notebooks can be compared
         display.publish_display_data(
             {"text/plain": card.text(anywhere=True), "text/html": for_strict_pages(card.page())}
@@ -353,6 +355,12 @@ def _users_line(trace: TracebackType | None, *, innermost: bool = False) -> _Lin
         if not _is_own(frame) and not _is_of_library(code.co_filename):
             found = code.co_filename, number, code.co_name
     return found
+
+
+def _running_cell(trace: TracebackType | None) -> str:
+    """Return the file name of the cell that was running; "" outside notebooks."""
+    files = (frame.f_code.co_filename for frame, _ in traceback.walk_tb(trace))
+    return next((file for file in files if _is_cell(file)), "")
 
 
 def _is_own(frame: FrameType) -> bool:

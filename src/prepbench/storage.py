@@ -354,14 +354,7 @@ def typed_errors(path: Path, needed: int | None = None) -> Iterator[None]:
     except StorageError:
         raise
     except OSError as error:
-        size = f" ({_megabytes(needed)})" if needed else ""
-        still = "What was there before is still there." if existed else "Nothing was left behind."
-        made = StorageError(
-            f"{path}{size} cannot be written: {_reason(error)}{_missing(path, needed, error)}. {still} "
-            f"{_REMEDIES.get(error.errno or 0, _REMEDY)}"
-        )
-        made.errno, made.filename = error.errno, str(path)
-        raise made from error
+        raise _storage_error(path, needed, existed, error) from error
 
 
 @contextlib.contextmanager
@@ -396,6 +389,17 @@ def _disk_error(error: BaseException | None) -> OSError | None:
             return error
         error = error.__cause__ or error.__context__
     return None
+
+
+def _storage_error(path: Path, needed: int | None, existed: bool, error: OSError) -> StorageError:
+    size = f" ({_megabytes(needed)})" if needed else ""
+    still = "What was there before is still there." if existed else "Nothing was left behind."
+    made = StorageError(
+        f"{path}{size} cannot be written: {_reason(error)}{_missing(path, needed, error)}. {still} "
+        f"{_REMEDIES.get(error.errno or 0, _REMEDY)}"
+    )
+    made.errno, made.filename = error.errno, str(path)
+    return made
 
 
 def _reason(error: OSError) -> str:

@@ -117,7 +117,7 @@ def torch_traces_here() -> Iterator[None]:
             _modes_before_autograd(),
             _thread_local_node_metadata(),
             thread_local_fx_traces(),
-            *[flag_only_in_this_thread(function) for function in _FLAGS],
+            *_flags(),
             *_builtins_of_export(),
             *generators_preserved_here(),
             cached_operators(),
@@ -169,6 +169,10 @@ _FLAGS = [
     if (function := getattr(owner, name, None)) is not None
 ]
 """torch's own functions, read before anything replaces them for a while."""
+
+
+def _flags() -> list[AbstractContextManager[None]]:
+    return [flag_only_in_this_thread(function) for function in _FLAGS]
 
 
 _REPLACED_BY_EXPORT = ((builtins, "max"), (builtins, "min"), (math, "pow"))

@@ -46,6 +46,11 @@ class Use:
         """The argument index of the layer's input."""
         return self.place - 1
 
+    def channel_dim(self, value: torch.Tensor, weight: torch.Tensor) -> int:
+        """Return the dim of channels of the layer's input."""
+        is_convolution = "conv" in str(self.node.target)
+        return value.ndim - weight.ndim + 1 if is_convolution else value.ndim - 1
+
 
 def uses_of(program: torch.export.ExportedProgram) -> list[Use]:
     """Return all products with a parameter, in the forms that torch's layers use."""
@@ -127,8 +132,7 @@ def input_powers(
     def seen(node: fx.Node, args: Sequence[Any], _: Any) -> None:
         use = by_node[node]
         value = args[use.entering]
-        is_convolution = "conv" in str(use.node.target)
-        dim = value.ndim - args[use.place].ndim + 1 if is_convolution else value.ndim - 1
+        dim = use.channel_dim(value, args[use.place])
         others = [each for each in range(value.ndim) if each != dim]
         power = value.double().square()
         power = power.sum(others) if others else power

@@ -221,12 +221,7 @@ def write_conditions(file: Path, conditions: FileConditions) -> None:
     if file.suffix == ".onnx":
         _into_onnx(file, text)
     else:
-        # at the end of the IR's ``rt_info`` for the whole model
-        content = file.read_text(encoding="utf-8")
-        before, end, after = content.rpartition("</rt_info>")
-        entry = f"<prepbench_conditions value={quoteattr(text)} />"
-        if end and entry not in before:
-            write_file(file, f"{before}{entry}{end}{after}")
+        _into_ir(file, text)
 
 
 def write_beside(file: Path, conditions: FileConditions) -> None:
@@ -250,3 +245,12 @@ def _into_onnx(file: Path, text: str) -> None:
         opened.seek(max(0, size - len(added)))
         if opened.read() != added:  # the file of a loaded model has the entry already
             opened.write(added)
+
+
+def _into_ir(file: Path, text: str) -> None:
+    """Put the entry at the end of the IR's ``rt_info`` for the whole model."""
+    content = file.read_text(encoding="utf-8")
+    before, end, after = content.rpartition("</rt_info>")
+    entry = f"<prepbench_conditions value={quoteattr(text)} />"
+    if end and entry not in before:
+        write_file(file, f"{before}{entry}{end}{after}")

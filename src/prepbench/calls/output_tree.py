@@ -211,11 +211,7 @@ def _form(kind: type) -> tuple[dict[str, None], bool] | None:
     if kind not in _FORMS:
         known = None
         if dataclasses.is_dataclass(kind) and not hasattr(kind, "__del__"):
-            # a result class of ``transformers`` is a dict of the fields that are not None
-            bases = [f"{base.__module__}.{base.__name__}" for base in kind.__mro__]
-            is_table = any(
-                base.startswith(f"{_TRUSTED}.") and base.endswith(".ModelOutput") for base in bases
-            ) and issubclass(kind, collections.OrderedDict)
+            is_table = _is_table(kind)
             if is_table or kind.__new__ is object.__new__:
                 known = dict.fromkeys(field.name for field in dataclasses.fields(kind)), is_table
         _FORMS[kind] = known
@@ -273,6 +269,14 @@ def _imported(path: str) -> types.ModuleType | None:
         return importlib.import_module(path)
     except ImportError:
         return None
+
+
+def _is_table(kind: type) -> bool:
+    """Return whether it is one of the result classes of ``transformers``: a dict of the fields that are not None."""
+    bases = [f"{base.__module__}.{base.__name__}" for base in kind.__mro__]
+    return any(base.startswith(f"{_TRUSTED}.") and base.endswith(".ModelOutput") for base in bases) and issubclass(
+        kind, collections.OrderedDict
+    )
 
 
 _PLAIN_FIELDS: weakref.WeakKeyDictionary[type, set[str]] = weakref.WeakKeyDictionary()

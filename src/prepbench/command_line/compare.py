@@ -47,9 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--model", metavar="script.py:model", help="for folders of which parts run in Python")
     parser.add_argument("--allow-code", action="store_true", help="also load folders that hold machine code (Inductor)")
-    group = parser.add_argument_group("budgets", "for each candidate but the first, or for the only one")
-    for budget in BUDGETS:
-        group.add_argument(budget.option, type=budget.read, metavar=budget.unit or "X", help=budget.help)
+    add_budgets(parser)
 
 
 def run(options: argparse.Namespace) -> Report:
@@ -227,6 +225,13 @@ SPEED = Budget(
     "--min-speedup", "speed-up", "×", "speed over float on the same runtime, or else in PyTorch eager", False
 )
 BUDGETS = (SIZE, SQNR, DROP, LATENCY, SPEED)
+
+
+def add_budgets(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    group = parser.add_argument_group("budgets", "for each candidate but the first, or for the only one")
+    for budget in BUDGETS:
+        group.add_argument(budget.option, type=budget.read, metavar=budget.unit or "X", help=budget.help)
 
 
 def given(options: argparse.Namespace) -> dict[Budget, float]:

@@ -40,8 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         report: Report = options.run(options)
         _write_files(report, options)
-        in_colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        print(report.text(in_colour), flush=True)  # noqa: T201 (a command line prints)
+        _print(report)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201 (a command line prints)
         return INTERRUPTED
@@ -81,6 +80,11 @@ def _write_files(report: Report, options: argparse.Namespace) -> None:
         write_json(report, options.json)
     if getattr(options, "junit", None):
         write_junit(report, options.junit)
+
+
+def _print(report: Report) -> None:
+    in_colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    print(report.text(in_colour), flush=True)  # noqa: T201 (a command line prints)
 
 
 def _could_not(error: Exception, options: argparse.Namespace) -> int:

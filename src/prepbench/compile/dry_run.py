@@ -132,11 +132,7 @@ def memory_needed(task: CompileTask) -> int:
 
     Activations and the memory of the target's own compiler come on top.
     """
-    schemes = {
-        f"{row.fqn}.weight": WeightScheme.of(next(row.settings.candidates()))
-        for row in task.layer_settings or ()
-        if row.settings is not None
-    }
+    schemes = _schemes(task)
     names: dict[int, list[str]] = {}
     for name, tensor in task.program.state_dict.items():
         names.setdefault(id(tensor), []).append(name)
@@ -208,6 +204,16 @@ def available_memory() -> int:
         return free if limit == "max" else min(free, int(limit) - kept)
     except (OSError, ValueError, KeyError):
         return free
+
+
+def _schemes(task: CompileTask) -> dict[str, WeightScheme]:
+    """Return the first scheme of each quantized layer, by the name of its weight."""
+    rows = [row for row in task.layer_settings or () if row.settings is not None]
+    return {
+        f"{row.fqn}.weight": WeightScheme.of(next(row.settings.candidates()))
+        for row in rows
+        if row.settings is not None
+    }
 
 
 def _looks(scheme: WeightScheme | None) -> bool:

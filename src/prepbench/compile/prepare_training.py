@@ -209,13 +209,7 @@ def check_trainable(request: CompileRequest) -> None:
     """Raise for arguments that training does not take, of the wrong type, or without a required one."""
     model = request.model
     if isinstance(model, PrunedGraph):
-        for name, value in (("pruning_settings", request.pruning_settings), ("lora_settings", request.lora_settings)):
-            if value is not None:
-                raise SettingsError(
-                    f"{name} cannot be given with a graph of pb.prune: it was pruned already, and has no modules that "
-                    f"an adapter could stand in. Leave {name} out, or give the model itself, with the "
-                    "pruning_settings that pb.prune got."
-                )
+        _check_pruned(request.pruning_settings, request.lora_settings)
     if not isinstance(model, nn.Module) or isinstance(model, TrainableModel):
         raise InputError(
             f"model must be a torch.nn.Module whose weights are trained, got {described(model)}. Give the module, in "
@@ -225,6 +219,17 @@ def check_trainable(request: CompileRequest) -> None:
     remedy = "Write lora_settings=pb.LoraSettings()."
     check_type("lora_settings", request.lora_settings, LoraSettings, remedy, optional=True)
     request.check()
+
+
+def _check_pruned(pruning: object, lora: object) -> None:
+    """Raise ``SettingsError`` for options that a pruned graph does not support."""
+    for name, value in (("pruning_settings", pruning), ("lora_settings", lora)):
+        if value is not None:
+            raise SettingsError(
+                f"{name} cannot be given with a graph of pb.prune: it was pruned already, and has no modules that an "
+                f"adapter could stand in. Leave {name} out, or give the model itself, with the pruning_settings that "
+                "pb.prune got."
+            )
 
 
 def _check_precision(model: nn.Module) -> None:

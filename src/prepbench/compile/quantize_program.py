@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from prepbench.adapt.trainable_model import short_name, teach
+from prepbench.adapt.trainable_model import TrainableModel, short_name, teach
 from prepbench.capture.aten.export_program import dynamic_sizes, export_again
 from prepbench.compile.compile_log import StageTimer
 from prepbench.compile.kept_stages import KeptCapture
@@ -122,12 +122,7 @@ def _measured(task: CompileTask, samples: Sequence[Sample], timer: StageTimer, k
             plain_weights=task.trained is None,
         )
     if task.trained is not None:
-        read_weights(observed.graph)
-        teach(task.trained, observed.graph)
-        fit_biases(observed.graph)
-        decisions = Decisions(schemes=dict(task.trained.parts.schemes))
-        layers = (decided_report(row, observed, decisions) for row in observed.layers)
-        return replace(observed, layers=tuple(replace(row, fqn=short_name(row.fqn)) for row in layers))
+        return taught(observed, task.trained)
     statistics = None if kept is None else kept.statistics(task, observed.scaled)
     with timer("calibrate", reports_progress=True):
         observed = calibrate(observed, samples, progress, statistics)
@@ -136,6 +131,16 @@ def _measured(task: CompileTask, samples: Sequence[Sample], timer: StageTimer, k
             observed = choose_weight_schemes(observed, samples, progress, statistics)
     timer.reuse(*observed.reused)
     return observed
+
+
+def taught(observed: Observed, trained: TrainableModel) -> Observed:
+    """Return observers with the learned parameters of a trained model's quantizers."""
+    read_weights(observed.graph)
+    teach(trained, observed.graph)
+    fit_biases(observed.graph)
+    decisions = Decisions(schemes=dict(trained.parts.schemes))
+    layers = (decided_report(row, observed, decisions) for row in observed.layers)
+    return replace(observed, layers=tuple(replace(row, fqn=short_name(row.fqn)) for row in layers))
 
 
 def _converted(

@@ -15,7 +15,7 @@ import torch
 
 from prepbench.adapt.cuts import Cut, Cuts
 from prepbench.checks import check_progress, check_type, described
-from prepbench.compile.float_program import FloatProgram, captured_in_float
+from prepbench.compile.float_program import FloatProgram, LayerFacts, captured_in_float
 from prepbench.compile.request import CompileRequest, check_weights
 from prepbench.compile.samples import as_call
 from prepbench.document.model import SourceLine
@@ -331,11 +331,7 @@ class Simulation:
     @functools.cached_property
     def _nodes(self) -> Mapping[str, list[LayerNode]]:
         """The nodes of each layer with at least one way of quantization, in execution order."""
-        nodes = dict(self._float.plan(dict.fromkeys(self.source.layers, _ONLY_WEIGHTS)).nodes)
-        known = [fqn for fqn, facts in self.source.layers.items() if not facts.is_table]
-        nodes = {**self._float.plan(dict.fromkeys(known, QuantizationSettings())).nodes, **nodes}
-        order = {node: place for place, node in enumerate(self._float.graph.graph.nodes)}
-        return dict(sorted(nodes.items(), key=lambda item: order[item[1][0].node]))
+        return quantizable_nodes(self._float, self.source.layers)
 
     @functools.cached_property
     def _float(self) -> MixedGraph:
@@ -546,6 +542,15 @@ def check_settings(fqn: str, settings: object) -> None:
             f"settings[{fqn!r}].{several[0]} names several values, {getattr(settings, several[0])}, and a layer is "
             "simulated with one. Give one of them; settings.candidates() lists what they stand for."
         )
+
+
+def quantizable_nodes(graph: MixedGraph, layers: Mapping[str, LayerFacts]) -> dict[str, list[LayerNode]]:
+    """Return the nodes of each layer with at least one way of quantization, in execution order."""
+    nodes = dict(graph.plan(dict.fromkeys(layers, _ONLY_WEIGHTS)).nodes)
+    known = [fqn for fqn, facts in layers.items() if not facts.is_table]
+    nodes = {**graph.plan(dict.fromkeys(known, QuantizationSettings())).nodes, **nodes}
+    order = {node: place for place, node in enumerate(graph.graph.graph.nodes)}
+    return dict(sorted(nodes.items(), key=lambda item: order[item[1][0].node]))
 
 
 # The mixed-precision settings for which algorithms change the graph's weights, and so its ranges.

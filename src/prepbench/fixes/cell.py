@@ -380,16 +380,21 @@ class CellNames:
     def assigned(self, value: Any, image: str) -> list[str]:
         """Return the lines that replace a value in all files that use it."""
         lines = []
-        found = {id(names): names for names in self._files.values()}  # of all modules of the user
-        for module in list(sys.modules.values()):
-            file = getattr(module, "__file__", None)
-            if isinstance(module, types.ModuleType) and isinstance(file, str) and is_user_file(file):
-                found[id(vars(module))] = vars(module)
-        for names in found.values():
+        for names in _tables(self._files.values()):
             for name in [name for name, held in list(names.items()) if held is value]:
                 where = self.where(name, names)
                 lines += [f"{where} = {image}\n"] if where != image else []
         return lines
+
+
+def _tables(files: Iterable[Names]) -> list[Names]:
+    """Return the global names of all modules of the user."""
+    found = {id(names): names for names in files}
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(module, types.ModuleType) and isinstance(file, str) and is_user_file(file):
+            found[id(vars(module))] = vars(module)
+    return list(found.values())
 
 
 def _is_main(names: Names) -> bool:
@@ -684,14 +689,20 @@ def defined(node: Any) -> str:
 
 def indented(text: str) -> str:
     """Return indented statements; lines inside of a string literal keep their indentation."""
-    inside: set[int] = set()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Constant | ast.JoinedStr) and node.end_lineno is not None:
-            inside.update(range(node.lineno + 1, node.end_lineno + 1))
+    inside = _lines_in_texts(text)
     return "\n".join(
         f"    {line}" if line.strip() and number not in inside else line
         for number, line in enumerate(text.split("\n"), 1)
     )
+
+
+def _lines_in_texts(text: str) -> set[int]:
+    """Return the lines, from 1, that begin inside of a string literal."""
+    found: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Constant | ast.JoinedStr) and node.end_lineno is not None:
+            found.update(range(node.lineno + 1, node.end_lineno + 1))
+    return found
 
 
 def quoted_annotations(node: Any, names: dict[str, Any], known: set[str]) -> Any:

@@ -347,8 +347,7 @@ def with_sides(
     caller = Caller(instrumented)
     found = [replaced for one in observed if (replaced := _with_sides(caller, facts, one)) is not None]
     given = [one.trial.sample for one in observed if one.trial.is_given]
-    taken = {side for one in found for side in one.taken}
-    missing = {(place, side) for place in tests() for side in (True, False) if (place, side) not in taken}
+    missing = _missing(tests(), found)
     original = observed[0].original if missing else instrumented
     originals = Caller(original) if missing else caller
     for trial in further_trials(given) if missing else ():
@@ -372,6 +371,12 @@ def _with_sides(caller: Caller, facts: Facts, one: Observed) -> Observed | None:
     finally:
         facts.ended()
     return replace(one, taken=frozenset(facts.taken))
+
+
+def _missing(tests: Collection[Place], observed: Sequence[Observed]) -> set[tuple[Place, bool]]:
+    """Return the sides of conditions on data that no call takes."""
+    taken = {side for one in observed for side in one.taken}
+    return {(place, side) for place in tests for side in (True, False) if (place, side) not in taken}
 
 
 # The memory layout of results: two calls with equal values may still differ in it.
@@ -706,12 +711,16 @@ class CountedCalls(TorchFunctionMode):
         if self._most is not None and self.count > self._most:
             raise TimeLimitReached
         if getattr(function, "__name__", "").startswith("linalg_"):
-            # some routines of LAPACK end the process on other values: ``eigvals`` of NaN does (torch 2.13)
-            with torch.no_grad():
-                for value in args:
-                    if isinstance(value, torch.Tensor) and not value.is_meta and not bool(value.isfinite().all()):
-                        raise RuntimeError("the matrix holds NaN or infinite values")
+            _check_finite(args)
         return function(*args, **(kwargs or {}))
+
+
+def _check_finite(args: tuple[Any, ...]) -> None:
+    """Refuse values with which some routines of LAPACK end the process: ``eigvals`` of NaN does (torch 2.13)."""
+    with torch.no_grad():
+        for value in args:
+            if isinstance(value, torch.Tensor) and not value.is_meta and not bool(value.isfinite().all()):
+                raise RuntimeError("the matrix holds NaN or infinite values")
 
 
 # Other values for the tensors of a call, so that conditions take their other side.

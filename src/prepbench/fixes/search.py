@@ -25,7 +25,7 @@ from prepbench.fixes.facts import PARAMETERS, PROBE, Facts, Place, instrumented_
 from prepbench.fixes.kinds import KINDS, NARROWING_KINDS, Kind
 from prepbench.fixes.proof import NO_SAMPLE, Observed, Proof, observe, program_problem, prove, with_sides
 from prepbench.fixes.results import Draft, Fix, Fixed, fixed_model
-from prepbench.fixes.site import Part, Proposal, Site
+from prepbench.fixes.site import Function, Part, Proposal, Site
 from prepbench.fixes.syntax import CannotFix, SourceText, equal_but_for_lines, with_import
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback, check_cancelled, report_nothing
@@ -356,9 +356,7 @@ class Search:
         return draft
 
     def _checked(self, kind: Kind, site: Site, failure: Failure, proposal: Proposal) -> _Step | Draft | None:
-        text = site.part.replaced(site.source, site.function, proposal.function)
-        knows_torch = any(value is torch for value in site.names.values())
-        after = site.source.with_text(text if knows_torch else with_import(text, "torch"))
+        after = _with_function(site, site.function, proposal)
         if after.text == site.source.text:
             return None
         proof = self._proven(after, proposal, failure.fqn, site)
@@ -381,7 +379,7 @@ class Search:
         try:
             changed = self.swapped().get_submodule(fqn)
             return prove(
-                changed, self.observed(fqn), proposal.conditions, lambda place: site.source.original_line(place[0]),
+                changed, self.observed(fqn), proposal.conditions, lambda place: _line(site, place),
                 is_compiling=proposal.is_compiling,
             )  # fmt: skip
         except (CannotFix, SyntaxError) as error:
@@ -401,6 +399,16 @@ def _outermost_change(step: _Step) -> tuple[tuple[str, int], ...]:
 
 def _is_class(code: Any) -> bool:
     return "__qualname__" in code.co_names and "__module__" in code.co_names and not code.co_argcount
+
+
+def _line(site: Site, place: Place) -> int:
+    return site.source.original_line(place[0])
+
+
+def _with_function(site: Site, function: Function, proposal: Proposal) -> SourceText:
+    text = site.part.replaced(site.source, function, proposal.function)
+    knows_torch = any(value is torch for value in site.names.values())
+    return site.source.with_text(text if knows_torch else with_import(text, "torch"))
 
 
 def _unchanged(now: Mapping[str, SourceText], start: Mapping[str, SourceText]) -> dict[str, SourceText]:

@@ -84,10 +84,7 @@ def attached_forward(model: nn.Module, forward: Forward, notices: Notices) -> It
     attachment = _Attachment(forward, here, others, notices)
     with undoing() as undo:
         undo.add(lambda: _remove(model, attachment))
-        with _lock:
-            if not _attached.get(model):
-                object.__setattr__(model, "forward", _dispatching(model, vars(model).get("forward")))
-            _attached.setdefault(model, []).append(attachment)
+        _add(model, attachment)
         with interrupts.interruptible():
             yield
 
@@ -149,6 +146,13 @@ def _is_called_with(model: nn.Module, parameters: tuple[str, ...]) -> bool:
     except InputError:
         return False
     return True
+
+
+def _add(model: nn.Module, attachment: _Attachment) -> None:
+    with _lock:
+        if not _attached.get(model):
+            object.__setattr__(model, "forward", _dispatching(model, vars(model).get("forward")))
+        _attached.setdefault(model, []).append(attachment)
 
 
 def _remove(model: nn.Module, attachment: _Attachment) -> None:

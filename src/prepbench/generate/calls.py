@@ -65,9 +65,7 @@ class GenerationCalls:
         self._model, self._notices = model, notices
         self._names = (*spec.parameters[: spec.positional], *spec.keywords)
         self._caches = caches_of(spec, self._names)
-        trees = _trees(spec, self._names)
-        found = {name: class_named(trees[name]["type"]) for name in self._caches if trees[name]["kind"] == "object"}
-        self._kinds = {name: kind for name, kind in found.items() if kind is not None}
+        self._kinds = classes_of_caches(spec, self._names, self._caches)
         self._marks = {path: value for path, value in spec.object_numbers.items() if is_mark(path, value)}
         self._config = getattr(model, "config", None)
         self._records_past = any(path.endswith(".record_past") and n for path, n in spec.object_numbers.items())
@@ -694,6 +692,13 @@ def _loss_function(model: nn.Module) -> Callable[..., torch.Tensor] | None:
 def _trees(spec: CallSpec, names: tuple[str, ...]) -> dict[str, Tree]:
     positional, keywords = spec.inputs["items"]
     return dict(zip(names, [*positional["items"], *keywords["items"]], strict=False))
+
+
+def classes_of_caches(spec: CallSpec, names: tuple[str, ...], caches: Mapping[str, Tree]) -> dict[str, type]:
+    """Return the known classes of the caches."""
+    trees = _trees(spec, names)
+    found = {name: class_named(trees[name]["type"]) for name in caches if trees[name]["kind"] == "object"}
+    return {name: kind for name, kind in found.items() if kind is not None}
 
 
 def caches_of(spec: CallSpec, names: tuple[str, ...]) -> dict[str, Tree]:

@@ -252,7 +252,7 @@ def transformers_names(spec: CallSpec) -> EndNames:
 
 def _input_name(path: str) -> str:
     if (found := _PAST.fullmatch(path)) is not None:
-        return f"past_key_values.{int(found[1])}.{found[2] or ('key', 'value')[int(found[3])]}"
+        return f"past_key_values.{int(found[1])}.{_kind(found)}"
     if path.isidentifier() and not path.startswith(("encoder_outputs", "decoder_")):
         return path
     raise SettingsError(
@@ -261,6 +261,10 @@ def _input_name(path: str) -> str:
         ".values; encoders with decoders are several graphs there. Compile without it, or write export(path) without a "
         "style."
     )
+
+
+def _kind(found: re.Match[str]) -> str:
+    return found[2] or ("key", "value")[int(found[3])]
 
 
 def _output_name(name: str, inputs: dict[str, str]) -> str:

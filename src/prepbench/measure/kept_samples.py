@@ -354,8 +354,7 @@ class Keeper:
     def _keep(self, worst: list[tuple[float, WorstSample]], output: Any, reference: Any, batch: Batch) -> None:
         if self._measure is None:
             self._measure = measure_for(self._metric, reference, batch.target)
-        leaves = pytree.tree_leaves((batch.sample.args, batch.sample.kwargs))
-        first = next((leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim() > 0), None)
+        first = _first_tensor(batch)
         if first is not None and not first.numel():
             return
         rows = rows_in(first, reference, batch.target)
@@ -427,6 +426,11 @@ class Keeper:
     def _count_no_more(self, reason: str) -> None:
         self._counts.clear()
         self._no_counts = reason
+
+
+def _first_tensor(batch: Batch) -> torch.Tensor | None:
+    leaves = pytree.tree_leaves((batch.sample.args, batch.sample.kwargs))
+    return next((leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim() > 0), None)
 
 
 def _target_text(target: Any, rows: int | None, row: int | None) -> str:

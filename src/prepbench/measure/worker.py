@@ -51,10 +51,7 @@ def timed_calls(call: Callable[[], Any], settle: int, calls: int) -> list[int]:
 
 def main(arguments: list[str]) -> None:
     """Load the artifact and the inputs, then answer requests until standard input ends."""
-    # any other output, from Python or C, goes to standard error
-    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    sys.stdout = sys.stderr
+    replies = _take_stdout()
     # an interrupt at the terminal reaches the whole process group; the parent decides what it means
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     artifact, inputs, threads = arguments
@@ -129,6 +126,14 @@ def peak_bytes() -> int:
             return int(found[1]) * 1024
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _take_stdout() -> TextIO:
+    """Return a private copy of standard output; any other output, from Python or C, goes to standard error."""
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    return replies
 
 
 def _reply(replies: TextIO, message: dict[str, Any]) -> None:

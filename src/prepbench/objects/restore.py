@@ -217,11 +217,7 @@ def attributes_kept(live: dict[Any, Any]) -> PutBack:
 
     def put_back() -> None:
         if not _same_items(stored(live).values(), before.values()) or list(live) != list(before):
-            # never empty in between: another thread may be reading, and an interrupt would leave it so
-            live.update({name: value for name, value in before.items() if live.get(name, live) is not value})
-            for name in [name for name in live if name not in before]:
-                del live[name]
-            _reorder(live, list(before))
+            _refill(live, before)
 
     return put_back
 
@@ -246,6 +242,14 @@ def content_kept(container: Any) -> PutBack:
 
 def _same_items(one: Any, other: Any) -> bool:
     return len(one) == len(other) and all(map(operator.is_, one, other))
+
+
+def _refill(live: dict[Any, Any], before: dict[Any, Any]) -> None:
+    # never empty in between: another thread may be reading, and an interrupt would leave it so
+    live.update({name: value for name, value in before.items() if live.get(name, live) is not value})
+    for name in [name for name in live if name not in before]:
+        del live[name]
+    _reorder(live, list(before))
 
 
 def _reorder(live: dict[Any, Any], wanted: list[Any]) -> None:

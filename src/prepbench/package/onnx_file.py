@@ -189,8 +189,7 @@ def axis_names(
 
 def _dimension_names(lowering: Lowering, axes: Mapping[str, Mapping[int, str] | Sequence[int]]) -> dict[str, str]:
     """Return names for the symbols of dynamic sizes."""
-    found = {name: node.meta.get("val") for _, name, node in lowering.ends()}
-    sizes = {name: tuple(value.shape) for name, value in found.items() if isinstance(value, torch.Tensor)}
+    sizes = _symbolic_sizes(lowering)
     result: dict[str, str] = {}
     for tensor, dim, name in axis_names(sizes, axes):
         symbol = str(sizes[tensor][dim])
@@ -201,3 +200,9 @@ def _dimension_names(lowering: Lowering, axes: Mapping[str, Mapping[int, str] | 
             )
         result[symbol] = name
     return result
+
+
+def _symbolic_sizes(lowering: Lowering) -> dict[str, tuple[Any, ...]]:
+    """Return the sizes of inputs and outputs by their names."""
+    found = {name: node.meta.get("val") for _, name, node in lowering.ends()}
+    return {name: tuple(value.shape) for name, value in found.items() if isinstance(value, torch.Tensor)}

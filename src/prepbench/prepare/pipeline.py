@@ -104,9 +104,7 @@ def _prepared(
     prepared = PreparedModel.of(model, traced.result)
     signature, fixed = inspect.signature(model.forward), _fixed(concrete_args, samples)
     changes = _run(prepared, [lambda prepared: complete_signature_(prepared, signature, fixed)])
-    size_check = SizeCheck.of(replace(traced.result, graph=prepared.graph)) if traced.result.assumptions else None
-    if size_check is not None:
-        prepared.add_check(size_check)
+    _add_size_check(prepared, traced)
     changes += _run(prepared, [operations_to_modules_, unroll_reused_, *extra_passes])
     prepared.recompile()
     kept = _kept(prepared, traced)
@@ -212,6 +210,12 @@ def _fixed(concrete_args: dict[str, Any] | None, samples: list[Sample] | None) -
     if samples is not None:
         return {}
     return {name: value for name, value in (concrete_args or {}).items() if not isinstance(value, torch.Tensor)}
+
+
+def _add_size_check(prepared: PreparedModel, traced: Traced) -> None:
+    size_check = SizeCheck.of(replace(traced.result, graph=prepared.graph)) if traced.result.assumptions else None
+    if size_check is not None:
+        prepared.add_check(size_check)
 
 
 def _kept(prepared: PreparedModel, traced: Traced) -> tuple[Kept, ...]:

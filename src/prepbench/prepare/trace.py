@@ -161,10 +161,7 @@ def _traced_symbolically(model: torch.nn.Module, whole: WholeModules, run: Calla
         traced = _result(model, tracer, _USE_SAMPLES)
         if not reads:
             return traced
-        # it may fail there, e.g. because layers are dropped at random
-        with restored(model), in_other_mode(model):
-            result = run().result
-        other = result if result is not None and result.error is None else None
+        other = _trace_in_other_mode(model, run)
         differs = _NO_NODE if other is None else merge_modes(traced.result.graph, other, model.training)
         if differs is None:
             return traced
@@ -173,6 +170,13 @@ def _traced_symbolically(model: torch.nn.Module, whole: WholeModules, run: Calla
             traced.fixed_mode = differs.meta.get("source") or next(iter(reads.values()))[1]
             return traced
         whole.by_mode.update(found)
+
+
+def _trace_in_other_mode(model: torch.nn.Module, run: Callable[[], PreparationTracer]) -> TraceResult | None:
+    """Return the trace in the other mode; ``None`` if it fails there, e.g. because layers are dropped at random."""
+    with restored(model), in_other_mode(model):
+        result = run().result
+    return result if result is not None and result.error is None else None
 
 
 def _parts_that_differ(

@@ -158,15 +158,7 @@ def first_difference(model: torch.nn.Module, prepared: PreparedModel, sample: Sa
     origins = {node.meta.get("origin") for node in prepared.graph.nodes if node.op.startswith("call")}
     leaves = {origin[0] for origin in origins if origin is not None and origin[1] == ""}
     with torch.no_grad(), unchanged(model):
-        seen: dict[Any, list[Any]] = defaultdict(list)
-        record_steps(
-            model,
-            own_copy(sample),
-            lambda _, name: name in leaves,
-            lambda step: seen[step.owner, step.name].append(
-                [leaf.detach().clone() for leaf in tensors_in(step.result)]
-            ),
-        )
+        seen = _values_of(model, own_copy(sample), leaves)
     watcher = _Watcher(prepared, seen)
     try:
         with torch.no_grad(), unchanged(prepared):
@@ -205,6 +197,18 @@ class _Watcher(fx.Interpreter):
                 self.found = FirstDifference(n, found.text)
                 raise _Found
         return value
+
+
+def _values_of(model: torch.nn.Module, sample: Sample, leaves: set[str]) -> dict[Any, list[Any]]:
+    """Return the value of every operation and leaf module of the original, by owner and name, in order."""
+    seen: dict[Any, list[Any]] = defaultdict(list)
+    record_steps(
+        model,
+        sample,
+        lambda _, name: name in leaves,
+        lambda step: seen[step.owner, step.name].append([leaf.detach().clone() for leaf in tensors_in(step.result)]),
+    )
+    return seen
 
 
 # Sizes that are the same in all samples: try another batch size, and refuse sizes that the graph specialises.

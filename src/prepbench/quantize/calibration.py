@@ -157,11 +157,7 @@ def _not_finite(graph: fx.GraphModule, sample: Sample) -> CalibrationError:
             "computed from it. Repair or remove the sample; or keep the layers that read it in float "
             "(LayerQuantizationSettings(skip_quantization=True))."
         )
-    set_mode(graph, "pass")
-    finder = _Finder(graph, garbage_collect_values=False)
-    with torch.no_grad():
-        finder.run(*sample.args)
-    first = finder.found
+    first = _first_not_finite(graph, sample)
     where = f"They appear first in {_location(first)}" if first is not None else "They cannot be traced to one operator"
     return CalibrationError(
         f"calibration_inputs[{sample.index}] gives NaN or infinite values, although the input is finite. {where}. "
@@ -189,6 +185,15 @@ class _Finder(fx.Interpreter):
             if not any(_has_nan_or_inf(value) for value in arguments):
                 self.found = n
         return output
+
+
+def _first_not_finite(graph: fx.GraphModule, sample: Sample) -> fx.Node | None:
+    """Return the first node, in execution order, whose result on a sample is not finite although its operands are."""
+    set_mode(graph, "pass")
+    finder = _Finder(graph, garbage_collect_values=False)
+    with torch.no_grad():
+        finder.run(*sample.args)
+    return finder.found
 
 
 def _has_nan_or_inf(value: Any) -> bool:

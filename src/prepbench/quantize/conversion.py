@@ -42,13 +42,7 @@ def convert(observed: Observed) -> fx.GraphModule:
     as_before(converted)
     cast_remaining_weights(converted)
     _forget_unused(converted)
-    # parameters without gradients around the same memory; those that stay in float are the user's own
-    made: dict[int, nn.Parameter] = {}
-    for module in converted.modules():
-        for name, value in module._parameters.items():
-            if value is not None and value.requires_grad:
-                made.setdefault(id(value), nn.Parameter(value.detach(), requires_grad=False))
-                module._parameters[name] = made[id(value)]
+    _without_gradients(converted)
     return converted
 
 
@@ -127,6 +121,16 @@ def _forget_unused(graph: fx.GraphModule) -> None:
         for name in [*module._parameters, *module._buffers]:
             if prefix + name not in used:
                 delattr(module, name)
+
+
+def _without_gradients(graph: fx.GraphModule) -> None:
+    """Recreate parameters without gradients around the same memory; those that stay in float are the user's own."""
+    made: dict[int, nn.Parameter] = {}
+    for module in graph.modules():
+        for name, value in module._parameters.items():
+            if value is not None and value.requires_grad:
+                made.setdefault(id(value), nn.Parameter(value.detach(), requires_grad=False))
+                module._parameters[name] = made[id(value)]
 
 
 def _use_rounded_weights(graph: fx.GraphModule) -> None:

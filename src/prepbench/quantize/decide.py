@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import fx
@@ -228,12 +229,7 @@ class FloorSearch:
             self._before = correct_biases(self._graph, self._measured.mean_shifts(self._plan, wanted))
         self._graph.recompile()
         left = self._plan.without(self._plan.nodes.keys() - schemes.keys())
-        total, changes = ScoreSum(self._logits), changes_of(self._graph, left)
-        with torch.no_grad(), preserved_buffers(self._graph):
-            for sample, right in zip(self._samples, self._measured.outputs, strict=True):
-                found = QuantizedRun(self._graph, changes).run(*sample.args, enable_io_processing=False)
-                total.add(right, found)
-        return total.score
+        return simulated_score(self._graph, self._samples, self._measured.outputs, left, self._logits)
 
     def is_enough(self, score: Score) -> bool:
         """Return whether this reaches the floor, also on samples that were not measured."""
@@ -346,3 +342,19 @@ def _next(corrected: float, allowed: float, enough: float, too_much: float) -> f
     if too_much < math.inf and not enough < corrected < too_much:
         return math.sqrt(enough * too_much) if enough else too_much / 2
     return corrected
+
+
+def simulated_score(
+    graph: fx.GraphModule,
+    samples: Sequence[Sample],
+    expected: Sequence[tuple[Any, ...]],
+    plan: Plan,
+    logits: Collection[int] = (),
+) -> Score:
+    """Return how far the model is from float when quantized by ``plan``: SQNR of the worst floating-point output."""
+    total, changes = ScoreSum(logits), changes_of(graph, plan)
+    with torch.no_grad(), preserved_buffers(graph):
+        for sample, right in zip(samples, expected, strict=True):
+            found = QuantizedRun(graph, changes).run(*sample.args, enable_io_processing=False)
+            total.add(right, found)
+    return total.score

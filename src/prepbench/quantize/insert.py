@@ -109,12 +109,16 @@ def observed_with(
 ) -> Observed:
     """Return a float graph with a plan's observers; ``graph`` is changed, ``written`` is kept."""
     annotate(graph, plan, placement, options.percentile)
-    # the graphs of loop bodies count as observed, so that torchao converts them too; they have no observers
+    _mark_loop_bodies_observed(graph)
+    observed = pt2e().prepare(graph, pt2e().scopes(graph), is_qat=False)
+    return Observed(observed, (), plan, options, written=written)
+
+
+def _mark_loop_bodies_observed(graph: fx.GraphModule) -> None:
+    """Mark the graphs of loop bodies as observed, so that torchao converts them too; they have no observers."""
     for node in scans_in(graph.graph):
         name, steps = steps_of(graph, node)
         setattr(graph, name, pt2e().prepare(steps, pt2e().scopes(steps), is_qat=False))
-    observed = pt2e().prepare(graph, pt2e().scopes(graph), is_qat=False)
-    return Observed(observed, (), plan, options, written=written)
 
 
 def _check_weights(graph: fx.GraphModule, settings: Mapping[str, QuantizationSettings]) -> None:

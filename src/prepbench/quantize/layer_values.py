@@ -148,9 +148,7 @@ def layer_values(
     given, results = _activations(mixed, nodes, changes, settings, progress)
     note = mixed.changed.get(fqn, "")
     weight = replace(weight, note=f"{note}: these are the changed weights" if note else "")
-    errors = _Errors(nodes[0].channels)
-    mixed.compare(nodes, changes, errors.add, progress)
-    return LayerValues(weight, given, results, errors.found(), len(nodes))
+    return LayerValues(weight, given, results, _error(mixed, nodes, changes, progress), len(nodes))
 
 
 # Histograms in one pass: intervals are powers of two wide, so that wider ones are sums of narrower ones.
@@ -476,3 +474,11 @@ class _Errors:
             tuple(got[keep].tolist()),
             tuple(channels[keep].tolist()),
         )
+
+
+def _error(
+    mixed: MixedGraph, nodes: Sequence[LayerNode], changes: Changes, progress: ProgressCallback
+) -> LayerError | None:
+    errors = _Errors(nodes[0].channels)
+    mixed.compare(nodes, changes, errors.add, progress)
+    return errors.found()

@@ -164,7 +164,7 @@ def _plan_layer(
 
 def _plan_addition(plan: Plan, node: fx.Node, placement: Placement, ends: dict[fx.Node, LayerNode]) -> None:
     """Plan an addition of two activations, together with the activation function that alone follows it."""
-    operands = [a for a in node.args[:2] if isinstance(a, fx.Node) and parameter_of(a) is None and _holds_float32(a)]
+    operands = _float_activations(node)
     known = [ends[operand] for operand in operands if operand in ends]
     # the kernel of a convolution that nothing else reads can add
     ends_branch = any(ends[o].is_convolution and len(o.users) == 1 for o in operands if o in ends)
@@ -192,6 +192,11 @@ def _fused_operand(
     convolutions = [operand for operand in own if ends[operand].node is operand and ends[operand].is_convolution]
     both = placement.fuses_convolution_sums and len(convolutions) == len(operands)
     return max(convolutions, default=None) if placement.fuses_additions or both else None
+
+
+def _float_activations(node: fx.Node) -> list[fx.Node]:
+    """Return the two operands that are float32 and no parameters."""
+    return [a for a in node.args[:2] if isinstance(a, fx.Node) and parameter_of(a) is None and _holds_float32(a)]
 
 
 def _holds_float32(node: fx.Node) -> bool:

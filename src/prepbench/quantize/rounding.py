@@ -405,11 +405,7 @@ class _Layer:
         grouped = self._grouped(numbers.clone())
         for _ in range(_FITS):
             self._sweep(grouped, self._spread(scale))
-            steps = grouped - self.zeros
-            known = scale.reshape(len(self.hessian), -1, grouped.shape[2] // self.size)
-            scale = torch.cat(
-                [fitted_scales(*each) for each in zip(self.rows, steps, known, self.hessian, strict=True)]
-            ).flatten()
+            scale = self._fitted(grouped, scale)
         error = (grouped - self.zeros) * self._spread(scale) - self.rows
         return grouped.flatten(0, 1), scale, ((error @ self.hessian) * error).sum(2).flatten()
 
@@ -437,6 +433,14 @@ class _Layer:
                     slope -= steps @ self.hessian[:, first:last]
             if not changed:
                 return
+
+    def _fitted(self, numbers: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        """Return the scales of least error for these integers."""
+        steps = numbers - self.zeros
+        known = scale.reshape(len(self.hessian), -1, numbers.shape[2] // self.size)
+        return torch.cat(
+            [fitted_scales(*each) for each in zip(self.rows, steps, known, self.hessian, strict=True)]
+        ).flatten()
 
     def _grouped(self, rows: torch.Tensor) -> torch.Tensor:
         return rows.reshape(len(self.hessian), -1, self.hessian.shape[1])

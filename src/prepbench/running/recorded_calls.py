@@ -215,11 +215,7 @@ class _WatchedCall:
         flat, output_spec = flatten_result(output, self._arguments if restructured else None)
         outputs = list(map(without_data, flat))
         if restructured:
-            indices = {id(leaf): index for index, leaf in enumerate(self._leaves) if not isinstance(leaf, _NUMBERS)}
-            stayed = [
-                indices.get(id(leaf)) if self._places.get(path) is leaf else None
-                for path, leaf in pytree.tree_leaves_with_path(flatten.opened(self._arguments))
-            ]
+            stayed = self._left_where_they_were()
             start = len(outputs) - len(stayed)
             outputs[start:] = [
                 seen if index is None else Given(index) for seen, index in zip(outputs[start:], stayed, strict=True)
@@ -241,6 +237,14 @@ class _WatchedCall:
         return spec_after != self._spec or any(
             a is not b for a, b in zip(after, self._leaves, strict=True) if isinstance(b, torch.Tensor)
         )
+
+    def _left_where_they_were(self) -> list[int | None]:
+        """Return, for each leaf of the arguments now, the input that it still is, if it is one."""
+        indices = {id(leaf): index for index, leaf in enumerate(self._leaves) if not isinstance(leaf, _NUMBERS)}
+        return [
+            indices.get(id(leaf)) if self._places.get(path) is leaf else None
+            for path, leaf in pytree.tree_leaves_with_path(flatten.opened(self._arguments))
+        ]
 
 
 def flatten_result(output: Any, arguments: Any = None) -> tuple[list[Any], pytree.TreeSpec]:

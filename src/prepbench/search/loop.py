@@ -271,9 +271,7 @@ class Loop:
             if scored:
                 metric, spread = self._scoring.score(name, compiled)
             else:
-                self._held[at, mixture] = compiled
-                while len(self._held) > _MAX_HELD:
-                    self._held.popitem(last=False)
+                self._keep_compiled(at, mixture, compiled)
         state, arguments = self.states[at], self._arguments.of(at, mixture)
         # A mixture is timed first and scored later, so its row in the journal is written twice; the newest one counts.
         if compiled is not None and (known is None or known.score != metric):
@@ -334,6 +332,12 @@ class Loop:
         self._record(
             at, mixture, candidate.name, compiled, candidate.ms, candidate.size_bytes, predicted=candidate, again=True
         )
+
+    def _keep_compiled(self, at: int, mixture: Mixture, compiled: CompiledModel) -> None:
+        """Keep a compiled model that may be scored later."""
+        self._held[at, mixture] = compiled
+        while len(self._held) > _MAX_HELD:
+            self._held.popitem(last=False)
 
     def _found(self, at: int, mixture: Mixture) -> Result | None:
         """Return the journal's result for a mixture that the target takes unchanged."""

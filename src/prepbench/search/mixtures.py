@@ -84,23 +84,13 @@ def compile_arguments(
     if bits:
         common = _most_common(bits, [one.quantization for one in choices.values()])
         result["quantization_settings"] = common
-        rules: dict[str, LayerQuantizationSettings] = {}
-        for _ in range(2):  # a rule of a layer may be for layers inside of it as well, which then need their own
-            for row in explain_settings(model, common, rules):
-                expected = bits.get(row.fqn)
-                if row.settings != expected:
-                    rules[row.fqn] = _rule(expected, common)
-        result["layer_quantization_settings"] = _with_tables(model, rules, bits, common)
+        result["layer_quantization_settings"] = _with_tables(model, _bit_rules(model, bits, common), bits, common)
     if pruning:
         # a rule can set a threshold, and cannot take one back
         freest = {fqn: one for fqn, one in pruning.items() if one.pruning_sensitivity_threshold is None}
         most = _most_common(freest or pruning, [one.pruning for one in choices.values()])
         result["pruning_settings"] = most
-        # rules of single layers, because those of layers that share weights are only consistent together
-        rows = [row.fqn for row in prunable_layers(model, most, None)]
-        result["layer_pruning_settings"] = {
-            fqn: _pruning_rule(pruning.get(fqn), most) for fqn in rows if pruning.get(fqn) != most
-        }
+        result["layer_pruning_settings"] = _pruning_rules(model, pruning, most)
     return result
 
 
@@ -108,6 +98,26 @@ def _most_common(taken: Mapping[str, _Settings], order: Sequence[_Settings | Non
     """Return the settings of most layers; on a tie, those that were given first."""
     counted = Counter(taken.values())
     return max(counted, key=lambda settings: (counted[settings], -order.index(settings)))
+
+
+def _bit_rules(
+    model: nn.Module, wanted: Mapping[str, QuantizationSettings], common: QuantizationSettings
+) -> dict[str, LayerQuantizationSettings]:
+    rules: dict[str, LayerQuantizationSettings] = {}
+    for _ in range(2):  # a rule of a layer may be for layers inside of it as well, which then need their own
+        for row in explain_settings(model, common, rules):
+            expected = wanted.get(row.fqn)
+            if row.settings != expected:
+                rules[row.fqn] = _rule(expected, common)
+    return rules
+
+
+def _pruning_rules(
+    model: nn.Module, wanted: Mapping[str, PruningSettings], common: PruningSettings
+) -> dict[str, LayerPruningSettings]:
+    """Return pruning rules of single layers; rules of layers that share weights are only consistent together."""
+    rows = [row.fqn for row in prunable_layers(model, common, None)]
+    return {fqn: _pruning_rule(wanted.get(fqn), common) for fqn in rows if wanted.get(fqn) != common}
 
 
 def uniform_mixture(

@@ -24,6 +24,7 @@ from prepbench.compile import KeptStages
 from prepbench.compile.request import CompileRequest
 from prepbench.compile.simulation import Simulation, scored_on
 from prepbench.errors import InputError, SettingsError
+from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.measure.latency import doubtful_times
 from prepbench.measure.metrics import Metric
@@ -181,10 +182,9 @@ def search(
     others: dict[str, Any] = {"dynamic_axes": dynamic_axes, "forward_fn": forward_fn}
     if tracing_inputs is not None:
         others["tracing_inputs"] = tracing
-    transformed = with_transform(data, transform, "data")
-    reference = twin_with_own_writes(request.called, calibration[0]).model
-    higher = is_higher_better(metric, higher_is_better)
-    scoring = Scoring(reference, read_often(transformed, calibration), metric, higher, progress)
+    scoring = _scoring(
+        request.called, calibration, with_transform(data, transform, "data"), metric, higher_is_better, progress
+    )
     scoring.scale.limit(budget)
     timed = scoring.first().sample
     functions = {} if results is None else {"metric": metric, "forward_fn": forward_fn}
@@ -225,6 +225,19 @@ def _checked_targets(targets: Any) -> list[DeploymentSettings]:
     if not targets:
         raise SettingsError(f"targets is empty: name where the model may run. {example}")
     return list(targets)
+
+
+def _scoring(
+    called: Any,
+    calibration: list[Sample],
+    data: Any,
+    metric: Metric | None,
+    higher_is_better: bool | None,
+    progress: ProgressCallback,
+) -> Scoring:
+    reference = twin_with_own_writes(called, calibration[0]).model
+    higher = is_higher_better(metric, higher_is_better)
+    return Scoring(reference, read_often(data, calibration), metric, higher, progress)
 
 
 def _job(

@@ -103,12 +103,16 @@ class TargetState:
             seconds = None if candidate.ms is None else candidate.ms / 1e3
             tables = tables.with_measured(mixture, seconds=seconds, size=candidate.size_bytes)
         known = replace(self, tables=tables, surprise=surprise, measured={**self.measured, mixture: candidate})
+        return known.with_curve(scale)
+
+    def with_curve(self, scale: Scale) -> TargetState:
+        """Return a copy with the curve refitted to all scored mixtures."""
         pairs = [
-            (known.noise_of(mixture), scale.loss(each.metric))
-            for mixture, each in known.measured.items()
+            (self.noise_of(mixture), scale.loss(each.metric))
+            for mixture, each in self.measured.items()
             if each.metric is not None
         ]
-        return replace(known, tables=replace(known.tables, curve=DropCurve.through([(0.0, 0.0), *pairs])))
+        return replace(self, tables=replace(self.tables, curve=DropCurve.through([(0.0, 0.0), *pairs])))
 
     def with_failed(self, mixture: Mixture, why: str) -> TargetState:
         """Return a copy with a mixture that failed to compile."""

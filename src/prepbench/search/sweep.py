@@ -175,8 +175,7 @@ class _Sweep:
         began = time.monotonic()
         try:
             reference: Any = self._reference(model, calibration, kept)
-            program = program_of(reference)
-            form = "" if program is None else program_form(program)
+            form = _form_of(reference)
         except PrepbenchError as error:
             if isinstance(error, Cancelled):
                 raise
@@ -371,6 +370,11 @@ def _fields(found: Mapping[str, Any]) -> dict[str, Any]:
     if values.get("reference") is not None:
         values["reference"] = read_object(values["reference"], Reference, "reference", measured=True)
     return values
+
+
+def _form_of(compiled: CompiledModel) -> str:
+    program = program_of(compiled)
+    return "" if program is None else program_form(program)
 
 
 # The axes of a sweep: models, targets and settings by name, and the data of each model.

@@ -40,14 +40,7 @@ def check_rule(key: str, rule: object, names: LayerNames, kind: type = LayerQuan
         )
     _check_matches(key, names)
     if isinstance(rule, LayerQuantizationSettings):
-        for name in rule.skip_quantization_until:
-            if name not in names.modules:
-                near = difflib.get_close_matches(name, list(filter(None, names.modules)), n=3, cutoff=0.4)
-                hint = f"Nearest: {', '.join(map(repr, near))}." if near else "Names are those of named_modules()."
-                raise SettingsError(
-                    f"layer_quantization_settings[{key!r}].skip_quantization_until names {name!r}, which the model "
-                    f"does not have. {hint}"
-                )
+        _check_until(key, rule, names.modules)
 
 
 class LayerNames:
@@ -179,6 +172,17 @@ def _check_matches(key: str, names: LayerNames) -> None:
     )
 
 
+def _check_until(key: str, rule: LayerQuantizationSettings, modules: Mapping[str, object]) -> None:
+    for name in rule.skip_quantization_until:
+        if name not in modules:
+            near = difflib.get_close_matches(name, list(filter(None, modules)), n=3, cutoff=0.4)
+            hint = f"Nearest: {', '.join(map(repr, near))}." if near else "Names are those of named_modules()."
+            raise SettingsError(
+                f"layer_quantization_settings[{key!r}].skip_quantization_until names {name!r}, which the model does "
+                f"not have. {hint}"
+            )
+
+
 # Find the modules and tensors of a model that are quantizable layers.
 
 
@@ -240,7 +244,7 @@ def is_quantizable(module: nn.Module) -> bool:
         return False  # its tensors are parts of a weight of the module around it
     if parametrize.is_parametrized(module):
         parts = getattr(module, "parametrizations", {})
-        if any(_is_weights_name(name) and any(value.ndim >= 2 for value in parts[name].parameters()) for name in parts):
+        if any(_is_weights_name(name) and _has_matrix(parts[name]) for name in parts):
             return True
     return any(
         value is not None and value.ndim >= 2 and _is_weights_name(name) for name, value in module._parameters.items()
@@ -249,6 +253,10 @@ def is_quantizable(module: nn.Module) -> bool:
 
 def _is_weights_name(name: str) -> bool:
     return name.startswith("weight") or name.endswith("_weight")
+
+
+def _has_matrix(module: nn.Module) -> bool:
+    return any(value.ndim >= 2 for value in module.parameters())
 
 
 def other_weights(model: nn.Module) -> dict[str, nn.Module | torch.Tensor]:

@@ -156,13 +156,17 @@ def _boxes(part: SamplePart) -> str:
     return f'<svg viewBox="0 0 1 1" preserveAspectRatio="none"><g {style}>{"".join(rows)}</g></svg>'
 
 
-def _wave(part: SamplePart) -> str:
-    width, height = _WAVE
-    count = max(len(part.wave) // 2, 1)
+def wave_path(wave: tuple[float, ...], width: int, height: int) -> str:
+    """Return the outline of a waveform as the path of an SVG element."""
+    count = max(len(wave) // 2, 1)
     places = [width * at / count for at in range(count)]
-    ends = [height / 2 * (1 - value) for value in part.wave]
+    ends = [height / 2 * (1 - value) for value in wave]
     up = [f"{x:.1f} {y:.1f}" for x, y in zip(places, ends[1::2], strict=False)]
     down = [f"{x:.1f} {y:.1f}" for x, y in zip(places, ends[::2], strict=False)]
-    outline = f"M{'L'.join([*up, *reversed(down)])}Z" if up else ""
-    path = f'<path d="{outline}" fill="#8888" stroke="currentColor" stroke-width="0.5"/>'
+    return f"M{'L'.join([*up, *reversed(down)])}Z" if up else ""
+
+
+def _wave(part: SamplePart) -> str:
+    width, height = _WAVE
+    path = f'<path d="{wave_path(part.wave, width, height)}" fill="#8888" stroke="currentColor" stroke-width="0.5"/>'
     return f'<svg width="{width}" height="{height}" role="img" aria-label="waveform">{path}</svg>'

@@ -300,9 +300,7 @@ def _asked(program: Program, paths: Sequence[str]) -> Iterator[Asked]:
     yield from found
     for expression, names, line, is_own in [] if found else noted_guards(program):
         named = {symbol: _of_flat(name, paths) for symbol, name in names.items()}
-        match = re.fullmatch(r"(.*?) +# (\S+):(\d+) in .*", line, re.DOTALL)
-        source = SourceLine(match[2], int(match[3]), match[1]) if match else None
-        yield Asked(expression, named, source, is_own)
+        yield Asked(expression, named, _source(line), is_own)
 
 
 def _with_formula(asked: Asked, condition: SizeCondition, seen: Sequence[Sizes]) -> Found:
@@ -323,6 +321,11 @@ def _of_flat(name: str, paths: Sequence[str]) -> str:
     """Return a size's name with the path of its leaf; dynamo calls the leaves of a call ``flat_args[0]`` and so on."""
     match = re.fullmatch(r"flat_args\[(\d+)\](\.shape\[\d+\])", name)
     return f"{paths[int(match[1])]}{match[2]}" if match and int(match[1]) < len(paths) else name
+
+
+def _source(line: str) -> SourceLine | None:
+    match = re.fullmatch(r"(.*?) +# (\S+):(\d+) in .*", line, re.DOTALL)
+    return SourceLine(match[2], int(match[3]), match[1]) if match else None
 
 
 Found = tuple[Asked, SizeCondition]

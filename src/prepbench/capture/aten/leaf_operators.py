@@ -236,10 +236,7 @@ class LeafOperators:
         """Register an operator, with its implementation if that is not the module or statements of its name."""
         fqn, signature, outputs = definition.fqn, definition.signature, definition.outputs
         self._namespace = self._namespace or _free_namespace()
-        # names in a Sequential are numbers, and operator names may not start with one
-        stem = re.sub(r"\W", "_", f"layer_{fqn}" if fqn[:1].isdigit() else fqn or "model")
-        candidates = (f"{stem}_{number}" if number else stem for number in itertools.count())
-        name = next(name for name in candidates if not is_registered(f"{self._namespace}::{name}"))
+        name = _free_name(self._namespace, fqn)
         library = torch.library.Library(self._namespace, "FRAGMENT")
         example = outputs.learned.variants[0].calls[0].inputs
         count = outputs.count_tensors(example) + len(signature.first_of(outputs.changed_inputs(example)))
@@ -293,13 +290,7 @@ def _real(
                 "them later, which the other would not see. Return a copy (.clone()), or make the module around it the "
                 "leaf (leaf_modules=)."
             )
-        # an operator may return neither an argument nor one result twice
-        seen = {memory_of(leaf) for leaf in [*arguments, *leaves] if isinstance(leaf, torch.Tensor)}
-        separate = []
-        for tensor in outputs:
-            storage = memory_of(tensor)
-            separate.append(tensor.clone() if storage in seen else tensor)
-            seen.add(storage)
+        separate = _without_aliases(outputs, [*arguments, *leaves])
         return _returned(separate + [leaves[index] for index in changed])
 
     return real
@@ -326,6 +317,17 @@ def _share_memory(outputs: Sequence[Any], arguments: Sequence[Any]) -> bool:
     return len(set(storages[0])) < len(storages[0]) or bool(set(storages[0]) & set(storages[1]))
 
 
+def _without_aliases(outputs: list[torch.Tensor], arguments: Sequence[Any]) -> list[torch.Tensor]:
+    """Copy results that alias an argument or each other, because an operator may return neither."""
+    seen = {memory_of(leaf) for leaf in arguments if isinstance(leaf, torch.Tensor)}
+    result = []
+    for tensor in outputs:
+        storage = memory_of(tensor)
+        result.append(tensor.clone() if storage in seen else tensor)
+        seen.add(storage)
+    return result
+
+
 def _schema(signature: Signature, outputs: int) -> str:
     kinds = [kind for kind in signature.kinds if kind]
     arguments = ", ".join(f"{kind} x{index}" for index, kind in enumerate(kinds))
@@ -336,6 +338,13 @@ def _free_namespace() -> str:
     used = {name.partition("::")[0] for name in registered_operators() if name.startswith(_NAMESPACE)}
     candidates = (f"{_NAMESPACE}{number or ''}" for number in itertools.count())
     return next(name for name in candidates if name not in used)
+
+
+def _free_name(namespace: str, fqn: str) -> str:
+    # names in a Sequential are numbers, and operator names may not start with one
+    stem = re.sub(r"\W", "_", f"layer_{fqn}" if fqn[:1].isdigit() else fqn or "model")
+    candidates = (f"{stem}_{number}" if number else stem for number in itertools.count())
+    return next(name for name in candidates if not is_registered(f"{namespace}::{name}"))
 
 
 # Which leaves of a graph have inputs or outputs that something else in the graph writes into.

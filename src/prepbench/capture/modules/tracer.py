@@ -371,9 +371,7 @@ class _Tracer(fx.Tracer):
         self.visits.append(ModuleVisit(fqn))
         try:
             result = forward(*args, **kwargs)
-            if inspect.isgenerator(result):
-                raise fx.proxy.TraceError("Proxy object cannot be iterated: forward returns a generator.")
-            self.create_arg(result)
+            self.create_arg(_refuse_iterators(result))
             return result
         except Exception as error:
             failure = error
@@ -440,6 +438,12 @@ class _Tracer(fx.Tracer):
             return self.create_proxy("placeholder", name, (), {})
         count = iter(range(1_000_000))
         return map_values(value, lambda leaf: self.create_proxy("placeholder", f"{name}_{next(count)}", (), {}))
+
+
+def _refuse_iterators(result: Any) -> Any:
+    if inspect.isgenerator(result):
+        raise fx.proxy.TraceError("Proxy object cannot be iterated: forward returns a generator.")
+    return result
 
 
 # Tracing by value: the real forward runs on tensors without data, and every torch call it makes becomes a node.

@@ -503,9 +503,7 @@ class SizesInTensors(TorchFunctionMode):
         if form is not None and len(args) == 2 and kwargs.keys() == ({"rounding_mode"} if form is _divide else set()):
             size = form(*map(_read_number, args), **kwargs)
             if size is not NotImplemented:
-                tensor = torch.scalar_tensor(size, dtype=torch.int64)
-                setattr(tensor, _SIZE, size)
-                return tensor
+                return _holding(size)
         if func in _READING and len(args) == 1 and _has_size(args[0]):
             return _read_number(args[0])
         if func in _TAKING_SIZES:
@@ -540,6 +538,12 @@ def _computed(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 def _is_size(value: Any) -> bool:
     return isinstance(value, torch.SymInt)
+
+
+def _holding(size: Any) -> torch.Tensor:
+    tensor = torch.scalar_tensor(size, dtype=torch.int64)
+    setattr(tensor, _SIZE, size)
+    return tensor
 
 
 def _has_size(value: Any) -> bool:

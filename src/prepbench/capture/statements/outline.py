@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from prepbench.capture.statements.ranges import (
+    Block,
     Function,
     SourceFile,
     StatementRange,
@@ -506,14 +507,18 @@ def ranges_again(function: Function, cut: CutFunction) -> list[StatementRange]:
 
 def _range_again(function: Function, cut: CutRange) -> StatementRange:
     start, end = (_at(function, address) for address in (cut.start, cut.end))
-    block = block_of(function, start)
-    if not any(each is end for each in block.statements):
-        raise LookupError("a range that ends in another block")
-    found = StatementRange(block, start, end)
+    found = StatementRange(_block_with(function, start, end), start, end)
     closed = found.closed() if found.first <= found.last else None
     if closed is None or (closed.start, closed.end) != (start, end):
         raise LookupError(f"lines {cut.lines} of {function.name} are no range that can be cut out")
     return found
+
+
+def _block_with(function: Function, start: ast.stmt, end: ast.stmt) -> Block:
+    block = block_of(function, start)
+    if not any(each is end for each in block.statements):
+        raise LookupError("a range that ends in another block")
+    return block
 
 
 def _syntax(function: Function) -> str:

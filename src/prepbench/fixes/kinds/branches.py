@@ -248,7 +248,7 @@ class Branches:
             if not fact.is_tensor or any(not _is_number(dtype) for dtype in fact.dtypes):
                 continue
             harmless = self.harmless
-            if not all(isinstance(dtype, torch.dtype) and dtype.is_floating_point for dtype in fact.dtypes):
+            if not all(_is_float(dtype) for dtype in fact.dtypes):
                 harmless = "0"
             elif harmless == _EYE and not fact.is_square:
                 harmless = "1"
@@ -315,6 +315,10 @@ class Branches:
 def _is_nested(side: Sequence[Statement]) -> bool:
     value = getattr(small_of(side[-1]), "value", None)
     return isinstance(value, cst.Tuple | cst.List | cst.Dict)
+
+
+def _is_float(dtype: Any) -> bool:
+    return isinstance(dtype, torch.dtype) and dtype.is_floating_point
 
 
 def _is_number(dtype: Any) -> bool:

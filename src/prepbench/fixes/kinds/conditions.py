@@ -105,13 +105,7 @@ def condition_of(site: Site, test: Expression) -> Expression:
     if isinstance(test, cst.Call) and text_of(test.func) == "bool" and len(test.args) == 1:
         return condition_of(site, test.args[0].value)
     if isinstance(test, cst.Comparison) and len(test.comparisons) > 1:
-        # ``a < b < c`` is ``(a < b) & (b < c)``
-        parts, left = [], test.left
-        for target in test.comparisons:
-            one = cst.Comparison(left, [target], [cst.LeftParen()], [cst.RightParen()])
-            parts.append(_as_tensors(site, one))
-            left = target.comparator
-        return reduce(lambda a, b: expression("{a} & {b}", a=a, b=b), parts)
+        return _chain(site, test)
     return _truth(site, test)
 
 
@@ -127,6 +121,16 @@ def _joined(site: Site, test: cst.BooleanOperation) -> Expression:
     truth = condition_of(site, tensor)
     template = "{truth} if {plain} else {other}" if is_and else "{other} if {plain} else {truth}"
     return expression(template, truth=atom(truth), plain=atom(plain), other=other)
+
+
+def _chain(site: Site, test: cst.Comparison) -> Expression:
+    """Rewrite ``a < b < c`` as ``(a < b) & (b < c)``."""
+    parts, left = [], test.left
+    for target in test.comparisons:
+        one = cst.Comparison(left, [target], [cst.LeftParen()], [cst.RightParen()])
+        parts.append(_as_tensors(site, one))
+        left = target.comparator
+    return reduce(lambda a, b: expression("{a} & {b}", a=a, b=b), parts)
 
 
 def _truth(site: Site, test: Expression) -> Expression:
@@ -228,12 +232,17 @@ def propose_flags(site: Site) -> Iterator[Proposal]:
         if (
             is_answer
             and site.fact(value).kinds & {"bool", "Tensor"}
-            and (not isinstance(value, cst.UnaryOperation) or isinstance(value.operator, cst.Not))
+            and _is_not(value)
             and depends_on_data(site, value)
         ):
             found[value] = condition_of(site, value)
     if found:
         yield Proposal(replaced(site.function, found))
+
+
+def _is_not(value: cst.BaseExpression) -> bool:
+    """Return whether a unary operation is ``not``."""
+    return not isinstance(value, cst.UnaryOperation) or isinstance(value.operator, cst.Not)
 
 
 FLAGS = Kind(

@@ -45,13 +45,7 @@ def module_for(node: fx.Node) -> tuple[torch.nn.Module, list[fx.Node]]:
     """Return the module for a node's operation, and its input nodes."""
     function = function_of(node)
     args, kwargs = with_modes((node.args, node.kwargs), node.meta.get("by_mode"))
-    # torch's Python functions pass all of their arguments, also those at their default
-    defaults = _defaults(node.target) if callable(node.target) else {}
-    kwargs = {
-        name: value
-        for name, value in kwargs.items()
-        if name not in defaults or type(value) is not type(defaults[name]) or value != defaults[name]
-    }
+    kwargs = _without_defaults(node.target, kwargs)
     inputs: list[fx.Node] = []
     made = layer_for(function, args, kwargs)
     if made is not None:
@@ -109,6 +103,16 @@ def _template(value: Any, inputs: list[fx.Node]) -> Any:
         return INPUT
 
     return mapped(value, place)
+
+
+def _without_defaults(function: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keyword arguments without those at their default; torch's Python functions pass all of them."""
+    defaults = _defaults(function) if callable(function) else {}
+    return {
+        name: value
+        for name, value in kwargs.items()
+        if name not in defaults or type(value) is not type(defaults[name]) or value != defaults[name]
+    }
 
 
 @cache

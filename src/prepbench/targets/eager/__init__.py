@@ -32,13 +32,7 @@ class EagerRuntime(Runtime):
         self._layers = layers_of(program.graph) if layers is None else layers
         module: Any = program.module(check_guards=False)
         module.validate_inputs = False  # the caller has checked them, and may allow unproven conditions
-        # assertions on numbers go, if the values of those that can fail are outputs, which the caller checks
-        asserted = module.graph.find_nodes(op="call_function", target=torch.ops.aten._assert_scalar.default)
-        compared = [node.args[0] for node in asserted if isinstance(node.args[0], torch.fx.Node)]
-        if any(user.target is torch.ops.aten.scalar_tensor.default for one in compared for user in one.users):
-            for node in asserted:
-                module.graph.erase_node(node)
-            module.recompile()
+        _without_returned_assertions(module)
         self._module: torch.fx.GraphModule = module
         # weights are shared with the original model, but not the buffers that the program changes in each call
         for name in written_buffers(program):
@@ -65,6 +59,16 @@ class EagerRuntime(Runtime):
     def save(self, folder: Path) -> None:
         save_program(self._program, folder)
         write_file(folder / _LAYERS, layers_to_text(self._layers))
+
+
+def _without_returned_assertions(module: torch.fx.GraphModule) -> None:
+    """Leave out assertions on numbers, if the values of those that can fail are outputs, which the caller checks."""
+    asserted = module.graph.find_nodes(op="call_function", target=torch.ops.aten._assert_scalar.default)
+    compared = [node.args[0] for node in asserted if isinstance(node.args[0], torch.fx.Node)]
+    if any(user.target is torch.ops.aten.scalar_tensor.default for one in compared for user in one.users):
+        for node in asserted:
+            module.graph.erase_node(node)
+        module.recompile()
 
 
 class EagerTarget(Target):
