@@ -276,6 +276,29 @@ def test_a_check_raises_what_it_raised_and_asserts_in_the_graph() -> None:
         pb.capture(fixed.model, ids).program.module()(torch.full((2, 5), 10))
 
 
+class Checked(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch._check(bool((x > -50).all()))
+        torch._assert(x.sum() < 1000, "too much")
+        return x * 2
+
+
+def test_a_called_check_of_values_stays_one() -> None:
+    samples = [torch.rand(rows, 3) for rows in (2, 4)]
+    model = Checked()
+    with pytest.raises(pb.errors.CaptureError):  # torch's strict export would leave it out in silence
+        pb.capture(model, samples, strict=True)
+    fixed = pb.fix(model, samples)
+    assert fixed.passed
+    program = pb.capture(fixed.model, samples).program.module()
+    assert torch.equal(program(samples[0]), samples[0] * 2)
+    for bad in (torch.full((5, 3), -60.0), torch.full((5, 3), 300.0)):
+        with pytest.raises((RuntimeError, AssertionError)):
+            model(bad)
+        with pytest.raises(RuntimeError):
+            program(bad)
+
+
 def test_every_case_of_the_zoo_has_a_name_of_its_own() -> None:
     assert len({case.name for case in CASES.values()}) == len(CASES)
 

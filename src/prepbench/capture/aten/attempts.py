@@ -17,6 +17,7 @@ from prepbench._torch_compat.sizes import forget_pending_sizes
 from prepbench.capture.aten.export_program import Program, SpecialisedSize, export_program
 from prepbench.capture.aten.holds_where import call_that_is_wrong_at_one, model_decides, without_idle_questions
 from prepbench.capture.aten.leaf_operators import LeafOperators, LeafOutputs, is_inside_any, outermost
+from prepbench.capture.failures.checks_of_values import checks_truth_of_tensors
 from prepbench.capture.failures.describe import WrongProgram, as_leaf, describe_failure, problem
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, SampleSizes
 from prepbench.capture.sizes.learned_outputs import UnknownOutputsError, are_alike, kinds_of
@@ -108,6 +109,8 @@ class Attempts:
     def full_graph(self, noted: NotedState, strict: bool = False) -> Program | None:
         """Return the program without leaves, if one way to export gives a correct one; else ``error`` says why."""
         for way in (True, False) if strict else (False, True):
+            if way and checks_truth_of_tensors(self.model, self._samples[0]):
+                continue
             try:
                 return self._checked(noted, strict=way)
             except Exception as error:

@@ -14,6 +14,10 @@ from prepbench.fixes.kinds.effects import is_effect
 from prepbench.fixes.site import Kind, Proposal, Site
 from prepbench.fixes.syntax import CannotFix, Expression, Statement
 
+_CALLED = {
+    f"torch.{name}" for name in ("_assert", "_check", "_check_with", "_check_index", "_check_value", "_check_type")
+}
+
 
 def propose_checks(site: Site) -> Iterator[Proposal]:
     """Propose to rewrite every check of data in the function, and one of sizes at the failing line."""
@@ -28,6 +32,8 @@ def propose_checks(site: Site) -> Iterator[Proposal]:
             conditions.append(site.place(small.test))
         elif isinstance(small, cst.Assert) and _is_of_sizes(site, small.test):
             found[line] = _assertion(site, line, small, of_sizes=True)
+        elif (called := _called_check(small)) is not None and depends_on_data(site, called.test):
+            found[line] = _assertion(site, line, called)  # whose sides are no branches of Python that trials could see
     branches = site.expressions(cst.If)
     elifs = {node.orelse for node in branches}
     for node in branches:
@@ -40,6 +46,20 @@ def propose_checks(site: Site) -> Iterator[Proposal]:
             found[node] = cst.FlattenSentinel(_refused_otherwise(site, node, tests))
     if found:
         yield Proposal(syntax.replaced(site.function, found), tuple(conditions), is_compiling=True)
+
+
+def _called_check(small: cst.BaseSmallStatement) -> cst.Assert | None:
+    """Return the assertion that ``torch._check(test, message)`` or ``torch._assert(test, message)`` stands for."""
+    if not isinstance(small, cst.Expr) or not isinstance(small.value, cst.Call) or not small.value.args:
+        return None
+    called, (first, *more) = small.value, small.value.args
+    if syntax.text_of(called.func) not in _CALLED or first.keyword is not None or first.star:
+        return None
+    test = first.value
+    if isinstance(test, cst.Call) and syntax.text_of(test.func) == "bool" and len(test.args) == 1:
+        test = test.args[0].value
+    said = more[0].value if more else None
+    return cst.Assert(test, said.body if isinstance(said, cst.Lambda) else said)
 
 
 def is_check(node: cst.If) -> bool:
