@@ -51,7 +51,8 @@ class LoweredCheck:
 
     Quantized programs must be within 30 dB of the quantized graph. Where quantization itself leaves less, one value
     that is rounded the other way may change as much. There the lowered program must be as near to float as the program
-    is, with 3 dB to spare.
+    is, with 3 dB to spare. Where the program in float itself is left with less than 6 dB when nothing but rounding
+    changes, its result is noise: there is nothing to compare, and :attr:`remarks` say so.
 
     Of made values, those judge nothing between which rounding alone decides: equal ones to choose among, or ones in the
     middle of two integers.
@@ -92,6 +93,7 @@ class LoweredCheck:
         self._unit = torch.finfo(lowest).eps
         self._closeness = LOWERED if original is not None else replace(LOWERED, sqnr=_FLOAT_SQNR.get(lowest, 20.0))
         self._scales: dict[int, float] = {}
+        self._noisy: dict[int, None] = {}
         self._is_checked = is_repeatable(program)
         self._chooses = any(map(_is_choice, program.graph.nodes))
         self._decides = original is not None or self._chooses or any(map(_is_decision, program.graph.nodes))
@@ -231,11 +233,48 @@ class LoweredCheck:
         if not is_near(expected, got, sample, largest):
             if is_edge and self._is_right_at_edge(expected, got, sample, largest):
                 return given
+            if self._original is not None and self._is_noise(expected, got, sample):
+                self._noisy |= {} if is_made else {sample.index: None}
+                return given
             raise TargetError(
                 f"{self._target} does not compute what the graph computes: on {name}, {found.text}. "
                 + self._reason(sample, expected)
             )
         return given
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The calls on which nothing could be compared, because rounding alone decides what PyTorch computes in float.
+
+        Such are calls of equal values where a norm divides by their deviation.
+        """
+        text = (
+            "tracing_inputs[{}]: the result in float is noise (other rounding alone gives another), so the target was "
+            "not compared there; a division by nearly nothing does that, such as in the norm of equal values"
+        )
+        return tuple(map(text.format, self._noisy))
+
+    def _is_noise(self, expected: Sequence[Any], got: Sequence[Any], sample: Sample) -> bool:
+        """Return whether each result that differs is one that rounding alone decides in the program in float."""
+        if self._original is None or len(expected) != len(got):
+            return False
+        off = [
+            place
+            for place, (right, value) in enumerate(zip(expected, got, strict=True))
+            if not difference(right, value, LOWERED if self._from_floats[place] else EXACT).equal
+        ]
+        if any(
+            not is_float_of_same_form(expected[place], got[place])
+            or not torch.equal(expected[place].isfinite(), got[place].isfinite())
+            for place in off
+        ):
+            return False
+        module = self._original.module(check_guards=False)
+        unit = torch.finfo(coarsest_type(self._original)).eps
+        base = list(module(*clones(sample.args)))
+        moved = list(rounded_otherwise(self._original, module, sample, unit))
+        moved += [list(_WithNoise(self._original, unit / 2, seed).run(*clones(sample.args))) for seed in (0, 1)]
+        return all(any(sqnr(base[place], each[place]) < _PURE_NOISE for each in moved) for place in off)
 
     def _is_small(self, expected: Sequence[Any], got: Sequence[Any]) -> bool:
         """Return whether a quantized result with a small signal differs by the tolerance on the samples at most."""
@@ -479,6 +518,8 @@ _SINGLE = torch.float32
 _STEP = 2.0**-7
 # in dB
 _TWICE = 6.0
+# in dB: other rounding moves a result by as much as half of itself
+_PURE_NOISE = 6.0
 # smaller values are compared relative to this share of a sample's result
 _SMALL = 1e-3
 _EDGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

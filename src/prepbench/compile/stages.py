@@ -194,7 +194,7 @@ def _compiled_graph(task: CompileTask, timer: StageTimer, kept: KeptCapture | No
     with timer("lower"), tracing(timer.progress):
         lowering = lowering_of(program, captured, call_spec, timer.progress, None if kept is None else kept.programs)
         before = 0 if kept is None else kept.programs.taken
-        runtime, fallbacks, call_spec = _lowered(task, lowering, call_spec, exact)
+        runtime, fallbacks, call_spec, noise = _lowered(task, lowering, call_spec, exact)
         timer.reuse(*(["lower: graph"] if kept is not None and kept.programs.taken > before else []))
     size, bits = measured_size(runtime, leaves), runtime.stored_bits()
     tensors = quantized.tensors if quantized else accounted(task, None)
@@ -222,6 +222,7 @@ def _compiled_graph(task: CompileTask, timer: StageTimer, kept: KeptCapture | No
             *_suppression(target, program, fallbacks),
             *integer_remarks(target, captured.program),
             *size_remarks(task, quantized.layers if quantized else ()),
+            *noise,
             *(leaves.remarks if leaves is not None else ()),
         ),
         pruned=task.pruned,
@@ -255,12 +256,13 @@ _ROUNDS = 8
 
 def _lowered(
     task: CompileTask, lowering: Lowering, call_spec: CallSpec, exact: Program | None
-) -> tuple[Runtime, tuple[str, ...], CallSpec]:
+) -> tuple[Runtime, tuple[str, ...], CallSpec, tuple[str, ...]]:
     """Lower a graph and check the result; with ``fullgraph=False``, PyTorch runs the operators that the target turns
     out to fail at, whether it lowers or runs them, or computes something else.
 
     Returns:
-        The runtime, the operators that PyTorch runs, and the specification of its calls with all conditions.
+        The runtime, the operators that PyTorch runs, the specification of its calls with all conditions, and remarks
+        of the check.
     """
     parts, in_pytorch = replace(task, fullgraph=False), set[str]()
     failed: TargetError | None = None
@@ -273,7 +275,7 @@ def _lowered(
         try:
             runtime, fallbacks = lower(task, lowering, in_pytorch)
             give_back(task.float_bytes)
-            return runtime, fallbacks, _checked(task, runtime, lowering, call_spec, exact, blame, fallbacks)
+            return runtime, fallbacks, *_checked(task, runtime, lowering, call_spec, exact, blame, fallbacks)
         except TargetError as error:
             can_cut, cause = can_be_cut(task, lowering.program), error.__cause__
             if task.fullgraph or not can_cut:
@@ -327,8 +329,10 @@ def _checked(
     exact: Program | None,
     blame: Blame,
     fallbacks: Sequence[str],
-) -> CallSpec:
-    """Compare a lowered graph with PyTorch; return the specification of its calls with the conditions on sizes."""
+) -> tuple[CallSpec, tuple[str, ...]]:
+    """Compare a lowered graph with PyTorch; return the specification of its calls with the conditions on sizes, and
+    remarks.
+    """
     captured = task.captured
     check = LoweredCheck(
         runtime,
@@ -346,7 +350,7 @@ def _checked(
     call_spec = replace(call_spec, conditions=_conditions(task, check))
     tried = captured.holds_where.right_calls(call_spec.conditions)
     check.check_edges([*samples, *flat_samples(tried, call_spec)])
-    return call_spec
+    return call_spec, check.remarks
 
 
 def _conditions(task: CompileTask, check: LoweredCheck) -> tuple[SizeCondition, ...]:

@@ -474,3 +474,34 @@ def test_trials_that_decide_about_conditions_look_for_no_cause(monkeypatch: pyte
     )
     assert any("at least 4" in condition.text for condition in compiled.conditions)  # a trial was wrong
     assert not asked
+
+
+class NormedTwice(nn.Module):
+    """Divides what is left of equal values by their deviation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1, padding_mode="reflect")
+        self.second = nn.Conv2d(8, 8, 3, padding=1)
+        self.norms = nn.ModuleList([nn.InstanceNorm2d(8), nn.InstanceNorm2d(8)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.norms[0](self.first(x)))
+        return self.norms[1](self.second(x))
+
+
+def test_where_the_float_result_is_noise_no_translation_is_blamed() -> None:
+    torch.manual_seed(0)
+    equal, drawn = torch.full((1, 3, 16, 16), 0.7), torch.randn(1, 3, 16, 16)
+    told = []
+    for samples in ([equal], [drawn]):
+        compiled = pb.compile_model(
+            NormedTwice().eval(),
+            tracing_inputs=samples,
+            calibration_inputs=samples,
+            deployment_settings=pb.OnnxRuntimeDeployment(),
+            quantization_settings=pb.QuantizationSettings(),
+        )
+        told.append([remark for remark in compiled.report.remarks if "the result in float is noise" in remark])
+    assert [len(remarks) for remarks in told] == [1, 0]
+    assert told[0][0].startswith("tracing_inputs[0]: ")
