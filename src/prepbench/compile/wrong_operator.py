@@ -6,6 +6,7 @@ import bisect
 import operator
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,8 @@ IsRight = Callable[[Any, Any], bool]
 
 # values of a graph that are returned at the same time
 _MOST = 400
+# for the beginnings of a graph that are lowered to find an operator
+_SECONDS = 60.0
 
 
 def unknown(*, is_quantized: bool) -> str:
@@ -103,9 +106,16 @@ class Blame:
             return ""
 
     def _first(self, nodes: Sequence[fx.Node], attempt: Callable[[Sequence[fx.Node]], Any]) -> str:
-        """Note and tell the last operator of the shortest beginning of the graph at which an attempt fails."""
+        """Note and tell the last operator of the shortest beginning of the graph at which an attempt fails.
+
+        Raises:
+            TimeoutError: the attempts take too long; each may compile machine code.
+        """
+        end = time.monotonic() + _SECONDS
 
         def fails(count: int) -> bool:
+            if time.monotonic() > end:
+                raise TimeoutError
             try:
                 attempt(nodes[:count])
             except Exception:  # each library has its own

@@ -168,3 +168,21 @@ def test_one_operator_is_not_several(kind: Callable[[], nn.Module]) -> None:
     blame = wrong_operator.Blame(target_for(settings), settings, Lowering(program, ("x",), ("y",), {}))
     said = blame(pb.Sample((torch.randn(2, 6),), {}), lambda *_: True)
     assert ("what ONNX Runtime makes of several" in said) is (kind is Gated)
+
+
+def test_beginnings_of_a_graph_are_lowered_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    lowered: list[object] = []
+
+    def lower(given: Lowering) -> Any:
+        lowered.append(given)
+        raise RuntimeError("not this")
+
+    program = torch.export.export(Gated(), (torch.randn(2, 6),))
+    settings = pb.OnnxRuntimeDeployment()
+    blame = wrong_operator.Blame(target_for(settings), settings, Lowering(program, ("x",), ("y",), {}), lower)
+    assert "It fails at" in blame.of_lowering()
+    assert lowered
+    lowered.clear()
+    monkeypatch.setattr(wrong_operator, "_SECONDS", -1.0)
+    assert blame.of_lowering() == ""
+    assert not lowered

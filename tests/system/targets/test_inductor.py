@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils import _pytree as pytree
 
 import prepbench as pb
 from prepbench.errors import ArtifactError, MissingPackageError, TargetError
@@ -345,3 +346,21 @@ def test_state_between_calls_is_refused() -> None:
 
     with pytest.raises(TargetError, match=r"changes its buffers at each call.*seen"):
         pb.compile_model(Counts(), tracing_inputs=[torch.ones(2, 3)], deployment_settings=pb.InductorDeployment())
+
+
+class ShortensRows(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.out = nn.Embedding(10, 4, max_norm=0.5), nn.Linear(4, 4)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.out(self.table(ids))
+
+
+def test_rows_of_a_table_are_shortened_without_a_further_result() -> None:
+    torch.manual_seed(0)
+    model, ids = ShortensRows().eval(), torch.tensor([[1, 2, 9], [2, 2, 0]])
+    program = torch.export.export(model, (ids,))
+    fitted = fit_to_inductor(program).run_decompositions({})
+    assert [str(one.kind) for one in fitted.graph_signature.output_specs] == ["OutputKind.USER_OUTPUT"]
+    torch.testing.assert_close(pytree.tree_leaves(fitted.module()(ids)), [model(ids)])

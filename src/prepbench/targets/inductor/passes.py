@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import operator
 from typing import Any
 
@@ -34,6 +36,8 @@ def fit_to_inductor(program: Program) -> Program:
       kernels add in place, and would change the caller's tensor, or the constant in each call (torch 2.13).
     - Adaptive pooling over sizes that change, and windows that ``ceil_mode`` leaves out, become other operators:
       Inductor asks how large the first are, and keeps the second (torch 2.13).
+    - A table whose rows a lookup shortens (``nn.Embedding(max_norm=)``) is shortened for this lookup, because Inductor
+      returns what is written into weights as a further result.
     - Floor division of floating-point numbers takes the remainder first, as torch does.
     - Average pooling over the whole image becomes a mean, because Inductor's loops are as long as the window.
 
@@ -45,7 +49,10 @@ def fit_to_inductor(program: Program) -> Program:
     program = decompose(decompose_blocks(program), {**_POOLING, **FLOOR_DIVISIONS})
     module = program.module(check_guards=False)
     assert isinstance(module, fx.GraphModule)
-    passes = (_spell_padding, _round_in_float, _widen_conv1d, _flatten_linears, _subtract_negatives, _average_images)
+    passes = (
+        _shorten_rows, _spell_padding, _round_in_float, _widen_conv1d, _flatten_linears, _subtract_negatives,
+        _average_images,
+    )  # fmt: skip
     applied = [fit_weights(module, _format), *(run(module) for run in passes)]
     if not any(applied):
         return program
@@ -67,6 +74,31 @@ _POOLING: dict[Any, Any] = {
     aten.max_pool2d.default: maximum_pool(2),
     aten.max_pool3d.default: maximum_pool(3),
 }
+
+
+def _shorten_rows(module: fx.GraphModule) -> bool:
+    """Let lookups read a shortened copy of their table. It has the rows that the table itself would have."""
+    found = False
+    for node in list(module.graph.nodes):
+        if node.target is not aten.embedding_renorm_.default:
+            continue
+        found, table = True, node.args[0]
+        while table.target is aten.detach.default:
+            table = table.args[0]
+        with module.graph.inserting_before(node):
+            copy = module.graph.call_function(aten.embedding_renorm.default, (table, *node.args[1:]))
+        copy.meta = dict(table.meta)
+        before = set(itertools.takewhile(functools.partial(operator.is_not, copy), module.graph.nodes)) | {copy}
+        for each in [each for each in before if _is_same_weight(each, table)]:
+            for user in [user for user in each.users if user not in before]:
+                user.replace_input_with(each, copy)
+        node.replace_all_uses_with(copy)
+        module.graph.erase_node(node)
+    return found
+
+
+def _is_same_weight(node: fx.Node, table: fx.Node) -> bool:
+    return node is table or (node.op == table.op == "get_attr" and node.target == table.target)
 
 
 def _format(node: fx.Node, weight: QuantizedWeight) -> NumberFormat:
