@@ -54,8 +54,9 @@ def _truncated(x: torch.Tensor, y: Any) -> Any:
     """Divide integers towards 0 by a division of integers, where ONNX's rounds one of float32."""
     if not _is_integer(x) or not _is_integer(y):
         return NotImplemented
-    quotient = torch.floor_divide(x.abs(), abs(y))
-    return torch.where((x < 0) != (y < 0), -quotient, quotient)
+    below = torch.floor_divide(x, y)  # not of absolute values, because the lowest integer has none
+    is_above = (below * y != x) & ((x < 0) != (y < 0))
+    return torch.where(is_above, below + 1, below)
 
 
 def _is_integer(value: Any) -> bool:

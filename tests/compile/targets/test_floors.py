@@ -62,7 +62,7 @@ def test_large_integers_are_divided_towards_0(deployment: Any, dtype: torch.dtyp
         lambda x, y: torch.div(x, -7, rounding_mode="trunc"),
     ]
     model = Divides(ways).eval()
-    x = torch.tensor([2**31 - 1, -(2**31) + 1, 2**30 + 1, -7, 6, -6, 0], dtype=dtype)
-    y = torch.tensor([7, 7, -7, 7, 7, 7, 3], dtype=dtype)
+    x = torch.tensor([2**31 - 1, -(2**31) + 1, 2**30 + 1, -7, 6, -6, 0, torch.iinfo(dtype).min], dtype=dtype)
+    y = torch.tensor([7, 7, -7, 7, 7, 7, 3, 5], dtype=dtype)
     compiled = pb.compile_model(model, tracing_inputs=[(x[:2], y[:2]), (x[:3], y[:3])], deployment_settings=deployment)
     torch.testing.assert_close(compiled(x, y), model(x, y))
