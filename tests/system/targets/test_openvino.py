@@ -179,6 +179,8 @@ def test_what_is_left_in_float_beside_integers_is_openvinos_choice(tmp_path: Pat
     assert hint(compiled(*MLP, precision=None, rules={"2": skip})) == "f32"
     assert hint(compiled(*MLP, precision=None, prefer_weights_only_quantization=True)) == "f32"
     assert hint(compiled(*MLP, precision="f32")) == "f32"
+    grows = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.ConvTranspose2d(8, 4, 2, stride=2), nn.Conv2d(4, 3, 1))
+    assert hint(compiled(grows, (3, 6, 6), precision=None)) == "f32", "transposed convolutions multiply in float"
     with pytest.raises(SettingsError, match="inference_precision must be None or 'f32' or 'bf16' or 'f16', got 'int8'"):
         pb.OpenVinoDeployment(inference_precision="int8")
 

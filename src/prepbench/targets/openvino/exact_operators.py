@@ -248,14 +248,20 @@ def _is_cast_again(node: Any) -> bool:
 _MULTIPLY = ("Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData", "MatMul")
 _MOVE = ("Reshape", "Transpose", "Convert")
 _SCALE = (*_MOVE, "Multiply", "Subtract")
+# quantizers are moved in front of these
+_AFTER_QUANTIZER = (*_SCALE, "Squeeze", "Unsqueeze", "MaxPool", "ReduceMax", "ReduceMin")
 _FEW_BITS = ("i4", "u4")
 
 
 def is_all_integer(model: Any) -> bool:
-    """Return whether activations are quantized and no layer has weights in float."""
+    """Return whether activations are quantized, and no layer has weights or activations in float.
+
+    A layer whose weights alone are quantized multiplies in the precision of the rest, which bfloat16 would round as
+    coarsely as int8 does.
+    """
     operations = model.get_ops()
     return any(operation.get_type_name() == "FakeQuantize" for operation in operations) and not any(
-        _is_float_constant(operation.input_value(1).get_node())
+        _multiplies_in_float(*(operation.input_value(place).get_node() for place in (0, 1)))
         for operation in operations
         if operation.get_type_name() in _MULTIPLY
     )
@@ -289,9 +295,13 @@ def multiplies_few_bits(model: Any) -> bool:
     return any(constant.get_element_type().get_type_name() in _FEW_BITS for constant in constants)
 
 
-def _is_float_constant(operation: Any) -> bool:
-    operation = _constant_behind(operation, _MOVE)
-    return bool(operation.get_type_name() == "Constant" and operation.get_element_type().is_real())
+def _multiplies_in_float(values: Any, weights: Any) -> bool:
+    """Return whether a layer has weights in float, or integer ones for values that no quantizer has rounded."""
+    weights = _constant_behind(weights, _MOVE)
+    if weights.get_type_name() == "Constant":
+        return bool(weights.get_element_type().is_real())
+    is_layer = _constant_behind(weights, _SCALE).get_type_name() == "Constant"
+    return is_layer and _constant_behind(values, _AFTER_QUANTIZER).get_type_name() not in ("FakeQuantize", "Constant")
 
 
 def _constant_behind(operation: Any, passed: Collection[str]) -> Any:
