@@ -11,6 +11,9 @@ from prepbench.settings.numbers import INT8, NumberFormat
 
 # A range of nothing but zeros still needs a scale above zero; a larger bound would round small weights away.
 EPSILON = 2.0**-40
+# The largest of a row would lie in the middle between two integers, where one division rounds to the one and another to
+# the other: what is measured and what is stored would differ by a step.
+_OFF_HALVES = 1 - 2.0**-20
 _CLIPS = 32
 # the meaning of "auto": with 8 bits, with fewer
 _BEST = ("nearest", "gptq")
@@ -166,6 +169,8 @@ def _from_range(low: torch.Tensor, high: torch.Tensor, scheme: WeightScheme) -> 
     low, high = low.clamp(max=0), high.clamp(min=0)
     if scheme.symmetric:
         scale = (torch.maximum(-low, high) / ((largest - smallest) / 2)).clamp(min=EPSILON)
+        if scheme.full_range and not scheme.format.is_float:
+            scale = scale * _OFF_HALVES
         return scale, torch.zeros_like(scale, dtype=torch.int64)
     scale = ((high - low) / (largest - smallest)).clamp(min=EPSILON)
     zero_point = (smallest - (low / scale).round()).clamp(smallest, largest)
