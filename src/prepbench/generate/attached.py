@@ -6,7 +6,6 @@ import functools
 import inspect
 import sys
 import threading
-import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,8 +16,9 @@ from torch import nn
 
 from prepbench import interrupts
 from prepbench.checks import described
-from prepbench.errors import InputError, PrepbenchWarning
+from prepbench.errors import InputError
 from prepbench.patching import undoing
+from prepbench.running.given_samples import warn
 
 Forward = Callable[..., Any]
 
@@ -45,15 +45,7 @@ class Notices:
         if not self._quiet and reason not in self._said:
             self._said.add(reason)
             text = f"Inside of attached(), a call runs in PyTorch and not compiled: {reason} {remedy}"
-            warnings.warn(text, PrepbenchWarning, stacklevel=_caller())
-
-
-def _caller() -> int:
-    """Return the number of frames between :meth:`Notices.__call__` and the caller of the libraries."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] in _LIBRARIES:
-        level, frame = level + 1, frame.f_back
-    return level
+            warn(text, _LIBRARIES)
 
 
 @dataclass(frozen=True, eq=False)

@@ -218,7 +218,13 @@ def export_for_transformers(
             write_file(place / name, text)
         if target.renamed_file.endswith(".onnx") and (text := genai_configuration(spec, names, configuration)):
             write_file(place / GENAI, text)
-        _keep_others(folder, place)
+        # other files of an earlier export stay, such as those of a tokenizer
+        for path in folder.iterdir() if folder.is_dir() else ():
+            if not (place / path.name).exists() and not path.name.startswith(_MODELS):
+                try:
+                    os.link(path, place / path.name)
+                except OSError:  # a file system without hard links
+                    shutil.copy2(path, place / path.name)
 
     with tracing(), temporary_space():
         write_folder(folder, fill)
@@ -282,13 +288,3 @@ def _check_place(folder: Path, target: Target) -> None:
             f"{folder} exists and holds something other than an earlier export, so it is left alone. Choose another "
             "folder; a tokenizer can be saved into it afterwards."
         )
-
-
-def _keep_others(old: Path, new: Path) -> None:
-    """Keep other files of an earlier export, such as those of a tokenizer."""
-    for path in old.iterdir() if old.is_dir() else ():
-        if not (new / path.name).exists() and not path.name.startswith(_MODELS):
-            try:
-                os.link(path, new / path.name)
-            except OSError:  # a file system without hard links
-                shutil.copy2(path, new / path.name)

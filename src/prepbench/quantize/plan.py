@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -179,19 +179,13 @@ def _plan_addition(plan: Plan, node: fx.Node, placement: Placement, ends: dict[f
     users = list(node.users)
     end = users[0] if len(users) == 1 and users[0].target in ACTIVATIONS else node
     because = frozenset(layer.fqn for layer in known)
-    fused = _fused_operand(operands, ends, placement)
-    edges = tuple((node.name, operand.name) for operand in operands if operand is not fused)
-    plan.points.append(QuantizationPoint(because, plan.settings[known[0].fqn], edges, None if fused else end.name))
-
-
-def _fused_operand(
-    operands: Sequence[fx.Node], ends: Mapping[fx.Node, LayerNode], placement: Placement
-) -> fx.Node | None:
-    """Return the operand whose kernel computes the addition: the last convolution of those that nothing else reads."""
+    # the kernel of the last convolution that nothing else reads computes the addition
     own = [operand for operand in operands if operand in ends and len(operand.users) == 1]
     convolutions = [operand for operand in own if ends[operand].node is operand and ends[operand].is_convolution]
     both = placement.fuses_convolution_sums and len(convolutions) == len(operands)
-    return max(convolutions, default=None) if placement.fuses_additions or both else None
+    fused = max(convolutions, default=None) if placement.fuses_additions or both else None
+    edges = tuple((node.name, operand.name) for operand in operands if operand is not fused)
+    plan.points.append(QuantizationPoint(because, plan.settings[known[0].fqn], edges, None if fused else end.name))
 
 
 def _float_activations(node: fx.Node) -> list[fx.Node]:

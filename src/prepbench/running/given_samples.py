@@ -10,7 +10,7 @@ import contextlib
 import inspect
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -631,17 +631,12 @@ def _pixels(images: Sequence[Any], place: str) -> torch.Tensor:
     return torch.stack(found)
 
 
-def warn(text: str) -> None:
-    """Warn at the line of the user's code that calls prepbench."""
-    warnings.warn(text, PrepbenchWarning, stacklevel=_caller())
-
-
-def _caller() -> int:
-    """Return the number of frames between the function that warns and the first that is not of prepbench."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] == "prepbench":
+def warn(text: str, libraries: Container[str] = ("prepbench",)) -> None:
+    """Warn at the line of the user's code that calls prepbench, or the first of ``libraries`` that leads to it."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] in libraries:
         level, frame = level + 1, frame.f_back
-    return level
+    warnings.warn(text, PrepbenchWarning, stacklevel=level)
 
 
 # From a value to the call.

@@ -158,24 +158,21 @@ def _rule(settings: QuantizationSettings | None, common: QuantizationSettings) -
     if settings is None:
         return LayerQuantizationSettings(skip_quantization=True)
     # bits are always said, because a table of an embedding gets others where they are not
-    said = {"weights_num_bits": settings.weights_num_bits}
-    differing = {
-        one.name: getattr(settings, one.name)
-        for one in fields(QuantizationSettings)
-        if getattr(settings, one.name) != getattr(common, one.name)
-    }
-    return LayerQuantizationSettings(**said | differing)
+    return LayerQuantizationSettings(**{"weights_num_bits": settings.weights_num_bits} | _differing(settings, common))
 
 
 def _pruning_rule(settings: PruningSettings | None, common: PruningSettings) -> LayerPruningSettings:
     if settings is None:
         return LayerPruningSettings(skip_pruning=True)
-    differing = {
+    return LayerPruningSettings(**_differing(settings, common))
+
+
+def _differing(settings: Any, common: Any) -> dict[str, Any]:
+    return {
         one.name: getattr(settings, one.name)
-        for one in fields(PruningSettings)
+        for one in fields(settings)
         if getattr(settings, one.name) != getattr(common, one.name)
     }
-    return LayerPruningSettings(**differing)
 
 
 def _with_tables(

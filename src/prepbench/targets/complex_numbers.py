@@ -16,6 +16,7 @@ from torch import fx
 
 from prepbench._torch_compat.operators import schema_of
 from prepbench._torch_compat.programs import with_graph
+from prepbench.targets.programs import is_complex
 
 Program = torch.export.ExportedProgram
 Pair = tuple[fx.Node, fx.Node]
@@ -52,12 +53,6 @@ def with_real_numbers(program: Program) -> Program:
     for node in reversed(parts.replaced):
         graph.erase_node(node)
     return with_graph(program, fx.GraphModule(program.graph_module, graph))
-
-
-def is_complex(node: fx.Node) -> bool:
-    """Return whether a node of an exported program is a complex tensor."""
-    value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and value.dtype.is_complex
 
 
 class _Parts:

@@ -106,16 +106,12 @@ def _outlined(
     call = f"__prepbench_{name}_{zlib.crc32(repr((code.co_filename, path)).encode()):08x}__"
     return Outlined(
         call,
-        (*path, (_inner_name(name), 0)),
+        (*path, (f"__prepbench_{name}__", 0)),
         owner,
         tuple(sorted(inputs, key=lambda name: (name != owner, name))),
         None if found.returns else outputs,
         found.lines,
     )
-
-
-def _inner_name(name: str) -> str:
-    return f"__prepbench_{name}__"
 
 
 def _global_names(function: Function) -> set[str]:

@@ -41,7 +41,12 @@ class OnnxTarget(Target):
     def check_program(self, lowering: Lowering) -> None:
         """Raise ``TargetError`` for programs that no ONNX file can hold: state, and complex inputs or outputs."""
         check_stateless(lowering.program)
-        check_no_complex_values(lowering)
+        for kind, name, node in lowering.ends():
+            if is_complex(node):
+                raise TargetError(
+                    f"The {kind} {name} is complex, and ONNX files have no complex inputs or outputs. Use "
+                    "torch.view_as_real and torch.view_as_complex inside the model, or choose InductorDeployment()."
+                )
 
 
 def write_onnx(target: Target, lowering: Lowering, folder: Path) -> Path:
@@ -63,16 +68,6 @@ def _types_to_replace(program: torch.export.ExportedProgram) -> frozenset[torch.
 
 
 # Checks for values and operators that ONNX cannot express.
-
-
-def check_no_complex_values(lowering: Lowering) -> None:
-    """Raise ``TargetError`` for a complex input or output, which ONNX files do not support."""
-    for kind, name, node in lowering.ends():
-        if is_complex(node):
-            raise TargetError(
-                f"The {kind} {name} is complex, and ONNX files have no complex inputs or outputs. Use "
-                "torch.view_as_real and torch.view_as_complex inside the model, or choose InductorDeployment()."
-            )
 
 
 def unsupported_nodes(

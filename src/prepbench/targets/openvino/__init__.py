@@ -167,7 +167,14 @@ class OpenVinoTarget(OnnxTarget):
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         assert isinstance(settings, OpenVinoDeployment)
         self.check_program(lowering)
-        check_dtypes(lowering)
+        # OpenVINO would silently compute float64 in float32
+        for kind, name, node in lowering.ends():
+            value = node.meta.get("val")
+            if isinstance(value, torch.Tensor) and value.dtype == torch.float64:
+                raise TargetError(
+                    f"The {kind} {name} is float64, and OpenVINO has no kernels for it: it would compute in float32. "
+                    "Compile model.float() with float32 inputs, or choose OnnxRuntimeDeployment()."
+                )
         check_right(lowering.program)
         keep = KeptFolder("openvino")
         _write_ir(lowering, keep.path)
@@ -348,17 +355,6 @@ def _with_wide_ends(model: Any) -> Any:
 
 
 _INT32 = torch.iinfo(torch.int32)
-
-
-def check_dtypes(lowering: Lowering) -> None:
-    """Raise ``TargetError`` for inputs and outputs in float64, which OpenVINO silently computes in float32."""
-    for kind, name, node in lowering.ends():
-        value = node.meta.get("val")
-        if isinstance(value, torch.Tensor) and value.dtype == torch.float64:
-            raise TargetError(
-                f"The {kind} {name} is float64, and OpenVINO has no kernels for it: it would compute in float32. "
-                "Compile model.float() with float32 inputs, or choose OnnxRuntimeDeployment()."
-            )
 
 
 def to_openvino(leaf: torch.Tensor, name: str) -> tuple[Any, torch.Tensor]:

@@ -17,9 +17,10 @@ from prepbench.capture.sizes.recurrent import has_lengths
 from prepbench.errors import TargetError
 from prepbench.packages import Deferred
 from prepbench.running.source_lines import place_in_stack_trace
-from prepbench.targets.complex_numbers import is_complex, with_real_numbers
+from prepbench.targets.complex_numbers import with_real_numbers
 from prepbench.targets.dynamic_sizes import computed_from_sizes
 from prepbench.targets.onnx.weights import add_initializer
+from prepbench.targets.programs import is_complex
 
 onnx_ir: Any = Deferred("onnx_ir")
 
