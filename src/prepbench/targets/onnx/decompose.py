@@ -49,6 +49,7 @@ def decompose_for_onnx(program: Program) -> Program:
             aten.cdist.default: _distances,
             aten._cdist_forward.default: _distances,
             aten.cumprod.default: _running_product,
+            aten.pow.Tensor_Scalar: _power,
             **FLOOR_DIVISIONS,
             **REMAINDERS,
             aten.searchsorted.Tensor: _places_in_sorted,
@@ -168,6 +169,18 @@ def _distances(one: torch.Tensor, other: torch.Tensor, p: float = 2.0, compute_m
     if p == 1:
         return apart.sum(-1)
     return (apart * apart).sum(-1).sqrt() if p == 2 else apart.pow(p).sum(-1).pow(1 / p)
+
+
+def _power(x: torch.Tensor, exponent: Any) -> Any:
+    """Multiply integers; runtimes compute their powers in floating-point numbers, which round and do not wrap."""
+    if x.is_floating_point() or x.is_complex() or x.dtype is torch.bool or type(exponent) is not int or exponent < 2:
+        return NotImplemented
+    result = x if exponent % 2 else None
+    while exponent := exponent // 2:
+        x = x * x
+        if exponent % 2:
+            result = x if result is None else result * x
+    return result
 
 
 def _running_product(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:

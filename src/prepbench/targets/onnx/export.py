@@ -422,7 +422,7 @@ def _dequantized(model: Any, made: dict[bytes, Any], node: Any, index: int, weig
     name, block = f"{node.name}_{_NAMES[index]}", weight.block_size
     shape = weight.integers.shape
     blocks = (*shape[:-1], shape[-1] // block, block)
-    add = adds_before(model, node)
+    add = adds_before(node)
 
     def constant(kind: str, array: Array) -> Any:
         return _constant(model, made, f"{name}_{kind}", array)

@@ -54,15 +54,26 @@ def dequantize_at_load(model: Any) -> None:
             _multiply_constants(model, node)
 
 
-def adds_before(model: Any, node: Any) -> Callable[..., Any]:
+def adds_before(node: Any) -> Callable[..., Any]:
     """Return a function that puts an operator in front of a node and returns its first result."""
 
     def add(kind: str, *inputs: Any, **attributes: Any) -> Any:
         new = onnx_ir.node(kind, list(inputs), attributes=attributes)
-        model.graph.insert_before(node, new)
+        node.graph.insert_before(node, new)
         return new.outputs[0]
 
     return add
+
+
+def replace_node(node: Any, result: Any) -> None:
+    """Remove a node with one result, in whose place another value stands."""
+    import onnx_ir
+
+    old = node.outputs[0]
+    result.producer().metadata_props.update(node.metadata_props)
+    onnx_ir.convenience.replace_all_uses_with(old, result, replace_graph_outputs=True)
+    result.name, result.shape, result.dtype = old.name, old.shape, old.dtype
+    node.graph.remove(node, safe=True)
 
 
 def _multiply_constants(model: Any, node: Any) -> None:
@@ -74,7 +85,7 @@ def _multiply_constants(model: Any, node: Any) -> None:
         array = constant_of(value).astype(np.float32).reshape(shape)
         return add_initializer(model, f"{value.name}_of_channels", array)
 
-    add = adds_before(model, node)
+    add = adds_before(node)
 
     result = add("Cast", integers, to=int(onnx_ir.DataType.FLOAT))
     for zero_point in zero_points:

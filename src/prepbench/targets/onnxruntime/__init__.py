@@ -28,6 +28,7 @@ from prepbench.targets.onnx import weights
 from prepbench.targets.onnx.export import FILE, export_onnx
 from prepbench.targets.onnx.finish import LAYERS
 from prepbench.targets.onnx.target import OnnxTarget, check_saved
+from prepbench.targets.onnxruntime.exact_integers import keep_large_integers
 from prepbench.targets.programs import plain_tensor
 
 _LAYERS = ("LSTM", "DynamicQuantizeLSTM", "GRU", "RNN")
@@ -134,7 +135,7 @@ def _fill(model: Any, node: Any, dim: int, inputs: Mapping[int, int], outputs: M
     import onnx_ir
 
     made: dict[str, Any] = {}
-    add = weights.adds_before(model, node)
+    add = weights.adds_before(node)
 
     def constant(value: list[int]) -> Any:
         name = f"{node.name}_{dim}_{'_'.join(map(str, value))}"
@@ -275,6 +276,7 @@ class OnnxRuntimeTarget(OnnxTarget):
         weights.look_up_integers,
         weights.dequantize_at_load,
         keep_integer_products,
+        keep_large_integers,
         fill_empty_batches,
         mark_crossed_products,
     )
