@@ -439,7 +439,7 @@ def _quantize_later(task: CompileTask, progress: ProgressCallback, **arguments: 
 # results that grow, or whose low digits matter; sums and comparisons of ids and positions stay far below the limit
 _GROWING = frozenset(
     {"mul", "mul_", "pow", "pow_", "prod", "matmul", "mm", "bmm", "dot", "cumprod", "remainder", "remainder_", "fmod",
-     "floor_divide", "bitwise_left_shift", "__lshift__"}
+     "floor_divide", "div", "bitwise_left_shift", "__lshift__", "bitwise_right_shift", "__rshift__"}
 )  # fmt: skip
 
 
@@ -458,7 +458,7 @@ def integer_remarks(target: Target, program: torch.export.ExportedProgram) -> tu
         if node.name in inputs or known.intersection(node.all_input_nodes):
             known.add(node)
             name = str(node.target).removeprefix("aten.").partition(".")[0]
-            if node.op == "call_function" and name in _GROWING:
+            if node.op == "call_function" and name in _GROWING and value.dtype.itemsize > 1:
                 place = place_in_stack_trace(node.meta.get("stack_trace"))
                 where = f" ({PurePath(place[0]).name}:{place[1]})" if place else ""
                 return (

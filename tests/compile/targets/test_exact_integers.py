@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -61,3 +62,20 @@ def test_onnx_runtime_compares_all_64_bits() -> None:
         x[0, 0] = y[0, 0]
         calls += [[x, y], [x * 1000, y]]
     check(ON_LARGE, calls, pb.OnnxRuntimeDeployment())
+
+
+ON_BYTES: list[Way] = [
+    lambda x, y: (x + y, x + 50, x - y, x * y, -x, x.abs()),
+    lambda x, y: (x << 1, x >> 2, x**2, x**5),
+    lambda x, y: (x // 7, x % 7, torch.div(x, 7, rounding_mode="trunc")),
+    lambda x, y: (x + y - y, (x * y).to(torch.int32), (x + y) > 0),
+    lambda x, y: x @ y.T,
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8])
+def test_bytes_wrap_on_openvino(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    info = torch.iinfo(dtype)
+    calls = [[torch.randint(info.min, info.max + 1, (rows, 7)).to(dtype) for _ in range(2)] for rows in (1, 6, 33)]
+    check(ON_BYTES, calls, pb.OpenVinoDeployment())

@@ -33,6 +33,7 @@ from prepbench.targets.openvino.exact_operators import (
     amplifies_rounding,
     check_right,
     is_all_integer,
+    keep_bytes_wrapping,
     keep_extremes_in_floats,
     keep_indices_inside,
     keep_order_of_equals,
@@ -46,7 +47,7 @@ from prepbench.targets.programs import plain_tensor
 
 _CHANGES = (
     clip_before_quantizers, use_signed_integers, hoist_quantizers, keep_extremes_in_floats, add_biases, multiply_rows,
-    keep_indices_inside, keep_small_exponentials, keep_rounding,
+    keep_indices_inside, keep_small_exponentials, keep_rounding, keep_bytes_wrapping,
 )  # fmt: skip
 FILES = ("model.xml", "model.bin")
 # inputs that share a scale where layers with weights of 4 bits read them: what OpenVINO takes by itself

@@ -19,7 +19,7 @@ from prepbench.packages import Deferred
 from prepbench.running.source_lines import place_in_stack_trace
 from prepbench.targets.complex_numbers import with_real_numbers
 from prepbench.targets.dynamic_sizes import computed_from_sizes
-from prepbench.targets.onnx.weights import add_initializer
+from prepbench.targets.onnx.weights import add_initializer, adds_before, replace_node
 from prepbench.targets.programs import is_complex
 
 onnx_ir: Any = Deferred("onnx_ir")
@@ -134,6 +134,34 @@ def _clipped(model: Any, node: Any, first: int, count: int) -> Any:
     inside = add("Max", inside, add("Neg", sizes))
     inside.shape = indices.shape
     return inside
+
+
+# Integers of one byte.
+
+
+_ARITHMETIC_OF_BYTES = ("Add", "Sub", "Mul", "Div", "Mod", "Neg", "Abs", "BitShift", "MatMul")
+_BYTES = ("INT8", "UINT8")
+
+
+def keep_bytes_wrapping(model: Any) -> None:
+    """Compute on integers of one byte in 32 bits, in place, and leave out the digits above a byte as PyTorch does.
+
+    Arithmetic of OpenVINO (2026.4) on bytes ends at their limits, and so does a cast in the same kernel.
+    """
+
+    def constant(value: int) -> Any:
+        return add_initializer(model, f"of_bytes_{value}", np.array(value, np.int32))
+
+    for node in list(model.graph.all_nodes()):
+        kind = node.inputs[0].dtype if node.op_type in _ARITHMETIC_OF_BYTES else None
+        if kind is not None and kind.name in _BYTES:
+            add = adds_before(node)
+            operands = [add("Cast", value, to=onnx_ir.DataType.INT32.value) for value in node.inputs]
+            attributes = {name: each.value for name, each in node.attributes.items()}
+            lowest = add("BitwiseAnd", add(node.op_type, *operands, **attributes), constant(255))
+            if kind.name == "INT8":
+                lowest = add("Sub", add("BitwiseXor", lowest, constant(128)), constant(128))
+            replace_node(node, add("Cast", lowest, to=kind.value))
 
 
 # The integer types of an OpenVINO model's layers.
