@@ -30,6 +30,7 @@ from prepbench.quantize import (
 from prepbench.quantize.calibration import read_weights
 from prepbench.quantize.conversion import Stored, name_weights
 from prepbench.quantize.decide import Decisions
+from prepbench.quantize.floors import InFloat
 from prepbench.quantize.layer_reports import decided_report
 from prepbench.quantize.observed import fit_biases
 from prepbench.quantize.report import QUANTIZED
@@ -45,9 +46,10 @@ class Quantized:
     Attributes:
         program: the program.
         layers: the outcome for each layer.
-        score: the distance of the outputs from float on calibration samples; None when not measured.
+        score: the distance of the outputs from float on calibration samples, simulated; None when not measured.
         tensors: the outcome for each parameter, buffer and constant.
         stored: the constants of the program that hold the integers of weights, by name.
+        in_float: the outputs in float on the samples of ``score``; None where others are judged.
     """
 
     program: torch.export.ExportedProgram
@@ -55,6 +57,7 @@ class Quantized:
     score: Score | None
     tensors: tuple[TensorReport, ...]
     stored: Mapping[str, Stored] = field(default_factory=dict)
+    in_float: InFloat | None = None
 
 
 def quantize(task: CompileTask, timer: StageTimer, kept: KeptCapture | None = None) -> Quantized:
@@ -79,7 +82,7 @@ def quantize(task: CompileTask, timer: StageTimer, kept: KeptCapture | None = No
         program, stored = _converted(task, observed, timer, kept)
     give_back(task.float_bytes)
     tensors = tuple(_with_copy(row, program) for row in tensors)
-    quantized = Quantized(program, observed.layers, observed.score, tensors, stored)
+    quantized = Quantized(program, observed.layers, observed.score, tensors, stored, observed.in_float)
     if kept is not None and is_repeatable(program):
         kept.keep_quantized(task, quantized)
     return quantized

@@ -32,6 +32,7 @@ from prepbench.compile.compile_log import CompileLog, StageTimer
 from prepbench.compile.dry_run import check_memory, planned
 from prepbench.compile.kept_stages import KeptCapture
 from prepbench.compile.lowering import alike_nodes, can_be_cut, lower, lowering_of
+from prepbench.compile.measured_score import measured_score
 from prepbench.compile.quantize_program import Quantized, accounted, quantize
 from prepbench.compile.request import CompileRequest
 from prepbench.compile.samples import flat_samples, of_different_sizes, with_other_sizes
@@ -195,6 +196,9 @@ def _compiled_graph(task: CompileTask, timer: StageTimer, kept: KeptCapture | No
         lowering = lowering_of(program, captured, call_spec, timer.progress, None if kept is None else kept.programs)
         before = 0 if kept is None else kept.programs.taken
         runtime, fallbacks, call_spec, noise = _lowered(task, lowering, call_spec, exact)
+        score, measured_on = None, ""
+        if quantized is not None:
+            score, measured_on = measured_score(task, quantized, runtime, call_spec, program)
         timer.reuse(*(["lower: graph"] if kept is not None and kept.programs.taken > before else []))
     size, bits = measured_size(runtime, leaves), runtime.stored_bits()
     tensors = quantized.tensors if quantized else accounted(task, None)
@@ -206,11 +210,13 @@ def _compiled_graph(task: CompileTask, timer: StageTimer, kept: KeptCapture | No
         size,
         names_of(captured.leaves),
         name=task.name,
-        model_sqnr=quantized.score.sqnr if quantized and quantized.score else None,
-        model_divergence=quantized.score.divergence if quantized and quantized.score else None,
+        model_sqnr=score.sqnr if score else None,
+        simulated_sqnr=quantized.score.sqnr if quantized and quantized.score else None,
+        measured_on=measured_on,
+        model_divergence=score.divergence if score else None,
         output_sqnrs={
             call_spec.output_names[index]: sqnr
-            for index, sqnr in (quantized.score.outputs if quantized and quantized.score else ())
+            for index, sqnr in (score.outputs if score else ())
             if index < len(call_spec.output_names)  # further values stand for outputs that cannot be compared
         },
         fallbacks=fallbacks,

@@ -70,6 +70,9 @@ def _integers_of(name: str, stored: Mapping[str, Stored]) -> str | None:
 _PATTERNS = 6
 """The most patterns of names in a line of the report."""
 
+_SHOWN = 1.0
+"""The least dB between a simulation and the lowered program that the text tells."""
+
 _LARGE = 1024
 """Elements from which on a tensor that is in no layer has a line in the text."""
 
@@ -87,8 +90,12 @@ class CompileReport:
         leaves: what was not captured: FQNs of leaf modules, and lines of modules in words.
         fallbacks: the operators that PyTorch runs, because the target does not support them; with their modules.
         name: the name of the graph.
-        model_sqnr: SQNR of the worst of the model's outputs on calibration samples in dB, quantized against float,
-            before lowering; None when nothing was quantized or measured.
+        model_sqnr: SQNR of the worst of the compiled model's outputs in dB, against float, on those calibration samples
+            that ``measured_on`` names; None when nothing was quantized or measured.
+        simulated_sqnr: the same as it was simulated before lowering, which is what floors are held to.
+        measured_on: which rows of the calibration samples ``model_sqnr``, ``output_sqnrs`` and ``model_divergence``
+            were measured on, in words. ``in simulation`` stands there where the compiled model was not run: it keeps
+            state, draws random numbers, refuses one of these samples, or chooses rows by their numbers.
         model_divergence: Kullback-Leibler divergence of the distributions that a language model predicts from those in
             float, in nats for each token of the calibration samples; None where there are none.
         dry_run: whether this is only a plan.
@@ -117,6 +124,8 @@ class CompileReport:
     fallbacks: tuple[str, ...] = ()
     name: str = ""
     model_sqnr: float | None = None
+    simulated_sqnr: float | None = None
+    measured_on: str = ""
     model_divergence: float | None = None
     dry_run: bool = False
     estimated_bytes: int | None = None
@@ -217,6 +226,14 @@ class CompileReport:
         name, sqnr = min(self.output_sqnrs.items(), key=lambda item: item[1])
         return f"; the worst of {len(self.output_sqnrs)} outputs is {name} at {sqnr:.1f} dB"
 
+    def _simulated(self) -> str:
+        """Return what was simulated, where lowering changed it."""
+        simulated, found = self.simulated_sqnr, self.model_sqnr or 0.0
+        if simulated is None or abs(simulated - found) < _SHOWN:
+            return ""
+        of_which = "" if len(self.output_sqnrs) < 2 else " for the worst output"
+        return f"; {simulated:.1f} dB{of_which} in simulation, before lowering"
+
     def _accounted(self) -> list[str]:
         """Return the model's bytes by outcome."""
         counted = {outcome: size for outcome, size in totals(self.tensors).items() if size}
@@ -260,7 +277,10 @@ class CompileReport:
         if self.model_sqnr is not None:
             diverged = self.model_divergence
             further = "" if diverged is None else f", predictions at a divergence of {diverged:.3g} nats"
-            lines.append(f"  {self._main_output()} from float{further} on calibration samples{self._worst_output()}")
+            where = self.measured_on or "calibration samples"
+            lines.append(
+                f"  {self._main_output()} from float{further} on {where}{self._worst_output()}{self._simulated()}"
+            )
         lines.append("  " + ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in self.seconds.items()))
         lines += [f"  reused from an earlier compile: {', '.join(self.reused)}"] if self.reused else []
         return "\n".join(lines)

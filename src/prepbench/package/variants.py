@@ -263,7 +263,8 @@ def _variant_call(spec: CallSpec, constants: Mapping[int, Any]) -> VariantCall:
 
 def joined_report(reports: Sequence[CompileReport], texts: Sequence[str], **changes: Any) -> CompileReport:
     """Return the joined report of variants; ``texts`` describe them, ``changes`` are fields known of the whole."""
-    sqnrs = [report.model_sqnr for report in reports if report.model_sqnr is not None]
+    measured = [(index, report) for index, report in enumerate(reports) if report.model_sqnr is not None]
+    worst, of_worst = min(measured, key=lambda pair: pair[1].model_sqnr or 0.0, default=(0, reports[0]))
     divergences = [report.model_divergence for report in reports if report.model_divergence is not None]
     bits = [report.bits_per_weight for report in reports]
     outputs: dict[str, float] = {}
@@ -273,7 +274,9 @@ def joined_report(reports: Sequence[CompileReport], texts: Sequence[str], **chan
     joined = replace(
         reports[0],
         layers=tuple(_joined_layers(reports)),
-        model_sqnr=min(sqnrs, default=None),
+        model_sqnr=of_worst.model_sqnr,
+        simulated_sqnr=of_worst.simulated_sqnr,
+        measured_on=f"{of_worst.measured_on}, for variant {worst}" if measured else "",
         model_divergence=max(divergences, default=None),
         output_sqnrs=outputs,
         fallbacks=_each_once(report.fallbacks for report in reports),

@@ -13,7 +13,7 @@ from torch import fx
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback
 from prepbench.objects.compare import Powers
-from prepbench.quantize.floors import Floors, Score
+from prepbench.quantize.floors import Floors, InFloat, Score
 from prepbench.quantize.input_hessians import fitting_schemes
 from prepbench.quantize.integer_program import Limit, Shared, cheapest
 from prepbench.quantize.layer_noise import MeasuredLayers, bounded_decibels, chosen_samples, measure_layers
@@ -48,6 +48,7 @@ class Decisions:
         left_in_float: why a layer stays in float that could be quantized.
         notes: remarks on layers that are quantized.
         score: how far the model is from float as quantized.
+        in_float: what outputs are compared with; None where the model is not judged by its outputs.
         reused: the measurements that were taken from the cache, in words.
     """
 
@@ -56,6 +57,7 @@ class Decisions:
     left_in_float: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     score: Score = field(default_factory=lambda: Score(float("inf")))
+    in_float: InFloat | None = None
     reused: tuple[str, ...] = ()
 
 
@@ -95,6 +97,9 @@ def decide(
             _reach_floor(search, decisions, {fqn: noise[fqn] for fqn in left.nodes}, floors)
         _without_left_in_float(graph, left, decisions)
     decisions.score = judged.told(decisions.score)
+    if not judged.frontier:
+        outputs = tuple(each[: judged.outputs] for each in measured.outputs)
+        decisions.in_float = InFloat(outputs, logits_of(graph.graph))
     return decisions
 
 

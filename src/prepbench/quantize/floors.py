@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from prepbench.objects.compare import decibels_text
 from prepbench.settings import CompileOptions, QuantizationSettings, activation_format, weight_formats
@@ -42,6 +43,19 @@ class Score:
     def __str__(self) -> str:
         far = f"{decibels_text(self.sqnr)} dB"
         return far if self.divergence is None else f"a divergence of {self.divergence:.3g} nats"
+
+
+@dataclass(frozen=True)
+class InFloat:
+    """The results in float on the measured samples, which those of the lowered program are compared with.
+
+    Attributes:
+        outputs: the results for each sample.
+        logits: the outputs that predict tokens.
+    """
+
+    outputs: tuple[tuple[Any, ...], ...]
+    logits: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

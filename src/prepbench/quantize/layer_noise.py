@@ -105,6 +105,28 @@ def chosen_samples(samples: Sequence[Sample]) -> list[Sample]:
     return list(samples[:: max(1, len(samples) // count)][:count])
 
 
+def measured_rows(samples: Sequence[Sample]) -> str:
+    """Return which rows of the calibration samples are measured, in words.
+
+    Example:
+        >>> measured_rows([Sample((torch.ones(4, 2),), {}, index) for index in range(12)])
+        '8 of 48 rows (calibration samples 0 and 6)'
+    """
+    chosen = chosen_samples(samples)
+    rows = sum(map(_first_size, samples))
+    if len(chosen) == len(samples):
+        return f"all {rows} rows of the calibration samples" if rows > 1 else "the calibration sample"
+    *others, last = (str(sample.index) for sample in chosen)
+    names = f"samples {', '.join(others)} and {last}" if others else f"sample {last}"
+    return f"{sum(map(_first_size, chosen))} of {rows} rows (calibration {names})"
+
+
+def _first_size(sample: Sample) -> int:
+    """Return the batch size of a sample as ``compare`` counts it: the first size of the first tensor that has one."""
+    sizes = (leaf.shape[0] for leaf in sample.args if isinstance(leaf, torch.Tensor) and leaf.ndim)
+    return next(sizes, 1)
+
+
 def measure_layers(
     graph: fx.GraphModule,
     plan: Plan,

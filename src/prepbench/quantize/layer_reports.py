@@ -196,5 +196,6 @@ def choose_weight_schemes(
         layers=tuple(decided_report(row, observed, decisions) for row in observed.layers),
         plan=observed.plan.without(decisions.left_in_float.keys()),
         score=decisions.score,
+        in_float=decisions.in_float,
         reused=(*observed.reused, *decisions.reused),
     )

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from prepbench.quantize.floors import Score
+from prepbench.quantize.floors import InFloat, Score
 from prepbench.quantize.layer_nodes import BIASES
 from prepbench.quantize.plan import Plan
 from prepbench.quantize.report import LayerReport
@@ -26,7 +26,8 @@ class Observed:
         layers: the plan of each layer.
         plan: which values the observers stand for.
         options: algorithms and floors.
-        score: how far the outputs are from float on calibration samples, once it has been measured.
+        score: how far the outputs are from float on calibration samples, once it has been simulated.
+        in_float: the outputs in float on the same samples; None where others are judged.
         reused: the stages that found all or some of their results in :class:`Statistics`, in words.
         scaled: layers whose weights an algorithm changed before.
         written: the initial values of the buffers that the graph writes to, by name.
@@ -37,6 +38,7 @@ class Observed:
     plan: Plan = field(default_factory=Plan)
     options: CompileOptions = field(default_factory=CompileOptions)
     score: Score | None = None
+    in_float: InFloat | None = None
     reused: tuple[str, ...] = ()
     scaled: frozenset[str] = frozenset()
     written: dict[str, torch.Tensor] = field(default_factory=dict)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
+from prepbench.inputs import Sample
 from prepbench.objects.compare import Powers, powers
-from prepbench.quantize.floors import Score
+from prepbench.quantize.floors import InFloat, Score
 from prepbench.quantize.layer_noise import bounded_decibels
 from prepbench.quantize.simulate import as_tuple
 
@@ -122,3 +123,12 @@ class ScoreSum:
         main_first = sorted(found, key=lambda index: (index not in self._logits, index))
         outputs = tuple((index, found[index]) for index in main_first)
         return Score(min(found.values(), default=bounded_decibels(Powers())), divergence, outputs)
+
+
+def score_of(right: InFloat, samples: Sequence[Sample], run: Callable[[Sample], Sequence[Any]]) -> Score:
+    """Return how far what ``run`` returns for the measured samples is from float."""
+    total = ScoreSum(right.logits)
+    with torch.no_grad():
+        for sample, outputs in zip(samples, right.outputs, strict=True):
+            total.add(outputs, tuple(run(sample)))
+    return total.score

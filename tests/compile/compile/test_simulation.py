@@ -102,7 +102,7 @@ def test_score_is_that_of_a_compile(
         reuse=kept,
     )
     assert "capture" in compiled.report.reused
-    assert found.sqnr == pytest.approx(compiled.report.model_sqnr, abs=1e-3)
+    assert found.sqnr == pytest.approx(compiled.report.simulated_sqnr, abs=1e-3)
 
 
 def test_outputs_are_those_of_the_compiled_model(model: nn.Module, samples: list[torch.Tensor]) -> None:
@@ -334,7 +334,7 @@ def test_weights_that_algorithms_change(model: nn.Module, samples: list[torch.Te
         quantization_settings=INT8,
         compile_options=options,
     )
-    assert found.sqnr == pytest.approx(compiled.report.model_sqnr, abs=1e-3)
+    assert found.sqnr == pytest.approx(compiled.report.simulated_sqnr, abs=1e-3)
 
 
 def test_layers_whose_channels_are_equalised_are_those_of_a_compile(
@@ -356,7 +356,7 @@ def test_layers_whose_channels_are_equalised_are_those_of_a_compile(
             },
             compile_options=pb.CompileOptions(keep_ruined_layers_in_float=False),
         )
-        assert simulation.score(mixture).sqnr == pytest.approx(compiled.report.model_sqnr, abs=1e-3)
+        assert simulation.score(mixture).sqnr == pytest.approx(compiled.report.simulated_sqnr, abs=1e-3)
         assert simulation.score(mixture) != simulation.score(dict.fromkeys(mixture, INT8))
 
 
