@@ -34,6 +34,9 @@ _WHOLE = (*_TOKENS[:2], *_MASKS, *_POSITIONS)
 """Arguments that models take as integers of any size, masks also as booleans; those of generation are int64."""
 
 
+_IMPLEMENTATIONS = {"StaticCache": "static", "QuantizedCache": "quantized"}
+"""What generation calls the caches that it makes only where it is asked for them."""
+
 _ASKS = "output_"
 """Flags of this name ask for a further part of the result, ``output_attentions`` for ``attentions``."""
 _PLAIN = (bool, int, float, str, type(None))
@@ -216,13 +219,23 @@ class GenerationCalls:
         return bool(caches) and past_length(given, caches) == 0 and any(collect(given[name]) for name in further)
 
     def _check_caches(self, given: dict[str, Any]) -> None:
-        for name, kind in self._kinds.items():
-            if is_cache(given.get(name)) and not isinstance(given[name], kind):
-                raise InputError(
-                    f"{name}: generation hands in a {type(given[name]).__name__}, and the model was compiled with a "
-                    f"{kind.__name__}. Leave out cache_implementation=, or compile with tracing inputs that hold "
-                    "caches of this class, such as record_inputs makes of a generation with it."
-                )
+        for path, kind in self._kinds.items():
+            name, *parts = path.split(".")
+            value = given.get(name)
+            for part in parts:
+                value = getattr(value, part, None)
+            if not is_cache(value) or isinstance(value, kind):
+                continue
+            if empty_cache(kind, self._config) is not None:
+                remedy = "Leave out cache_implementation="
+            else:
+                asked = _IMPLEMENTATIONS.get(kind.__name__)
+                remedy = f"Give cache_implementation={asked!r}" if asked else "Generate with a cache of this class"
+            raise InputError(
+                f"{path}: generation hands in a {type(value).__name__}, and the model was compiled with a "
+                f"{kind.__name__}. {remedy}, or compile with tracing inputs that hold a {type(value).__name__}, such "
+                "as record_inputs makes of a generation like this one."
+            )
         for name, value in given.items():
             if name not in self._names and is_cache(value):
                 raise InputError(
@@ -695,10 +708,14 @@ def _trees(spec: CallSpec, names: tuple[str, ...]) -> dict[str, Tree]:
 
 
 def classes_of_caches(spec: CallSpec, names: tuple[str, ...], caches: Mapping[str, Tree]) -> dict[str, type]:
-    """Return the known classes of the caches."""
+    """Return the known classes of the caches, and of those that a cache holds, by name or path of the argument."""
     trees = _trees(spec, names)
-    found = {name: class_named(trees[name]["type"]) for name in caches if trees[name]["kind"] == "object"}
-    return {name: kind for name, kind in found.items() if kind is not None}
+    trees = {name: trees[name] for name in caches if trees[name]["kind"] == "object"}
+    for name, tree in list(trees.items()):
+        parts = zip(tree["keys"], tree["items"], strict=True)
+        trees |= {f"{name}.{part}": inner for part, inner in parts if inner["kind"] == "object"}
+    found = {path: class_named(tree["type"]) for path, tree in trees.items()}
+    return {path: kind for path, kind in found.items() if kind is not None}
 
 
 def caches_of(spec: CallSpec, names: tuple[str, ...]) -> dict[str, Tree]:

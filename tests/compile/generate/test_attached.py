@@ -235,3 +235,30 @@ def test_prompt_lookup_needs_a_graph_with_the_logits_of_several_tokens(model: An
             assert torch.equal(tokens(model, prompt, do_sample=False, **looked_up), expected)
     with made[1].attached(model), pytest.raises(InputError, match="tracing inputs without logits_to_keep="):
         tokens(model, prompt, do_sample=False, **looked_up)
+
+
+def _encoder_decoder() -> Any:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    sizes: Any = {"vocab_size": 60, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+    tokens: Any = {"decoder_start_token_id": 0, "eos_token_id": None, "pad_token_id": 0}
+    return T5ForConditionalGeneration(T5Config(**sizes, **tokens)).eval()
+
+
+@pytest.mark.parametrize(
+    ("make", "recorded", "asked", "told"),
+    [
+        (make_model, "static", None, "past_key_values: .* a StaticCache. Give cache_implementation='static', or"),
+        (_encoder_decoder, None, "static", r"\.self_attention_cache: .* Leave out cache_implementation="),
+        (_encoder_decoder, "static", None, r"\.self_attention_cache: .* Give cache_implementation='static', or"),
+    ],
+)
+def test_another_kind_of_cache_is_refused_with_what_to_ask_for(make: Any, recorded: Any, asked: Any, told: str) -> None:
+    model, prompts = make(), torch.randint(3, 10, (2, 6))
+    with pb.record_inputs(model, distinct_shapes=True) as recording:
+        model.generate(prompts, max_new_tokens=4, do_sample=False, cache_implementation=recorded)
+    later = [one for one in recording if one.kwargs["past_key_values"].get_seq_length() > 0]
+    compiled = pb.compile_model(model, tracing_inputs=later, deployment_settings=pb.EagerDeployment())
+    model._cache = None
+    with compiled.attached(model), pytest.raises(InputError, match=told):
+        model.generate(prompts, max_new_tokens=4, do_sample=False, cache_implementation=asked)
