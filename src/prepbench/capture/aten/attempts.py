@@ -17,8 +17,16 @@ from prepbench._torch_compat.sizes import forget_pending_sizes
 from prepbench.capture.aten.export_program import Program, SpecialisedSize, export_program
 from prepbench.capture.aten.holds_where import call_that_is_wrong_at_one, model_decides, without_idle_questions
 from prepbench.capture.aten.leaf_operators import LeafOperators, LeafOutputs, is_inside_any, outermost
+from prepbench.capture.failures.changed_state import written_tensors
 from prepbench.capture.failures.checks_of_values import checks_truth_of_tensors
-from prepbench.capture.failures.describe import WrongProgram, as_leaf, describe_failure, problem
+from prepbench.capture.failures.describe import (
+    DIFFERS,
+    WRITTEN_REMEDY,
+    WrongProgram,
+    as_leaf,
+    describe_failure,
+    problem,
+)
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, SampleSizes
 from prepbench.capture.sizes.learned_outputs import UnknownOutputsError, are_alike, kinds_of
 from prepbench.capture.sizes.resizing import base_sample, varied
@@ -29,12 +37,13 @@ from prepbench.capture.statements.loop_steps import LoopSteps
 from prepbench.document.model import Failure, with_lines
 from prepbench.errors import CaptureError
 from prepbench.inputs import Sample
+from prepbench.internal_errors import raise_if_internal
 from prepbench.interrupts import TimeLimit, TimeLimitReached
 from prepbench.objects.compare import Outcome
 from prepbench.objects.copy import Twin
 from prepbench.running.callable_module import FURTHER, FunctionModule, part_named, replaceable_modules, replaced_forward
 from prepbench.running.recorded_calls import RecordedCall, record_calls, record_run
-from prepbench.running.unchanged import NotedState, dense_copy, outcome, without_output
+from prepbench.running.unchanged import NotedState, dense_copy, outcome, run, without_output
 
 ROUNDS = 40
 """The most rounds of adding leaves; each round finds the failures that the last one uncovered."""
@@ -344,7 +353,18 @@ class Attempts:
         if isinstance(module, torch.jit.ScriptModule) or (isinstance(module, FunctionModule) and module.is_scripted):
             error = NotImplementedError("A scripted module runs outside Python, where export cannot look into it.")
         failure = describe_failure(original_error(error), fqn=fqn, module_type=type(module).__name__, module=module)
+        if failure.kind == DIFFERS and isinstance(error, WrongProgram) and (places := self._written_outside()):
+            failure = replace(failure, remedy=WRITTEN_REMEDY.format(place=" and ".join(places)))
         return replace(failure, message="\n".join([failure.message, *undescribable_reasons(error)]))
+
+    def _written_outside(self) -> list[str]:
+        """Return the places of the tensors outside of the model's state that a call writes into."""
+        try:
+            places = written_tensors(self.model, lambda: run(self.model, self._samples[0], self.model))
+        except Exception as error:  # of the user's classes
+            raise_if_internal(error)
+            return []
+        return [place.text for place in places]
 
 
 # Finding the submodules that cannot be exported, and exporting the rest with each of them as one operator.
@@ -495,9 +515,9 @@ class ModuleRecords:
         """Record further calls; with ``only_new`` only those whose argument kinds differ from all earlier calls."""
         assert self._calls is not None
         known = {fqn: {kinds_of(call.inputs) for call in seen} for fqn, seen in self._calls.items()}
-        for run in [record_run(self._model, sample) for sample in samples]:
+        for recorded in [record_run(self._model, sample) for sample in samples]:
             # where the model does not take a made-up size, nothing is learned from it
-            for fqn, seen in run.calls.items() if run.error is None else ():
+            for fqn, seen in recorded.calls.items() if recorded.error is None else ():
                 new = [call for call in seen if not only_new or kinds_of(call.inputs) not in known.get(fqn, ())]
                 if new:
                     self._calls.setdefault(fqn, []).extend(new)

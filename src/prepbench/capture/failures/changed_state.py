@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import collections
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from prepbench._torch_compat.tensors import version_of
 from prepbench.objects.parts import CODE, PLAIN, SYMBOLS, Part, is_own_function, reached
 
 _OF_MODULES = frozenset(vars(torch.nn.Module()))
@@ -53,6 +54,7 @@ class ReachedState:
 
     Args:
         model: the callee.
+        with_tensors: whether to note tensors, too, other than parameters and buffers.
 
     Example:
         >>> class Counts(torch.nn.Module):
@@ -67,12 +69,14 @@ class ReachedState:
         ['the attribute calls']
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module, *, with_tensors: bool = False) -> None:
         self._names = {id(module): fqn for fqn, module in model.named_modules()}
         self._noted: dict[int, tuple[Place, Any, Any]] = {}
         waiting: list[tuple[Place, Any]] = [(Place("the model", "", ""), model)]
         while waiting:
             place, value = waiting.pop()
+            if with_tensors and isinstance(value, torch.Tensor):
+                self._noted.setdefault(id(value), (place, value, version_of(value)))
             if isinstance(value, _WITHOUT_PARTS) or id(value) in self._noted:
                 continue
             self._noted[id(value)] = place, value, _content(value)
@@ -94,6 +98,10 @@ class ReachedState:
             else:
                 found.update((self._place(place, value, step), None) for step in steps)
         return tuple(found)
+
+    def noted_tensors(self) -> list[tuple[Place, torch.Tensor, int]]:
+        """Return the tensors that were noted, with their places and counts of changes."""
+        return [one for one in self._noted.values() if isinstance(one[1], torch.Tensor)]
 
     def codes(self) -> list[types.CodeType]:
         """Return the code of the user's functions that the model can reach."""
@@ -132,12 +140,34 @@ class ReachedState:
         return place.of_part(step)
 
 
+def written_tensors(model: torch.nn.Module, run: Callable[[], object]) -> tuple[Place, ...]:
+    """Return where the tensors are that a run writes into, other than parameters and buffers; they stay as they were.
+
+    Args:
+        model: what can reach them.
+        run: runs it.
+    """
+    noted = ReachedState(model, with_tensors=True).noted_tensors()
+    before = [(tensor, tensor.detach().clone()) for _, tensor, _ in noted]
+    try:
+        run()
+        written = [place for place, tensor, count in noted if version_of(tensor) != count]
+    finally:
+        with torch.no_grad():
+            for tensor, value in before:
+                if not torch.equal(tensor, value):
+                    tensor.copy_(value)
+    return tuple(dict.fromkeys(written))
+
+
 _WITHOUT_PARTS = (*PLAIN, *SYMBOLS, torch.Tensor)
 _ABSENT = object()
 
 
 def _content(value: Any) -> Any:
     """Return what a run may change in a value: its parts, or a copy where the order of parts says nothing."""
+    if isinstance(value, torch.Tensor):
+        return version_of(value)
     if isinstance(value, np.ndarray):
         return value.tobytes() if value.size <= _LARGE and not value.dtype.hasobject else None
     if isinstance(value, set):

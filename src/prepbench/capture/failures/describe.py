@@ -482,6 +482,10 @@ _DIFFERS_REMEDY = (
     "differs. Capture the two samples apart and compare the graphs; give only samples that take the same way; "
     f"{_LEAF_HINT}."
 )
+WRITTEN_REMEDY = (
+    "forward writes into {place}, which is no state of a graph: keep the tensor in a buffer of a module "
+    f"(self.register_buffer) and write into that, or let forward take and return it; {_LEAF_HINT}."
+)
 _DETACHED_REMEDY = (
     "Leave out detach() between the inputs of torch.autograd.grad and what it derives (call it on a result that is not "
     "derived any more), or leave out create_graph=True where no second derivative follows, "

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
+from prepbench.capture.aten.capture import FullGraphError
 from prepbench.errors import TargetError
 
 
@@ -77,3 +78,49 @@ def test_rows_that_are_clipped_in_place_are_no_state(target: Any) -> None:
     compiled = pb.compile_model(model, tracing_inputs=[torch.tensor([[1, 2, 3]])], deployment_settings=target)
     torch.testing.assert_close(compiled(ids), reference(ids))
     assert torch.equal(model[0].weight, before)
+
+
+TOTAL, TOTALS = torch.zeros(3), [torch.zeros(3)]
+
+
+class Helper:
+    def __init__(self) -> None:
+        self.total = torch.zeros(3)
+
+    def added(self, x: torch.Tensor) -> torch.Tensor:
+        return self.total.add_(x.sum(0))
+
+
+class AddsToGlobal(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + TOTAL.add_(x.sum(0))
+
+
+class AddsToList(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + TOTALS[0].add_(x.sum(0))
+
+
+class AddsToHelper(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.helper = Helper()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.helper.added(x)
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [
+        (AddsToGlobal, "the global TOTAL,"),
+        (AddsToList, "the global TOTALS,"),
+        (AddsToHelper, "the attribute helper.total,"),
+    ],
+)
+def test_a_tensor_outside_of_the_state_is_named(kind: type[nn.Module], place: str) -> None:
+    with pytest.raises(FullGraphError) as caught:
+        pb.capture(kind(), [torch.ones(2, 3), torch.ones(4, 3)])
+    (failure,) = caught.value.failures
+    assert f"forward writes into {place}" in failure.remedy
+    assert "register_buffer" in failure.remedy
