@@ -77,6 +77,54 @@ def test_the_middle_of_what_has_nan_is_nan() -> None:
         torch.testing.assert_close(found, expected, equal_nan=True)
 
 
+class Bags(nn.Module):
+    """Bags of one to three rows, and one of nothing."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__()
+        self.bag = nn.EmbeddingBag(20, 6, **settings)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        starts = torch.cat([torch.arange(0, ids.shape[0], 3), torch.full([2], 0) + ids.shape[0]])
+        result: torch.Tensor = self.bag(ids, starts)
+        return result
+
+
+class WeightedBags(Bags):
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        rows = ids.reshape(-1, 1) + torch.arange(3)
+        result: torch.Tensor = self.bag(rows, per_sample_weights=rows / 20)
+        return result
+
+
+class AllBags(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bags = nn.ModuleList(
+            [
+                Bags(mode="mean"),
+                Bags(mode="max"),
+                Bags(mode="mean", padding_idx=4),
+                Bags(mode="max", padding_idx=4),
+                Bags(mode="mean", include_last_offset=True),
+                WeightedBags(mode="sum"),
+            ]
+        )
+
+    def forward(self, ids: torch.Tensor) -> list[torch.Tensor]:
+        return [bag(ids) for bag in self.bags]
+
+
+@pytest.mark.parametrize("target", [pb.OnnxRuntimeDeployment(), pb.OpenVinoDeployment()], ids=["ort", "openvino"])
+def test_bags_of_embeddings(target: Any) -> None:
+    torch.manual_seed(0)
+    model = AllBags().eval()
+    samples = [torch.randint(0, 17, (n,)) for n in (7, 8, 11)]
+    compiled = pb.compile_model(model, tracing_inputs=samples, deployment_settings=target)
+    for ids in (torch.randint(0, 17, (10,)), torch.full((6,), 4)):
+        torch.testing.assert_close(compiled(ids), model(ids))
+
+
 class MeanOfChosen(nn.Module):
     """The mean of the rows that a mask chooses, which may be none."""
 

@@ -13,6 +13,7 @@ from prepbench.targets.complex_numbers import with_real_numbers
 from prepbench.targets.decompose import attention, decompose, grouped_products, sized_transposed
 from prepbench.targets.dynamic_sizes import computed_from_sizes
 from prepbench.targets.floors import FLOOR_DIVISIONS, REMAINDERS
+from prepbench.targets.onnx.bags import embedding_bag
 from prepbench.targets.pooling import average_pool, is_mean, maximum_pool
 
 Program = torch.export.ExportedProgram
@@ -52,6 +53,7 @@ def decompose_for_onnx(program: Program) -> Program:
             aten.pow.Tensor_Scalar: _power,
             **FLOOR_DIVISIONS,
             **REMAINDERS,
+            **dict.fromkeys((aten.embedding_bag.default, aten.embedding_bag.padding_idx), embedding_bag),
             aten.searchsorted.Tensor: _places_in_sorted,
             aten.repeat_interleave.Tensor: _repeated_places,
             aten.repeat_interleave.self_Tensor: _repeated,
