@@ -77,6 +77,19 @@ def test_the_middle_of_what_has_nan_is_nan() -> None:
         torch.testing.assert_close(found, expected, equal_nan=True)
 
 
+class Signs(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.signbit(x), torch.copysign(x + 1, x), torch.signbit(x.long())
+
+
+def test_zeros_have_signs_on_onnx_runtime() -> None:
+    samples = [torch.randn(4), torch.randn(5)]
+    compiled = pb.compile_model(Signs(), tracing_inputs=samples, deployment_settings=pb.OnnxRuntimeDeployment())
+    x = torch.tensor([-0.0, 0.0, -1.0, 1.0, -torch.inf, torch.inf])
+    for found, expected in zip(compiled(x), Signs()(x), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
 class Bags(nn.Module):
     """Bags of one to three rows, and one of nothing."""
 

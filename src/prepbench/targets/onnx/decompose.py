@@ -54,6 +54,8 @@ def decompose_for_onnx(program: Program) -> Program:
             **FLOOR_DIVISIONS,
             **REMAINDERS,
             **dict.fromkeys((aten.embedding_bag.default, aten.embedding_bag.padding_idx), embedding_bag),
+            aten.signbit.default: _signbit,
+            aten.copysign.Tensor: _with_sign,
             aten.searchsorted.Tensor: _places_in_sorted,
             aten.repeat_interleave.Tensor: _repeated_places,
             aten.repeat_interleave.self_Tensor: _repeated,
@@ -62,6 +64,17 @@ def decompose_for_onnx(program: Program) -> Program:
             **computed_from_sizes(),
         },
     )
+
+
+def _signbit(x: torch.Tensor) -> Any:
+    """Return which numbers have a sign, as the zero has whose inverse is negative."""
+    return (x < 0) | (x.reciprocal() < 0) if x.is_floating_point() else NotImplemented
+
+
+def _with_sign(x: torch.Tensor, y: Any) -> Any:
+    if not isinstance(y, torch.Tensor) or x.dtype != y.dtype or not x.is_floating_point():
+        return NotImplemented
+    return torch.where(_signbit(y), -x.abs(), x.abs())
 
 
 def functional_forms() -> dict[Any, Any]:
