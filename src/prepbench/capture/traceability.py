@@ -65,7 +65,8 @@ class Check:
             return "passed, equal on all samples" if self.equal else "passed"
         if self.equal is False:
             return "failed, differs from the model"
-        return ("time limit reached" if self.timed_out else "failed") + f", {len(self.failures)} reasons"
+        count = len(self.failures)
+        return f"{'time limit reached' if self.timed_out else 'failed'}, {count} reason{'' if count == 1 else 's'}"
 
 
 @dataclass(frozen=True, repr=False)

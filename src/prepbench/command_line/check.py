@@ -183,6 +183,6 @@ def compared(report: TraceabilityReport, before: Ways) -> Iterator[Outcome]:
             lines = [f"{sum(new.values())} new since the baseline", *map(str, sorted(new.elements()))]
             yield Outcome(name, False, "\n".join(lines))
         else:
-            state = "whole" if passed else f"{sum(reasons.values())} known reasons"
+            state = "whole" if passed else f"{(count := sum(reasons.values()))} known reason{'s' if count != 1 else ''}"
             better = f", {sum(gone.values())} of the baseline are gone; {_REMEDY}" if gone else ""
             yield Outcome(name, True, state + better)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import re
+import shutil
 import sys
 import textwrap
 import traceback
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+from typing import Any, cast
 
 from prepbench.command_line import check, compare, info, show
 from prepbench.command_line.outcomes import Report, broken, write_json, write_junit
 from prepbench.error_display import wants_all
-from prepbench.errors import PrepbenchError, printable, sentence
+from prepbench.errors import PrepbenchError, PrepbenchWarning, printable, sentence
 from prepbench.internal_errors import internal_error
 
 FINE, FAILED, COULD_NOT, INTERRUPTED = 0, 1, 2, 130
@@ -38,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")  # a terminal may have no glyphs
     options = parser().parse_args(arguments)
     try:
-        report: Report = options.run(options)
+        with _warnings_in_a_paragraph():
+            report: Report = options.run(options)
         _write_files(report, options)
         _print(report)
     except KeyboardInterrupt:
@@ -57,6 +64,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="python -m prepbench", description="Prepare PyTorch models: checks for scripts and CI.", epilog=_STATUSES
     )
+    made.add_argument("--version", action="version", version=f"prepbench {version('prepbench')}")
     commands = made.add_subparsers(required=True, metavar="COMMAND")
     for command in (info, check, show, compare):
         one = commands.add_parser(
@@ -71,7 +79,8 @@ def parser() -> argparse.ArgumentParser:
         if command.HAS_CHECKS:
             group.add_argument("--junit", metavar="OUT.xml", help="also write the checks as JUnit XML")
         group.add_argument("--traceback", action="store_true", help="show where an error comes from")
-        one.set_defaults(run=command.run, command=command.__name__.rpartition(".")[2])
+        names = tuple(re.findall(r"--([a-z-]+)", one.format_usage()))
+        one.set_defaults(run=command.run, command=command.__name__.rpartition(".")[2], names=names)
     return made
 
 
@@ -91,15 +100,44 @@ def _could_not(error: Exception, options: argparse.Namespace) -> int:
     """Explain in one paragraph why a command could not run, also in the requested files."""
     told = internal_error(error, of_libraries=True) or error
     known = isinstance(told, PrepbenchError | OSError)
-    message = str(told) if known else f"{type(error).__name__}: {sentence(error)}"
+    message = _with_options(str(told), options.names) if known else f"{type(error).__name__}: {sentence(error)}"
     if options.traceback or wants_all():
         traceback.print_exception(error)
     elif not known:
         message += " This error was unexpected; --traceback shows where it comes from."
-    text = textwrap.fill(f"error: {printable(message)}", _WIDTH, break_long_words=False, break_on_hyphens=False)
-    print(text, file=sys.stderr)  # noqa: T201 (a command line prints)
+    _tell(f"error: {message}")
     try:
         _write_files(broken(options.command, message), options)
     except PrepbenchError as second:
-        print(f"error: {second}", file=sys.stderr)  # noqa: T201 (a command line prints)
+        _tell(f"error: {second}")
     return COULD_NOT
+
+
+def _with_options(message: str, names: Sequence[str]) -> str:
+    """Return a message with the options of a command in place of the Python arguments that they are passed on as."""
+    for name in names:
+        argument = rf"(?<![\w.\-]){name.replace('-', '_')}(?=\[\d| must\b| is empty\b|=[^\[\s])"
+        message = re.sub(argument, f"--{name}", message)
+    return message
+
+
+@contextlib.contextmanager
+def _warnings_in_a_paragraph() -> Iterator[None]:
+    """Show prepbench's warnings without the line of code that they point at, which is none of the user's here."""
+
+    def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
+        if issubclass(category, PrepbenchWarning):
+            _tell(f"warning: {message}")
+        else:
+            as_before(message, category, *place)
+
+    with warnings.catch_warnings():
+        as_before, warnings.showwarning = warnings.showwarning, cast(Any, show)
+        yield
+
+
+def _tell(text: str) -> None:
+    """Print a paragraph to standard error, no wider than the terminal."""
+    width = min(_WIDTH, shutil.get_terminal_size((_WIDTH, 0)).columns)
+    shown = textwrap.fill(printable(text), width, break_long_words=False, break_on_hyphens=False)
+    print(shown, file=sys.stderr)  # noqa: T201 (a command line prints)

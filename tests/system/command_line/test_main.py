@@ -6,11 +6,15 @@ import json
 import os
 import subprocess
 import sys
+import warnings
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
+from prepbench.capture.traceability import Check
 from prepbench.command_line.main import main
 from prepbench.command_line.outcomes import Outcome, Report, write_json, write_junit
 from prepbench.document.codec import to_json
@@ -122,3 +126,49 @@ def test_python_dash_m(tmp_path: Path) -> None:
     shell = f"{' '.join(command)} | true; exit ${{PIPESTATUS[0]}}"
     stopped = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, cwd=tmp_path)
     assert (stopped.returncode, stopped.stderr) == (0, "")
+
+
+def test_errors_name_options_and_keep_within_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = ("import torch", "model = torch.nn.Linear(4, 2)", "empty, odd = [], [torch.ones(2, 9)]")
+    Path("cli_script.py").write_text("\n".join(lines))
+    compared = ["compare", "cli_script.py:model", "--data"]
+    for arguments, words in (
+        ([*compared, "cli_script.py:empty"], "error: --data is empty: "),
+        ([*compared, "cli_script.py:odd"], "failed on --data[0] "),
+        ([*compared, "cli_script.py:odd", "--rounds", "-1"], "--rounds must be a whole number of at least 0, got -1."),
+        (["check", "cli_script.py:model", "--inputs", "cli_script.py:empty"], "error: --inputs is empty: "),
+    ):
+        assert main(arguments) == 2
+        error = capsys.readouterr().err
+        assert words in " ".join(error.split())
+        assert max(map(len, error.splitlines())) <= 60
+
+
+def test_warnings_show_no_line_of_prepbench(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("warns.py").write_text(
+        "import warnings, prepbench as pb\nwarnings.warn('Mind this.', pb.PrepbenchWarning)\nsamples = []\nmodel = 3\n"
+    )
+    before = warnings.showwarning
+    assert main(["check", "warns.py:model"]) == 2
+    assert capsys.readouterr().err.splitlines()[0] == "warning: Mind this."
+    assert warnings.showwarning is before
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"prepbench {version('prepbench')}\n"
+
+
+def test_one_reason_is_counted_as_one() -> None:
+    why: Any = object()
+    failed = [Check("dynamo", passed=False, failures=(why,) * count).state for count in (1, 2)]
+    assert failed == ["failed, 1 reason", "failed, 2 reasons"]
