@@ -41,17 +41,20 @@ class Sample:
         check_function("function", function, "function(*args, **kwargs)")
         return function(*self.args, **self.kwargs)
 
-    def map(self, function: Callable[[Any], Any]) -> Sample:
+    def map(self, function: Callable[[Any], Any], *, keeps_sizes: bool = False) -> Sample:
         """Return a sample with ``function`` applied to every leaf.
 
         Args:
             function: takes a leaf, and returns what is to stand in its place.
+            keeps_sizes: whether a ``torch.Size`` stays one; else it becomes a tuple, as ``torch.export`` asks for.
 
         Returns:
             The new sample; this one is not changed.
         """
         check_function("function", function, "function(leaf)")
-        args, kwargs = pytree.tree_map(function, (self.args, self.kwargs))
+        leaves, spec = pytree.tree_flatten((self.args, self.kwargs))
+        build = pytree.with_sizes if keeps_sizes else pytree.tree_unflatten
+        args, kwargs = build(map(function, leaves), spec)
         return replace(self, args=args, kwargs=kwargs)
 
 

@@ -132,7 +132,7 @@ def draws(name: str, candidate: Candidate, batch: Batch) -> bool:
 def run(name: str, candidate: Candidate, batch: Batch, *, is_seeded: bool = False) -> Any:
     """Return the candidate's output on a copy of the batch; with ``is_seeded`` all candidates draw the same numbers."""
     # a forward that changes its input in place must not change what the next candidate gets
-    sample = own_copy(batch.sample)
+    sample = own_copy(batch.sample, keeps_sizes=True)
     try:
         with torch.no_grad(), numbers_kept(seed=batch.sample.index if is_seeded else None), fast_paths_off():
             return sample.call(candidate)

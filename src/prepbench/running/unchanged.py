@@ -85,11 +85,15 @@ def _check_materialised(model: torch.nn.Module, tensors: list[torch.Tensor]) -> 
             )
 
 
-def own_copy(sample: Sample) -> Sample:
+def own_copy(sample: Sample, *, keeps_sizes: bool = False) -> Sample:
     """Return the sample with cloned tensors, so that operations in place do not reach the caller's; strides stay the
     same, and a tensor that is given twice stays one.
 
     Objects that hold tensors are copied as well, because the model may put others into them.
+
+    Args:
+        sample: what is copied.
+        keeps_sizes: as for :meth:`prepbench.inputs.Sample.map`: a call that is compared with others is the user's own.
 
     Raises:
         InputError: a class of tensors cannot be copied.
@@ -104,7 +108,7 @@ def own_copy(sample: Sample) -> Sample:
             copies[id(leaf)] = _own(leaf, sample.index)
         return copies[id(leaf)]
 
-    return sample.map(own)
+    return sample.map(own, keeps_sizes=keeps_sizes)
 
 
 def _own_object(leaf: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 import prepbench as pb
@@ -44,3 +46,14 @@ def test_a_comparison_tells_the_spread_of_each_score() -> None:
     assert reference.spread is None  # it is infinitely close to itself
     assert other.spread is not None
     assert {"low", "high"} <= set(comparison.table().columns)
+
+
+class _LooksAtSizes(torch.nn.Module):
+    def forward(self, x: torch.Tensor, size: Any) -> torch.Tensor:
+        return x.reshape(size) * (1.0 if isinstance(size, torch.Size) else 2.0)
+
+
+def test_sizes_that_are_arguments_stay_sizes() -> None:
+    batch = (torch.ones(6), torch.Size([2, 3]))
+    found = pb.compare({"model": _LooksAtSizes(), "once": lambda x, size: x.reshape(size)}, [batch], rounds=0)
+    assert found.rows[1].metric == float("inf")
