@@ -74,7 +74,7 @@ def remainder(x: Any, y: Any) -> Any:
     return torch.where(differs, rest + two, rest)
 
 
-def _in_place(function: Callable[..., Any]) -> Callable[..., Any]:
+def in_place(function: Callable[..., Any]) -> Callable[..., Any]:
     def changed(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         result = function(x, *args, **kwargs)
         return result if result is NotImplemented else x.copy_(result)
@@ -84,12 +84,12 @@ def _in_place(function: Callable[..., Any]) -> Callable[..., Any]:
 
 FLOOR_DIVISIONS: dict[Any, Any] = {
     **dict.fromkeys((aten.floor_divide.default, aten.floor_divide.Scalar), floor_division),
-    **dict.fromkeys((aten.floor_divide_.Tensor, aten.floor_divide_.Scalar), _in_place(floor_division)),
+    **dict.fromkeys((aten.floor_divide_.Tensor, aten.floor_divide_.Scalar), in_place(floor_division)),
     **dict.fromkeys((aten.div.Tensor_mode, aten.div.Scalar_mode), _division),
-    **dict.fromkeys((aten.div_.Tensor_mode, aten.div_.Scalar_mode), _in_place(_division)),
+    **dict.fromkeys((aten.div_.Tensor_mode, aten.div_.Scalar_mode), in_place(_division)),
 }
 
 REMAINDERS: dict[Any, Any] = {
     **dict.fromkeys((aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor), remainder),
-    **dict.fromkeys((aten.remainder_.Tensor, aten.remainder_.Scalar), _in_place(remainder)),
+    **dict.fromkeys((aten.remainder_.Tensor, aten.remainder_.Scalar), in_place(remainder)),
 }

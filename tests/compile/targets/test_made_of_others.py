@@ -30,8 +30,24 @@ OPERATORS: dict[str, Callable[[torch.Tensor], Any]] = {
     "rows as often as told": lambda x: torch.repeat_interleave(
         x, torch.arange(len(x)), 0, output_size=len(x) * (len(x) - 1) // 2
     ),
+    "remainders of a size": lambda x: (_whole(x) % len(x), len(x) % (_whole(x) + 9), _whole(x).remainder_(len(x))),
+    "bits and powers of a size": lambda x: (_whole(x) & len(x), _whole(x) | len(x), _whole(x) ** len(x)),
+    "whether it is in a list": lambda x: torch.isin(_whole(x), torch.tensor([0, 2])),
+    "whether it is in no list": lambda x: torch.isin(_whole(x), torch.tensor([0, 2]), invert=True),
+    "integers that are not negative": lambda x: _whole(x).relu(),
+    "dims that are not 1": lambda x: (x.squeeze(-1) * 2, x.clone().squeeze_(-1).sub_(0.5), x[None].squeeze((0, 1)) * 2),
+    "sums over dims without a name": lambda x: torch.einsum("b...,b...->b", x[..., None], x[..., None]),
+    "a source that is larger than its index": lambda x: (
+        torch.zeros(4, x.shape[1]).scatter_add(0, torch.ones_like(x[:1]).long(), x),
+        torch.zeros(4, x.shape[1]).scatter(0, torch.arange(2)[:, None].expand(2, 3), x),
+    ),
+    "shifts by other numbers": lambda x: _whole(x) << (_whole(x) % 3),
     "running products with zeros": lambda x: torch.where(x > 0.8, 0.0, x).cumprod(-1),
 }
+
+
+def _whole(x: torch.Tensor) -> torch.Tensor:
+    return (x * 3).long()
 
 
 def _filled(x: torch.Tensor, value: float) -> torch.Tensor:

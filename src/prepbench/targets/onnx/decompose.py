@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import string
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from prepbench._torch_compat.sizes import sizes_from_values
 from prepbench.targets.complex_numbers import with_real_numbers
 from prepbench.targets.decompose import attention, decompose, grouped_products, sized_transposed
 from prepbench.targets.dynamic_sizes import computed_from_sizes
-from prepbench.targets.floors import FLOOR_DIVISIONS, REMAINDERS
+from prepbench.targets.floors import FLOOR_DIVISIONS, REMAINDERS, in_place, remainder
 from prepbench.targets.onnx.bags import embedding_bag
 from prepbench.targets.pooling import average_pool, is_mean, maximum_pool
 
@@ -23,7 +24,8 @@ aten = torch.ops.aten
 def decompose_for_onnx(program: Program) -> Program:
     """Decompose attention into two products and a softmax, reductions over all dims into ones with explicit dims,
     complex numbers into pairs of real ones, and what ONNX has no operator for: the middle and the k-th of sorted
-    values, distances of all pairs, running products, places in sorted values, repeated entries of a known number.
+    values, distances of all pairs, running products, places in sorted values, repeated entries of a known number,
+    bags of embeddings, signs of zeros, and what has parts that no index chooses.
 
     The exporter's translation of attention computes the shape of the keys, scales queries and keys separately and
     replaces NaN in all weights, so that no runtime recognizes it. OpenVINO computes the products and the softmax in
@@ -50,12 +52,18 @@ def decompose_for_onnx(program: Program) -> Program:
             aten.cdist.default: _distances,
             aten._cdist_forward.default: _distances,
             aten.cumprod.default: _running_product,
-            aten.pow.Tensor_Scalar: _power,
             **FLOOR_DIVISIONS,
             **REMAINDERS,
-            **dict.fromkeys((aten.embedding_bag.default, aten.embedding_bag.padding_idx), embedding_bag),
+            **_with_sizes(),
+            aten.isin.Tensor_Tensor: _is_in,
+            **dict.fromkeys((aten.squeeze.dim, aten.squeeze.dims), _squeezed),
+            **dict.fromkeys((aten.squeeze_.dim, aten.squeeze_.dims), _squeezed_in_place),
             aten.signbit.default: _signbit,
             aten.copysign.Tensor: _with_sign,
+            aten.__lshift__.Tensor: torch.bitwise_left_shift,
+            aten.__rshift__.Tensor: torch.bitwise_right_shift,
+            **dict.fromkeys((aten.embedding_bag.default, aten.embedding_bag.padding_idx), embedding_bag),
+            **{operator: _scattered(operator) for operator in _SCATTERS},
             aten.searchsorted.Tensor: _places_in_sorted,
             aten.repeat_interleave.Tensor: _repeated_places,
             aten.repeat_interleave.self_Tensor: _repeated,
@@ -64,6 +72,78 @@ def decompose_for_onnx(program: Program) -> Program:
             **computed_from_sizes(),
         },
     )
+
+
+_SCATTERS = (
+    aten.scatter.src, aten.scatter_.src, aten.scatter_add.default, aten.scatter_add_.default,
+    aten.scatter_reduce.two, aten.scatter_reduce_.two,
+)  # fmt: skip
+
+
+def _scattered(operator: Any) -> Any:
+    """Leave out the part of the source that has no index, which ONNX does not take."""
+
+    def scatter(x: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor, *rest: Any, **named: Any) -> Any:
+        used = src
+        for place, size in enumerate(index.shape):
+            if not _is_equal(size, src.shape[place]):
+                used = used.narrow(place, 0, size)
+        return NotImplemented if used is src else operator(x, dim, index, used, *rest, **named)
+
+    return scatter
+
+
+def _is_equal(size: Any, other: Any) -> bool:
+    """Return whether two sizes are the same number or expression."""
+    return str(size) == str(other)
+
+
+def _with_sizes() -> dict[Any, Any]:
+    """Return operators of integers and a size, which the exporter takes as a number only."""
+    names = ("bitwise_and", "bitwise_or", "bitwise_xor", "__and__", "__or__", "__xor__")
+    of_rest = _of_size(aten.remainder.Tensor, remainder)
+    return {
+        **{getattr(aten, name).Scalar: _of_size(getattr(aten, name).Tensor) for name in names},
+        **dict.fromkeys((aten.remainder.Scalar, aten.remainder.Scalar_Tensor), of_rest),
+        aten.remainder_.Scalar: in_place(of_rest),
+        aten.pow.Tensor_Scalar: _of_size(aten.pow.Tensor_Tensor, _power),
+        aten.pow.Scalar: _of_size(aten.pow.Tensor_Tensor),
+    }
+
+
+def _of_size(form: Any, otherwise: Any = lambda x, y: NotImplemented) -> Any:
+    """Return a function that makes a tensor of a size, for an operator's form of two tensors."""
+
+    def compute(x: Any, y: Any) -> Any:
+        size, other = (x, y) if isinstance(y, torch.Tensor) else (y, x)
+        is_real = form is aten.remainder.Tensor and other.is_floating_point()
+        if not isinstance(size, torch.SymInt) or other.dtype is torch.bool or is_real:
+            return otherwise(x, y)
+        filled = aten.full.default([], size, dtype=other.dtype, device=other.device)
+        return form(filled, other) if isinstance(y, torch.Tensor) else form(other, filled)
+
+    return compute
+
+
+def _is_in(
+    elements: torch.Tensor, test_elements: torch.Tensor, *, assume_unique: bool = False, invert: bool = False
+) -> torch.Tensor:
+    found = (elements.unsqueeze(-1) == test_elements.reshape(-1)).any(-1)
+    return ~found if invert else found
+
+
+def _squeezed(x: torch.Tensor, dims: Any) -> Any:
+    """Leave the dims that are not 1, which ONNX refuses to remove."""
+    dims = [dims] if isinstance(dims, int) else dims
+    kept = [dim for dim in dims if x.ndim and _is_equal(x.shape[dim], 1)]
+    if not x.ndim or len(kept) == len(dims):
+        return NotImplemented
+    return x.squeeze(kept) if kept else x
+
+
+def _squeezed_in_place(x: torch.Tensor, dims: Any) -> Any:
+    result = _squeezed(x, dims)
+    return result if result is x else NotImplemented
 
 
 def _signbit(x: torch.Tensor) -> Any:
@@ -125,6 +205,10 @@ def _einsum(equation: str, operands: Sequence[torch.Tensor], *, path: Any = None
     is_dynamic = any(isinstance(size, torch.SymInt) for operand in operands for size in operand.shape)
     given, arrow, wanted = equation.replace(" ", "").partition("->")
     letters = given.split(",")
+    if "." in equation and arrow and "." not in wanted:
+        named = f"{_named_dims(letters, operands)}->{wanted}"
+        result = _einsum(named, operands)
+        return aten.einsum.default(named, operands) if result is NotImplemented else result
     if len(operands) != 2 or not is_dynamic or "." in equation or not arrow:
         return NotImplemented
     if any(len(set(each)) < len(each) for each in (*letters, wanted)):
@@ -147,6 +231,16 @@ def _einsum(equation: str, operands: Sequence[torch.Tensor], *, path: Any = None
     made = [*shared, *own[0], *own[1]]
     product = torch.matmul(*matrices) if is_plain else torch.bmm(*matrices).reshape([sizes[name] for name in made])
     return product.permute([made.index(name) for name in wanted])
+
+
+def _named_dims(letters: Sequence[str], operands: Sequence[torch.Tensor]) -> str:
+    """Return the operands of an equation with letters in place of dots; ONNX sums no dims without a name."""
+    free = [letter for letter in string.ascii_letters if not any(letter in each for each in letters)]
+    counts = [x.ndim - len(each.replace(".", "")) for each, x in zip(letters, operands, strict=True)]
+    names = "".join(free[: max(counts)])
+    return ",".join(
+        each.replace("...", names[len(names) - count :]) for each, count in zip(letters, counts, strict=True)
+    )
 
 
 def _median_of_all(x: torch.Tensor) -> Any:
