@@ -64,13 +64,6 @@ def test_a_text_that_decides_nothing_is_no_condition() -> None:
     assert captured.holds_where.conditions() == ()
 
 
-class Kept(Scaled):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if x.shape[1] not in self.scales:
-            self.scales[x.shape[1]] = 2.0
-        return x * self.scales[x.shape[1]]
-
-
 class ByName(Scaled):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * {"3": 1.0, "5": 2.0, "7": 3.0}[str(x.shape[1])]
@@ -81,7 +74,7 @@ class Read(Scaled):
         return x * int(str(x.shape[1]))
 
 
-@pytest.mark.parametrize("kind", [Kept, ByName, Read])
+@pytest.mark.parametrize("kind", [ByName, Read])
 def test_a_table_of_sizes_is_named_as_such(kind: Any) -> None:
     with pytest.raises(FullGraphError) as caught:
         pb.capture(kind(), SAMPLES)
