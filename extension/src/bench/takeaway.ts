@@ -25,7 +25,9 @@ interface Events {
 export function takeAway(model: BenchModel, ends: Cleanups): HTMLElement {
   const said = make("div");
   const tell = (now: Card | string): void => {
-    said.replaceChildren(typeof now === "string" ? make("span", { ...DIM, role: "status" }, now) : cardView(model, now));
+    said.replaceChildren(
+      typeof now === "string" ? make("span", { ...DIM, role: "status" }, now) : cardView(model, now),
+    );
     said.scrollIntoView({ block: "nearest" });
   };
   const pieces: DataView[] = [];
