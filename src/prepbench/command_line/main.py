@@ -139,5 +139,8 @@ def _warnings_in_a_paragraph() -> Iterator[None]:
 def _tell(text: str) -> None:
     """Print a paragraph to standard error, no wider than the terminal."""
     width = min(_WIDTH, shutil.get_terminal_size((_WIDTH, 0)).columns)
-    shown = textwrap.fill(printable(text), width, break_long_words=False, break_on_hyphens=False)
+    # a long path stays on the line of "error:"
+    mark, space, rest = printable(text).partition(": ")
+    shown = textwrap.fill(f"{mark}:\0{rest}" if space else mark, width, break_long_words=False, break_on_hyphens=False)
+    shown = shown.replace("\0", " ")
     print(shown, file=sys.stderr)  # noqa: T201 (a command line prints)
