@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat import pytree
-from prepbench.checks import check_function
+from prepbench.checks import check_function, check_switches
 from prepbench.errors import InputError
 
 
@@ -53,6 +53,7 @@ class Sample:
         """
         check_function("function", function, "function(leaf)")
         leaves, spec = pytree.tree_flatten((self.args, self.kwargs))
+        check_switches(keeps_sizes=keeps_sizes)
         build = pytree.with_sizes if keeps_sizes else pytree.tree_unflatten
         args, kwargs = build(map(function, leaves), spec)
         return replace(self, args=args, kwargs=kwargs)

@@ -19,10 +19,10 @@ from prepbench.errors import (
     MissingPackageError,
     PackageVersionError,
     PrepbenchError,
-    SettingsError,
     TargetError,
 )
 from prepbench.internal_errors import internal_error
+from prepbench.quantize.insert import NothingQuantizedError
 from prepbench.results.speed_up import SpeedUp
 
 About = Literal["", "capture", "compile", "recover", "search", "layers", "samples", "export"]
@@ -164,10 +164,6 @@ WHOLE_AGAIN = CardButton("Keep nothing in PyTorch", "one_graph")
 """Beside an action that needs the model as one graph."""
 
 
-class NothingPlannedError(SettingsError):
-    """No layer has a planned precision that every chosen target supports."""
-
-
 class StaticAxisError(InputError):
     """Data has a size that a static axis does not take.
 
@@ -215,7 +211,7 @@ def error_card(
     if not leaf_wrap and "fullgraph=False" in said and about not in NEED_ONE_GRAPH:
         what = "it" if len(troubles) == 1 else "these"
         buttons.append(CardButton(f"Keep {what} in PyTorch", "keep_in_pytorch"))
-    if isinstance(error, NothingPlannedError):
+    if about == "search" and isinstance(error, NothingQuantizedError):
         buttons.append(CardButton("Choose 8 bits for all layers", "eight_bits"))
     if about == "compile" and isinstance(error, CalibrationError):
         buttons.append(CardButton("Keep all layers in float", "keep_float"))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from prepbench.bench.cards import WHOLE_AGAIN, NothingPlannedError
+from prepbench.bench.cards import WHOLE_AGAIN
 from prepbench.bench.compiling import check_sizes
 from prepbench.bench.layer_costs import wanted_settings
 from prepbench.bench.queue import QueuedRun, SharedParts
@@ -25,6 +25,7 @@ from prepbench.jobs import Job, ProgressCallback, check_cancelled, report_nothin
 from prepbench.measure.comparison import megabytes, milliseconds, number
 from prepbench.measure.generation import Generation
 from prepbench.measure.metrics import Metric
+from prepbench.quantize.insert import NothingQuantizedError
 from prepbench.running.metric_scores import metric_name
 from prepbench.search.candidates import name_of_settings
 from prepbench.search.mixtures import FLOAT as IN_FLOAT
@@ -505,13 +506,13 @@ def search_candidates(state: BenchState, explained: tuple[ExplainedLayer, ...]) 
     """Return the settings that are planned for some layer and supported by all targets.
 
     Raises:
-        NothingPlannedError: there are none.
+        NothingQuantizedError: there are none.
     """
     kinds = dict.fromkeys(s for several in wanted_settings(explained, state).values() for s in several)
     placements = [target_for(each).placement for each in state.targets]
     taken = [settings for settings in kinds if not any(unsupported(settings, one) for one in placements)]
     if not taken:
-        raise NothingPlannedError(
+        raise NothingQuantizedError(
             "None of the planned precisions is supported by every chosen target. Choose another precision for some "
             "layers, or another target."
         )

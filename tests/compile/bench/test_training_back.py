@@ -137,7 +137,8 @@ def test_a_recovered_run_stands_beside_the_others_and_its_code_makes_it_again(
     assert (first.recovered, run.name) == ("", "int4 weights pruned trained back ONNX Runtime")
     assert "accuracy" in run.recovered
     last = curves[-1]
-    assert (last.total, last.step, len(last.losses), last.metric) == (12, 12, 12, "accuracy")
+    assert (last.total, last.metric) == (12, "accuracy")
+    assert 8 < last.step == len(last.losses) <= 12, "or fewer, where the metric improves no more"
     assert last.scored[0] == 0
     assert last.best in last.scored
     results = bench.all_results()
