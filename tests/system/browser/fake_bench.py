@@ -193,7 +193,7 @@ def traits(blocks: int = 24) -> dict[str, Any]:
         ],
         "elsewhere": {"count": 0, "shown": True, "path": ""},
         "runs": [], "shown_run": "", "staleness": [], "stale_of": [],
-        "chart": asdict(Chart()),
+        "chart": json.loads(json.dumps(asdict(Chart()))),
         "difference": {"first": "", "second": "", "results": [], "settings": [], "layers": [], "note": "",
                        "colours": {"title": "", "unit": "", "fqns": [], "values": []}, "samples": fake_samples.none()},
         "workload": "", "prompts": [], "written": [],

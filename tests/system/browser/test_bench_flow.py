@@ -91,7 +91,9 @@ def test_from_a_failure_to_code_that_runs(page: Page, lab: Any) -> None:
 
     hand.click(failure.get_by_role("button", name="Apply fix"))
     expect(failure).to_have_attribute("data-state", "fixed", timeout=60_000)
-    expect(bench.locator(".pbd-bar select")).to_have_value("precision")  # the new graph has the colours of the old
+    expect(bench.locator(".pbd-pane:not(.pbd-before) .pbd-bar select")).to_have_value(
+        "precision"
+    )  # the new graph has the colours of the old
 
     step("axes")
     batch = bench.locator("[aria-label^='x dim 0:']")
