@@ -8,15 +8,14 @@ from typing import Any
 
 import libcst as cst
 
+from prepbench.capture.failures.checks_of_values import CHECK_FUNCTIONS
 from prepbench.fixes import syntax
 from prepbench.fixes.kinds.conditions import condition_of, depends_on_data
 from prepbench.fixes.kinds.effects import is_effect
 from prepbench.fixes.site import Kind, Proposal, Site
 from prepbench.fixes.syntax import CannotFix, Expression, Statement
 
-_CALLED = {
-    f"torch.{name}" for name in ("_assert", "_check", "_check_with", "_check_index", "_check_value", "_check_type")
-}
+_CALLED = {f"torch.{name}" for name in ("_assert", *CHECK_FUNCTIONS)}
 
 
 def propose_checks(site: Site) -> Iterator[Proposal]:
