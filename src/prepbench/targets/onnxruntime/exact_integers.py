@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from prepbench.packages import Deferred
 from prepbench.targets.onnx.weights import add_initializer, adds_before, replace_node
+
+onnx_ir: Any = Deferred("onnx_ir")
 
 _HALF = 2**32
 _SMALL = 2**31
@@ -43,8 +46,6 @@ def _is_small(value: Any, sizes: set[Any]) -> bool:
 
 def _constant(value: Any) -> Any:
     """Return the array of a constant int64; None for others."""
-    import onnx_ir
-
     tensor = onnx_ir.convenience.get_const_tensor(value)
     return tensor.numpy() if tensor is not None and tensor.dtype == onnx_ir.DataType.INT64 else None
 
