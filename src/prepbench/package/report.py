@@ -95,7 +95,8 @@ class CompileReport:
         simulated_sqnr: the same as it was simulated before lowering, which is what floors are held to.
         measured_on: which rows of the calibration samples ``model_sqnr``, ``output_sqnrs`` and ``model_divergence``
             were measured on, in words. ``in simulation`` stands there where the compiled model was not run: it keeps
-            state, draws random numbers, refuses one of these samples, or chooses rows by their numbers.
+            state, draws random numbers, refuses one of these samples, chooses rows by their numbers, or returns
+            256 MB and more there.
         model_divergence: Kullback-Leibler divergence of the distributions that a language model predicts from those in
             float, in nats for each token of the calibration samples; None where there are none.
         dry_run: whether this is only a plan.
@@ -277,7 +278,7 @@ class CompileReport:
         if self.model_sqnr is not None:
             diverged = self.model_divergence
             further = "" if diverged is None else f", predictions at a divergence of {diverged:.3g} nats"
-            where = self.measured_on or "calibration samples"
+            where = f"{self.measured_on or 'calibration samples'}, to which ranges and biases are fitted"
             lines.append(
                 f"  {self._main_output()} from float{further} on {where}{self._worst_output()}{self._simulated()}"
             )
