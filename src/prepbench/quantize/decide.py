@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from prepbench._torch_compat import pytree
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback
 from prepbench.objects.compare import Powers
@@ -97,8 +98,9 @@ def decide(
             _reach_floor(search, decisions, {fqn: noise[fqn] for fqn in left.nodes}, floors)
         _without_left_in_float(graph, left, decisions)
     decisions.score = judged.told(decisions.score)
-    if not judged.frontier:
-        outputs = tuple(each[: judged.outputs] for each in measured.outputs)
+    outputs = tuple(each[: judged.outputs] for each in measured.outputs)
+    sizes = [leaf.nbytes for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
+    if not judged.frontier and sum(sizes) < _KEPT:
         decisions.in_float = InFloat(outputs, logits_of(graph.graph))
     return decisions
 
@@ -176,6 +178,8 @@ def _without_left_in_float(graph: fx.GraphModule, plan: Plan, decisions: Decisio
 Schemes = Mapping[str, WeightScheme]
 """The scheme of each quantized layer's weight, by FQN; layers that are not in it are in float."""
 
+# bytes of outputs in float that stay in memory until the lowered program is measured, and beside a kept compile
+_KEPT = 2**28
 # after how many simulations a search that has found something ends, and any search does
 _SIMULATIONS = 8
 _UNTIL_ALL_IN_FLOAT = 40

@@ -116,3 +116,16 @@ def test_the_largest_weight_lies_in_the_middle_between_no_two_integers(bits: int
     multiplied = (weight * (1 / scale)[:, None]).round().clamp(*scheme.limits)
     assert torch.equal(divided.float(), multiplied)
     assert torch.equal(divided.float().amin(1), torch.full((200,), -(2.0 ** (bits - 1))))
+
+
+def test_large_outputs_are_not_kept_for_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prepbench.quantize.decide._KEPT", 10)
+    samples = [torch.randn(4, 8)]
+    compiled = pb.compile_model(
+        nn.Linear(8, 4).eval(),
+        calibration_inputs=samples,
+        deployment_settings=pb.EagerDeployment(),
+        quantization_settings=pb.QuantizationSettings(),
+    )
+    assert compiled.report.measured_on == "all 4 rows of the calibration samples, in simulation"
+    assert "to which ranges and biases are fitted" in str(compiled.report)
