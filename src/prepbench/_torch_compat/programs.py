@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import inspect
 import json
+import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -311,9 +312,16 @@ def with_further_outputs(
     )
 
 
+_COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
+
+
 def _as_tensor(module: torch.fx.GraphModule, source: torch.fx.Node, call: torch.fx.Node) -> torch.fx.Node:
     """A comparison of numbers, such as sizes that values decide, as a tensor of one element."""
     fake = next(node.meta["val"] for node in module.graph.nodes if isinstance(node.meta.get("val"), torch.Tensor))
+    if source.target not in _COMPARISONS:  # Inductor (torch 2.13) makes tensors of numbers and comparisons only
+        number, value = module.graph.call_function(torch.sym_ite, (source, 1, 0)), source.meta["val"]
+        number.meta = {**call.meta, "val": torch.sym_ite(value, 1, 0)}
+        source = number
     made = module.graph.call_function(torch.ops.aten.scalar_tensor.default, (source,))
     with getattr(fake, "fake_mode", contextlib.nullcontext()):
         made.meta = {**call.meta, "val": torch.empty(())}

@@ -12,9 +12,9 @@ import torch
 from torch import fx, nn
 
 from prepbench._torch_compat.programs import input_placeholders
+from prepbench.calls.asserted_errors import with_errors_asserted
 from prepbench.calls.call_spec import CallSpec, runtime_and_calls
 from prepbench.calls.checked_conditions import with_assertions_returned
-from prepbench.calls.index_checks import with_indices_asserted
 from prepbench.calls.variant_calls import VariantChoice
 from prepbench.capture.aten.captured import Captured, document_of_program
 from prepbench.capture.aten.verification import condition_lines
@@ -186,9 +186,12 @@ def _compiled_graph(task: CompileTask, timer: StageTimer, kept: KeptCapture | No
     check_memory(task)
     task = task.in_types_of_target()
     quantized = None if task.layer_settings is None else quantize(task, timer, kept)
-    asserted = (lambda program: program) if target.checks_indices else with_indices_asserted
-    exact = None if quantized is None else with_assertions_returned(asserted(task.program))[0]
-    program, assertions = with_assertions_returned(asserted(task.program if quantized is None else quantized.program))
+
+    def asserted(program: torch.export.ExportedProgram) -> Any:
+        return with_assertions_returned(with_errors_asserted(program, target.unraised_errors))
+
+    exact = None if quantized is None else asserted(task.program)[0]
+    program, assertions = asserted(task.program if quantized is None else quantized.program)
     written = () if target.keeps_writes else written_arguments(captured.program)
     places = tuple(i for i, name in enumerate(input_placeholders(captured.program)) if name in written)
     call_spec = replace(call_spec, assertions=assertions, written=places)

@@ -150,7 +150,8 @@ class Target(ABC):
         types_without_kernels: floating types that it computes in float32, because it has no kernels of them.
         keeps_writes: whether what the graph writes into its arguments is in the caller's tensors after a call.
         largest_integer: up to which its integer arithmetic is exact; 0 where it is that of PyTorch.
-        checks_indices: whether it raises for an index beyond its table; else the graph asserts it.
+        unraised_errors: kinds of errors of PyTorch that its kernels answer instead, as
+            :func:`prepbench.calls.asserted_errors.with_errors_asserted` names them; the graph asserts these.
         runs_recurrent_layers: whether it has an operator for one layer of an LSTM, GRU or RNN.
         renamed_file: the main file that :meth:`rename_ends` writes, as tools for ``transformers`` call it; empty where
             it writes none.
@@ -167,7 +168,7 @@ class Target(ABC):
     types_without_kernels: ClassVar[frozenset[torch.dtype]] = frozenset()
     keeps_writes: ClassVar[bool] = False
     largest_integer: ClassVar[int] = 0
-    checks_indices: ClassVar[bool] = True
+    unraised_errors: ClassVar[frozenset[str]] = frozenset()
     runs_recurrent_layers: ClassVar[bool] = False
     renamed_file: ClassVar[str] = ""
 

@@ -131,6 +131,7 @@ class ExecuTorchTarget(Target):
     packages = ("executorch",)
     modules = ("executorch.runtime",)
     extra = "executorch"
+    unraised_errors = frozenset({"divisors"})
     placement = Placement(
         conv_outputs=True,
         linear_outputs=True,

@@ -112,6 +112,7 @@ class InductorTarget(Target):
     display_name = "Inductor"
     settings_type = InductorDeployment
     runs_leaves = True
+    unraised_errors = frozenset({"positions"})
     keeps_writes = True
     placement = Placement(
         constraints=(NO_TABLES, NO_TRANSPOSED, NO_RECURRENT, _WRONG_CONVOLUTION), reduce_range=why_reduce_range()
