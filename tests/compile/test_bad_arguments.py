@@ -337,8 +337,9 @@ FIXED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "an argument that is not there": (
         lambda: pb.compile_model(Model(), tracing_inputs=SAMPLES, sampling=1),
-        r"no argument 'sampling'\. Extra options are",
+        r"no argument 'sampling'\. Samples are given as tracing_inputs=.* Extra options are",
     ),
+    "samples under another name": (lambda: pb.compile_model(Model(), samples=SAMPLES), "no argument 'samples'"),
     "a position beyond the choices": (lambda: objects()["Bench"].take_over([], 0), "position must be less than 0"),
     "a fix that is no name": (
         lambda: pb.fix(Model(), SAMPLES).model_with([]), r"fqns: there is no fix for \[\]",  # type: ignore[arg-type]

@@ -198,12 +198,13 @@ def compile_model(
     if isinstance(module_or_func, TrainableModel):
         task = task_of_trained(module_or_func, request, extra_options)
         return compile_trained(task, logs_dir, graph_name, progress, is_dry_run=is_dry_run)
+    # before what is missing is asked for, which may be what a mistyped argument holds
+    request.check_names(extra_options, inspect.signature(compile_model).parameters)
     if lora_settings is not None:
         task = adapted_task(request, extra_options, progress)
         return compile_trained(task, logs_dir, graph_name, progress, is_dry_run=is_dry_run)
     request.check()
-    request = request.with_extra_options(extra_options, inspect.signature(compile_model).parameters)
-    return _compiled(request, logs_dir, progress)
+    return _compiled(request.with_extra_options(extra_options), logs_dir, progress)
 
 
 _SETTLED = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -200,28 +200,37 @@ class CompileRequest:
                 "dynamic."
             )
 
-    def with_extra_options(self, extra: Mapping[str, Any], arguments: Iterable[str] = ()) -> CompileRequest:
-        """Return the request with further keyword arguments, each a field of the target's settings or of the options;
-        ``arguments`` are other known names.
-
-        Raises:
-            SettingsError: neither has such a field (with the nearest names), or the value is not allowed.
+    def check_names(self, extra: Mapping[str, Any], arguments: Iterable[str] = ()) -> None:
+        """Raise ``SettingsError`` with the nearest names if no settings have a field for a keyword argument; ``arguments``
+        are other known names.
         """
-        deployment, options = self.settings, self.options
-        of_target = {field.name for field in fields(deployment)}
-        of_compile = {field.name for field in fields(options)}
+        of_target, of_compile = (
+            {field.name for field in fields(each)} if is_dataclass(each) else set()
+            for each in (self.settings, self.options)
+        )
         for name in extra:
             if name not in of_target | of_compile:
                 hint = did_you_mean(name, sorted({*of_target, *of_compile, *arguments} - {"extra_options"}))
+                hint = hint or "Samples are given as tracing_inputs=[...], the target as deployment_settings=. "
                 raise SettingsError(
                     f"compile_model has no argument {name!r}. {hint}Extra options are fields of "
-                    f"{type(deployment).__name__} ({', '.join(sorted(of_target)) or 'none'}) or of CompileOptions "
+                    f"{type(self.settings).__name__} ({', '.join(sorted(of_target)) or 'none'}) or of CompileOptions "
                     f"({', '.join(sorted(of_compile))})."
                 )
+
+    def with_extra_options(self, extra: Mapping[str, Any]) -> CompileRequest:
+        """Return the request with further keyword arguments, each a field of the target's settings or of the options.
+
+        Raises:
+            SettingsError: neither has such a field, or the value is not allowed.
+        """
+        self.check_names(extra)
+        deployment, options = self.settings, self.options
+        of_target = {field.name for field in fields(deployment)}
         return replace(
             self,
             deployment_settings=replace(deployment, **{name: extra[name] for name in extra if name in of_target}),
-            compile_options=replace(options, **{name: extra[name] for name in extra if name in of_compile}),
+            compile_options=replace(options, **{name: extra[name] for name in extra if name not in of_target}),
         )
 
 
