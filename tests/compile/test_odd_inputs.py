@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import prepbench as pb
-from prepbench.errors import InputError, InternalError
+from prepbench.errors import InputError, InternalError, PrepbenchError
 
 
 class Plain(torch.Tensor):
@@ -186,3 +186,13 @@ def test_float_models_give_what_pytorch_gives_for_nan_and_infinity() -> None:
     x = GOOD[1].clone()
     x[0, 0], x[1, 1] = float("nan"), float("inf")
     torch.testing.assert_close(_compiled()(x), _model()(x), equal_nan=True)
+
+
+class AsksForSizes(nn.Module):
+    def forward(self, x: torch.Tensor, size: torch.Size) -> torch.Tensor:
+        return x * 2 if isinstance(size, torch.Size) else x + size[0]
+
+
+def test_a_graph_that_takes_sizes_for_a_tuple_is_refused() -> None:
+    with pytest.raises(PrepbenchError, match="differ on sample 0"):
+        pb.compile_model(AsksForSizes(), tracing_inputs=[(torch.randn(2, 3), torch.Size([4, 5]))])

@@ -241,7 +241,7 @@ def run(function: Callable[..., Any], sample: Sample, model: torch.nn.Module) ->
     """Return the output on one sample under ``no_grad``; ``model``, sample and random state stay as they are."""
     with torch.no_grad(), unchanged(model), functorch_levels_kept(), interruptible():
         # what a model returns may be one of its buffers, which unchanged() resets
-        return detached_copy(own_copy(sample).call(function))
+        return detached_copy(own_copy(sample, keeps_sizes=True).call(function))
 
 
 @contextmanager
@@ -255,7 +255,7 @@ def outcome(
     function: Callable[..., Any], sample: Sample, model: torch.nn.Module, noted: NotedState | None = None
 ) -> Outcome:
     """Return all effects of one call under ``no_grad``, and undo them; ``noted`` is the model's state, if known."""
-    own = own_copy(sample)
+    own = own_copy(sample, keeps_sizes=True)
     given = {i: leaf for i, leaf in enumerate(pytree.tree_leaves((own.args, own.kwargs))) if _is_tensor(leaf)}
     with torch.no_grad(), (noted or NotedState(model)).unchanged(), functorch_levels_kept(), interruptible():
         output = detached_copy(own.call(function))
