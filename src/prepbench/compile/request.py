@@ -201,8 +201,8 @@ class CompileRequest:
             )
 
     def check_names(self, extra: Mapping[str, Any], arguments: Iterable[str] = ()) -> None:
-        """Raise ``SettingsError`` with the nearest names if no settings have a field for a keyword argument; ``arguments``
-        are other known names.
+        """Raise ``SettingsError`` with the nearest names if no settings have a field for a keyword argument;
+        ``arguments`` are other known names.
         """
         of_target, of_compile = (
             {field.name for field in fields(each)} if is_dataclass(each) else set()
