@@ -108,8 +108,9 @@ def _problems(stage: Stage, model: nn.Module, before: Any, untouched: Any) -> li
     problems = list(stage.problems())
     if not same(before, fingerprint(model)):
         problems.append("the model is not as it was")
-    if untouched != replaceable():
-        problems.append("something stays replaced")
+    if untouched != (now := replaceable()):
+        names = [name for name in {**untouched, **now} if untouched.get(name) != now.get(name)]
+        problems.append(f"replaced for good: {', '.join(names)}")
     if not is_torch_usable():
         problems.append("torch is not usable")
     return problems

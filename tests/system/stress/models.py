@@ -86,11 +86,16 @@ def fingerprint(model: nn.Module) -> list[Any]:
     return parts
 
 
-def replaceable() -> list[Any]:
-    """What tracing replaces in Python and torch for a time."""
+def replaceable() -> dict[str, Any]:
+    """What tracing replaces in Python and torch for a time, by name."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     owners = (builtins, math, nn.Module, fx._symbolic_trace._Patcher, fx.Interpreter, FakeTensorMode, torch.compiler)
     flags = (torch.compiler.is_compiling, torch.compiler.is_exporting, fx._symbolic_trace.is_fx_tracing)
-    called = [{name: id(value) for name, value in vars(owner).items() if callable(value)} for owner in owners]
-    return [*called, [[flag(), flag.__code__] for flag in flags]]
+    found: dict[str, Any] = {
+        f"{owner.__name__}.{name}": id(value)
+        for owner in owners
+        for name, value in vars(owner).items()
+        if callable(value)
+    }
+    return {**found, **{flag.__name__: (flag(), flag.__code__) for flag in flags}}
