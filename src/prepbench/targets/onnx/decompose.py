@@ -12,7 +12,7 @@ import torch
 from prepbench._torch_compat.sizes import sizes_from_values
 from prepbench.targets.complex_numbers import with_real_numbers
 from prepbench.targets.decompose import attention, decompose, grouped_products, sized_transposed
-from prepbench.targets.dynamic_sizes import computed_from_sizes
+from prepbench.targets.dynamic_sizes import computed_from_sizes, cubic
 from prepbench.targets.floors import FLOOR_DIVISIONS, REMAINDERS, in_place, remainder
 from prepbench.targets.onnx.bags import embedding_bag
 from prepbench.targets.pooling import average_pool, is_mean, maximum_pool
@@ -70,6 +70,7 @@ def decompose_for_onnx(program: Program) -> Program:
             **grouped_products(program),
             **sized_transposed(),
             **computed_from_sizes(),
+            aten.upsample_bicubic2d.vec: cubic,
         },
     )
 

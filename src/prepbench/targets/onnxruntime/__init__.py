@@ -29,6 +29,7 @@ from prepbench.targets.onnx.export import FILE, export_onnx
 from prepbench.targets.onnx.finish import LAYERS
 from prepbench.targets.onnx.target import OnnxTarget, check_saved
 from prepbench.targets.onnxruntime.exact_integers import keep_large_integers
+from prepbench.targets.onnxruntime.fast_kernels import use_fast_kernels
 from prepbench.targets.programs import plain_tensor
 
 _LAYERS = ("LSTM", "DynamicQuantizeLSTM", "GRU", "RNN")
@@ -279,6 +280,7 @@ class OnnxRuntimeTarget(OnnxTarget):
         keep_large_integers,
         fill_empty_batches,
         mark_crossed_products,
+        use_fast_kernels,
     )
 
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
