@@ -38,6 +38,7 @@ from prepbench.objects.parts import (
 
 _DIGITS = 16
 _BY_NAME = (types.ModuleType, types.BuiltinFunctionType)
+_NAMED = (types.ModuleType, type, type(None))
 _Path = tuple[str, ...]
 
 
@@ -103,7 +104,7 @@ def _code_digest(function: Callable[..., Any]) -> str:
     inner = getattr(function, "func", function)
     name = f"{getattr(inner, '__module__', '')}.{getattr(inner, '__qualname__', type(inner).__qualname__)}"
     code = getattr(inner, "__code__", None)
-    named = {**(getattr(function, "keywords", None) or {}), **(getattr(inner, "__kwdefaults__", None) or {})}
+    named = {**(getattr(inner, "__kwdefaults__", None) or {}), **(getattr(function, "keywords", None) or {})}
     values = [*cell_contents(inner).values(), *(getattr(inner, "__defaults__", None) or ()), *sorted(named.items())]
     told = repr([value for value in values if _is_plain(value)]).encode(errors="surrogatepass")
     given = getattr(function, "args", ())
@@ -124,21 +125,23 @@ def _is_plain(value: Any) -> bool:
 def _read_by(function: Any) -> dict[str, Any]:
     """Return what a function reads, by names, but for what its code says already."""
     if isinstance(function, partial):
-        given = {**{f"argument {n}": one for n, one in enumerate(function.args)}, **function.keywords}
-        return {**_read_by(function.func), **_but_plain(given)}
+        # the code says positional arguments only where all are plain
+        args = {} if _is_plain(function.args) else {f"argument {n}": one for n, one in enumerate(function.args)}
+        given = {f"argument {name}": one for name, one in function.keywords.items()}
+        return {**_read_by(function.func), **args, **_but_plain(given)}
     if isinstance(function, types.MethodType):
         return {**_read_by(function.__func__), "self": function.__self__}
     if not isinstance(function, types.FunctionType):
-        return _but_plain({"itself": function})
+        return {} if isinstance(function, _BY_NAME) else _but_plain({"itself": function})
     held = {f"cell {number}": content for number, content in cell_contents(function).items()}
     defaults = {f"default {number}": one for number, one in enumerate(function.__defaults__ or ())}
-    found = _but_plain({**held, **defaults, **(function.__kwdefaults__ or {}), **vars(function)})
+    by_name = {f"default {name}": one for name, one in (function.__kwdefaults__ or {}).items()}
+    found = _but_plain({**held, **defaults, **by_name, **vars(function)})
     return found | {name: part for name, part in _globals(function) if not isinstance(part, _BY_NAME)}
 
 
 def _but_plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    said = (type(None), *_BY_NAME)
-    return {name: one for name, one in values.items() if not _is_plain(one) and not isinstance(one, said)}
+    return {name: one for name, one in values.items() if not _is_plain(one)}
 
 
 def _globals(function: types.FunctionType) -> list[tuple[str, Any]]:
@@ -182,7 +185,9 @@ class _Reader:
             bits = b"" if value.dtype.hasobject else np.ascontiguousarray(value).tobytes()
             return f"{name} {value.dtype} {value.shape} {_hex([bits])}", items(value)
         if isinstance(value, _BY_NAME):
-            return f"{name} {getattr(value, '__module__', '')} {getattr(value, '__qualname__', value.__name__)}", []
+            told = f"{name} {getattr(value, '__module__', '')} {getattr(value, '__qualname__', value.__name__)}"
+            owner = getattr(value, "__self__", None)  # the module or class of a function, or the object of a method
+            return told, [] if isinstance(owner, _NAMED) else [(("attr", "__self__"), owner)]
         if isinstance(value, fx.Graph):
             return f"{name} {value}", []
         if isinstance(value, types.FunctionType):

@@ -254,7 +254,8 @@ def test_digests_of_all_data_models_and_calls_are_those_of_earlier_versions() ->
     assert model_digest(model) == "218687796b7f5415-ba62df9b04f6eda9"
     call = [TURNED, 1, "a", None, {"b": torch.empty(0)}]
     assert leaves_digest([call, torch.ones(2).bfloat16()]) == "544ba2e635ed5e66"
-    assert read_function(functools.partial(max, 1, key=abs)).digest() == "abc7b8ddfcf0f6f9"
+    assert read_function(functools.partial(max, 1)).digest() == "abc7b8ddfcf0f6f9"
+    assert read_function(functools.partial(max, 1, key=abs)).digest() == "84c0d57256fe64c2"
     tensors = [model[0].weight, model.factor, model.low, model.away, torch.eye(2).to_sparse()]
     assert [tensor_digest(value)[:8] for value in tensors] == ["259a2e23", "072e3304", "ccfdab2b", "", ""]
 

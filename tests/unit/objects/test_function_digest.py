@@ -86,6 +86,10 @@ def plain(weight: Any, output: Any, target: Any) -> Any:
     return weight
 
 
+def by_keyword(output: Any, target: Any, *, threshold: Any = 0.5, reduce: Any = None) -> Any:
+    return threshold, reduce
+
+
 def set_item(holder: Any, key: Any, value: Any) -> Callable[[], None]:
     return lambda: holder.__setitem__(key, value)
 
@@ -149,6 +153,27 @@ def test_closures_and_arguments_count(one: Any, other: Any) -> None:
     ):
         assert function_digest(make(one)) == function_digest(make(one))
         assert function_digest(make(one)) != function_digest(make(other))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(0.25, 0.75), (torch.sum, torch.mean), ({"a": 1}.get, {"a": 2}.get), (None, 1), ([1], 1)],
+    ids=["number", "function of torch", "method of a dict", "nothing", "list"],
+)
+def test_what_a_partial_gives_counts_whatever_the_kind_of_parameter(one: Any, other: Any) -> None:
+    for parameter, function in (("threshold", by_keyword), ("reduce", by_keyword), ("target", plain)):
+        digests = [function_digest(functools.partial(function, **{parameter: value})) for value in (one, other)]
+        assert digests[0] != digests[1], parameter
+    for given in ((TENSOR, one), (one, None)):
+        changed = tuple(other if value is one else value for value in given)
+        assert function_digest(functools.partial(plain, *given)) != function_digest(functools.partial(plain, *changed))
+
+
+def test_the_order_of_what_is_captured_counts() -> None:
+    def pair(one: Any, other: Any) -> Callable[[Any, Any], Any]:
+        return lambda output, target: (one, other)
+
+    assert function_digest(pair(1, None)) != function_digest(pair(None, 1))
 
 
 def test_metrics_that_functions_make_count_by_what_they_are_made_of() -> None:
