@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 Loss = Callable[[Any, Any], torch.Tensor]
 
 _VALIDATION = 16
-SCORED_ON_TRAINED = f"Scores are of the first {_VALIDATION} batches, which it trains on as well"
-"""A note on scores without batches held out."""
 
 _CHECKS = 12
 # checks without a better score, after which it ends
@@ -121,15 +119,27 @@ def recover(
     learned = prepared.parts.original if goal.teacher is not None and teacher is None else teacher
     unchanged = Unchanged(prepared, learned)
     batches = Batches(prepared, data, goal.takes_targets)
-    if validation is None:
-        checked = batches.first(_VALIDATION)
-    else:
-        checked = list(read_batches(prepared, validation, goal.takes_targets, "validation"))
+    checked = batches.first(_VALIDATION if validation is None else 1)
+    if validation is not None:
+        checked = list(read_batches(prepared, validation, goal.takes_targets, "validation", is_kept=True))
     if not checked:
         raise InputError("validation is empty: give at least one batch, or leave it out.")
     found = _Training(prepared, goal, steps, progress, on_step).run(batches, checked, optimizer, learning_rate)
-    notes = [SCORED_ON_TRAINED] if validation is None else []
+    notes = [scored_on_trained(len(checked))] if validation is None else []
     return replace(found, notes=(*notes, *unchanged.notes()))
+
+
+def scored_on_trained(count: int | None = None) -> str:
+    """Return the note on scores without batches held out; ``count`` is how many they are of, None before it is known.
+
+    Example:
+        >>> scored_on_trained(3)
+        'Scores are of 3 batches, which it trains on as well'
+    """
+    said = f"the first batches, {_VALIDATION} at most" if count is None else f"{count} batches"
+    if count is not None and (count == 1 or count >= _VALIDATION):
+        said = "one batch" if count == 1 else f"the first {count} batches"
+    return f"Scores are of {said}, which it trains on as well"
 
 
 @dataclass(frozen=True)
@@ -297,7 +307,7 @@ class _Training:
         if self._worse >= _PATIENCE and done < self.steps:
             self.stopped = f"{self.goal.name} did not improve for {_PATIENCE} checks"
         elif done < self.steps:
-            self.stopped = f"data ended after {done} of {self.steps} steps; give a list or a DataLoader to go on"
+            self.stopped = f"data ended after {done} of {self.steps} steps; give data that can be read again to go on"
             self._check(checked)
 
     def _step(self, batch: Batch, optimizer: torch.optim.Optimizer, number: int) -> None:
@@ -411,17 +421,38 @@ class Batch:
             raise _misfit(error) from error
 
 
-def read_batches(model: nn.Module, data: Iterable[Any], with_targets: bool, name: str) -> Iterator[Batch]:
-    """Yield the batches of ``data``, one after the other; errors call it ``name``."""
+def read_batches(
+    model: nn.Module,
+    data: Iterable[Any],
+    with_targets: bool,
+    name: str,
+    *,
+    is_kept: bool = False,
+    is_told: bool = True,
+) -> Iterator[Batch]:
+    """Yield the batches of ``data``, one after the other; errors call it ``name``.
+
+    Args:
+        model: the callee.
+        data: batches in any form that :class:`Reader` reads.
+        with_targets: whether each needs a target.
+        name: the argument, for errors.
+        is_kept: whether all are kept, so that data without an end must not be read on.
+        is_told: whether to warn of what is left out or converted.
+    """
     reader = Reader(model, name, source=data, with_targets=with_targets)
-    for index, element in reader.elements():
+    for index, element in reader.elements(is_kept=is_kept):
         try:
             sample, target = reader.read(element, index)
         except InputError as error:
             if with_targets or not isinstance(element, tuple | list) or len(element) != 2:
                 raise
             raise _misfit(error) from error
+        if is_told and index == 0:
+            reader.tell(None)
         yield Batch(sample, target)
+    if is_told:
+        reader.tell(None)
 
 
 def _misfit(error: InputError) -> InputError:
@@ -439,10 +470,10 @@ class Batches:
         self._model, self._data, self._with_targets = model, data, with_targets
         self._is_once = iter(data) is data
         self._ahead: list[Batch] = []
-        self._source = self._new()
+        self._source = self._new(is_told=True)
 
-    def _new(self) -> Iterator[Batch]:
-        return read_batches(self._model, self._data, self._with_targets, "data")
+    def _new(self, *, is_told: bool = False) -> Iterator[Batch]:
+        return read_batches(self._model, self._data, self._with_targets, "data", is_told=is_told)
 
     def first(self, count: int) -> list[Batch]:
         """Return the first batches, without consuming them."""
@@ -455,8 +486,10 @@ class Batches:
     def __iter__(self) -> Iterator[Batch]:
         yield from self._ahead
         yield from self._source
-        while not self._is_once:
-            yield from self._new()
+        # data that is read up, as a loader of a stream, gives nothing when it is read again
+        while not self._is_once and (batch := next(again := self._new(), None)) is not None:
+            yield batch
+            yield from again
 
 
 # Detect whether a model's weights have changed.

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from prepbench.adapt.recover import SCORED_ON_TRAINED, Recovery, recover
+from prepbench.adapt.recover import Recovery, recover, scored_on_trained
 from prepbench.adapt.trainable_model import TrainableModel
 from prepbench.bench.cards import WHOLE_AGAIN, CardButton
 from prepbench.bench.choices import Choices
@@ -105,7 +105,7 @@ class Training:
         source = "the training data" if self._inputs.training_data is not None else "the calibration inputs"
         if self._inputs.training_data is None and not self._inputs.calibration_inputs:
             source = "the tracing inputs"
-        said = f"Trains on {source}, {'with labels' if labelled else 'without labels'}. {SCORED_ON_TRAINED}."
+        said = f"Trains on {source}, {'with labels' if labelled else 'without labels'}. {scored_on_trained()}."
         why = self._not_trainable(self._choices.state)
         return RecoverySummary(
             unavailable=why,

@@ -32,6 +32,8 @@ from prepbench.running.unchanged import own_copy, unchanged, without_output
 LABELS = ("labels", "label", "targets", "target", "y", "y_true", "gt", "ground_truth", "class", "classes", "class_id")
 """Names by which data sets call what a model is to answer, the usual ones first."""
 
+_KEPT = 1024
+
 
 def normalize_samples(
     module_or_function: Callable[..., Any],
@@ -55,7 +57,8 @@ def normalize_samples(
 
     Args:
         module_or_function: the callee; its signature decides how mappings and lists are passed.
-        samples: an iterable of samples (a generator or ``DataLoader`` is read once).
+        samples: an iterable of samples (a generator or ``DataLoader`` is read once). One without a length may have no
+            end, so no more than its first 1,024 are read.
         name: the argument's name, for error messages.
         data_transform_fn: applied to each element first, see :func:`with_transform`.
         remarks: receives a sentence on what was left out or converted; None warns of it.
@@ -82,7 +85,7 @@ def normalize_samples(
     reader = Reader(module_or_function, name, source=samples)
     if form is not None:
         reader.form, reader.is_given_form = form, True
-    result = [reader.read(element, index)[0] for index, element in reader.elements()]
+    result = [reader.read(element, index)[0] for index, element in reader.elements(is_kept=True)]
     if not result:
         again = " It is a generator, which can be read only once: make it anew." if samples is iter(samples) else ""
         raise InputError(
@@ -246,16 +249,28 @@ class Reader:
         self._signature = signature_of(self.function)
         self._of_loader = _is_loader(self.source)
         self._of_data_set = transforms.is_data_set(self.source)
+        self._told = 0
 
-    def elements(self) -> Iterator[tuple[int, Any]]:
+    def elements(self, *, is_kept: bool = False) -> Iterator[tuple[int, Any]]:
         """Yield the elements of the source, each after its index.
+
+        Args:
+            is_kept: whether the caller keeps them all. A source without a length may have no end, so only its first
+                elements are read then, which a note says.
 
         Raises:
             InputError: the source raises where it should give an element.
         """
         index = 0
+        most = _KEPT if is_kept and transforms.length_of(self.source) is None else None
         try:
             for element in self.source:
+                if index == most:
+                    self.notes.append(
+                        f"{self.name}: its first {most:,} elements are read alone, because it has no length and may "
+                        "have no end. To read more, give a list."
+                    )
+                    return
                 yield index, element
                 index += 1
         except PrepbenchError:
@@ -302,11 +317,12 @@ class Reader:
         return sample, target
 
     def tell(self, remarks: list[str] | None) -> None:
-        """Say what was left out and converted: in a list, or else as a warning where the caller called."""
+        """Say once what was left out and converted: in a list, or else as a warning where the caller called."""
+        new, self._told = self.notes[self._told :], len(self.notes)
         if remarks is not None:
-            remarks += [note for note in self.notes if note not in remarks]
+            remarks += [note for note in new if note not in remarks]
             return
-        for note in self.notes:
+        for note in new:
             warn(note)
 
     # -- finding the form ----------------------------------------------------------------------------------------------

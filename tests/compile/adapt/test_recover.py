@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.adapt.recover import Recovery
+from prepbench.running import given_samples
 from tests.compile.adapt.models import batches, digits, logits, loss, samples, shaped, trained
 from tests.compile.adapt.test_trainable import INT4, prepared_of
 
@@ -89,6 +92,54 @@ def test_data_that_ends_is_said_and_lists_are_cycled() -> None:
     ended = pb.recover(prepared_of(model), iter(data), loss, steps=5)
     assert "ended after 2 of 5" in ended.stopped
     assert len(pb.recover(prepared_of(model), data, loss, steps=5).losses) == 5
+
+
+class ReadOnce(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
+    """Data that makes an iterator anew, which has nothing more to give."""
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = iter(rows)
+
+    def __iter__(self) -> Any:
+        return self.rows
+
+
+def test_a_loader_that_is_read_up_ends_the_training() -> None:
+    model = trained("conv")
+    loader = torch.utils.data.DataLoader(ReadOnce(batches(model)[:3]), batch_size=None)
+    assert "ended after 3 of 20" in pb.recover(prepared_of(model), loader, loss, steps=20).stopped
+    for empty in ([], loader):
+        with pytest.raises(pb.PrepbenchError, match="data is empty"):
+            pb.recover(prepared_of(model), empty, loss, steps=20, validation=batches(model)[:1])
+
+
+def test_validation_without_an_end_is_read_in_part_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(given_samples, "_KEPT", 3)
+    model = trained("conv")
+    x, y = batches(model)[0]
+    with pytest.warns(pb.PrepbenchWarning, match="validation: its first 3 elements are read alone"):
+        found = pb.recover(prepared_of(model), [(x, y)], loss, steps=1, validation=itertools.repeat((x[:1], y[:1])))
+    assert found.notes == ()
+
+
+def test_what_is_left_out_as_a_label_is_said_once() -> None:
+    model = trained("conv")
+    x, y = batches(model)[0]
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x[:8], y[:8]), batch_size=4)
+    with pytest.warns(pb.PrepbenchWarning) as said:
+        found = pb.recover(prepared_of(model), loader, steps=5, validation=samples(model))
+    assert [str(one.message) for one in said] == [
+        "data: the last of the 2 parts of each batch is left out as its label, because forward takes x alone."
+    ]
+    assert len(found.losses) == 5, "it was read three times"
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, "one batch"), (3, "3 batches"), (17, "the first 16 batches")])
+def test_how_many_batches_the_scores_are_of_is_said(count: int, words: str) -> None:
+    model = trained("conv")
+    data = [(x[:2], y[:2]) for x, y in itertools.islice(itertools.cycle(batches(model)), count)]
+    found = pb.recover(prepared_of(model), data, loss, steps=1)
+    assert found.notes == (f"Scores are of {words}, which it trains on as well",)
 
 
 def test_an_interrupt_keeps_the_best_so_far() -> None:

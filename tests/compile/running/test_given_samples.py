@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from typing import Any
 
@@ -183,6 +184,16 @@ def test_arrays_become_tensors_of_the_weights_dtype() -> None:
     assert read(Net().double(), [np.ones((2, 4))])[0].args[0].dtype is torch.float64
     with pytest.raises(InputError, match=r"inputs\[0\] holds an array of <U1"):
         read(Net(), [np.array(["a"])])
+
+
+def test_samples_without_an_end_are_read_in_part_and_said() -> None:
+    remarks: list[str] = []
+    assert len(normalize_samples(nn.Linear(4, 2), itertools.repeat(torch.ones(1, 4)), remarks=remarks)) == 1024
+    assert "its first 1,024 elements are read alone" in remarks[0]
+    remarks.clear()
+    for whole in ([torch.ones(1, 4)] * 1030, (torch.ones(1, 4) for _ in range(1024))):
+        assert len(normalize_samples(nn.Linear(4, 2), whole, remarks=remarks)) >= 1024
+    assert not remarks
 
 
 def test_errors_name_the_index_and_the_remedy() -> None:
