@@ -25,7 +25,7 @@ from prepbench.objects.flatten import register_nodes
 from prepbench.progress_bar import shows_progress
 from prepbench.running.given_samples import Reader
 from prepbench.running.metric_facts import is_higher_better
-from prepbench.running.metric_scores import explained, metric_name, score_of
+from prepbench.running.metric_scores import explained, metric_name, score_of, score_on_all
 from prepbench.running.transforms import with_transform
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class _Goal:
                     f"{explained(error)}. A metric takes (output, target) of one batch and returns one finite number."
                 ) from error
         loss = math.fsum(losses) / len(losses)
-        return loss if score is None else score.value(), loss
+        return loss if score is None else score_on_all(score, self.name, "the validation batches"), loss
 
     def is_better(self, one: float, other: float) -> bool:
         return is_better(one, other, self.higher_is_better)

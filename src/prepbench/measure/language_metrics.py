@@ -6,6 +6,7 @@ target.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -57,6 +58,12 @@ def scores_and_classes(output: Any, target: Any, ignored: int = IGNORED_CLASS) -
     Raises:
         InputError: the shapes do not fit each other, or there is one logit for targets other than 0 and 1.
     """
+    scores, classes, is_one = _aligned(output, target, ignored)
+    return (torch.stack([torch.zeros_like(scores), scores], -1) if is_one else scores), classes
+
+
+def _aligned(output: Any, target: Any, ignored: int) -> tuple[torch.Tensor, torch.Tensor, bool]:
+    """Return scores, class numbers, and whether the scores are one logit for each target."""
     scores = logits_of(output).detach()
     try:
         classes = torch.as_tensor(target).detach().to(scores.device)
@@ -64,18 +71,20 @@ def scores_and_classes(output: Any, target: Any, ignored: int = IGNORED_CLASS) -
         raise InputError(f"target must be a tensor or numbers, got {described(target)}. Give class numbers.") from error
     if scores.shape == classes.shape:
         if not scores.is_floating_point():
-            return scores, classes
+            return scores, classes, False
         dim = _dim_of_class_scores(classes, ignored)
         if dim is not None:
-            return scores.movedim(dim, -1), classes.argmax(dim)
+            return scores.movedim(dim, -1), classes.argmax(dim), False
         if scores.dim() == 1 or scores.shape[-1] == 1 or scores.shape[1] == 1:
-            return _two_classes(scores, classes, ignored)
+            return _of_two_classes(scores, classes, ignored)
     elif scores.dim() >= 2 and scores.shape[:-1] == classes.shape:
-        return (scores, classes) if scores.shape[-1] != 1 else _two_classes(scores[..., 0], classes, ignored)
+        if scores.shape[-1] == 1:
+            return _of_two_classes(scores[..., 0], classes, ignored)
+        return scores, classes, False
     elif scores.dim() > 2 and scores.shape[:1] + scores.shape[2:] == classes.shape:
-        return (
-            (scores.movedim(1, -1), classes) if scores.shape[1] != 1 else _two_classes(scores[:, 0], classes, ignored)
-        )
+        if scores.shape[1] == 1:
+            return _of_two_classes(scores[:, 0], classes, ignored)
+        return scores.movedim(1, -1), classes, False
     raise InputError(
         f"logits of shape {tuple(scores.shape)} and a target of shape {tuple(classes.shape)} do not fit: expected "
         "logits (batch, classes) with targets (batch,), or of their shape with one class each; of larger ones, the "
@@ -99,12 +108,13 @@ def _dim_of_class_scores(target: torch.Tensor, ignored: int) -> int | None:
     return None if are_masks or dims[0] != -1 else -1
 
 
-def _two_classes(logits: torch.Tensor, classes: torch.Tensor, ignored: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the scores of two classes where there is one logit for each target, and the classes."""
+def _of_two_classes(
+    logits: torch.Tensor, classes: torch.Tensor, ignored: int
+) -> tuple[torch.Tensor, torch.Tensor, bool]:
+    """Return what :func:`_aligned` does where there is one number for each target."""
     if not logits.is_floating_point():
-        return logits, classes  # predicted classes, with a dimension of 1
-    counted = classes != ignored
-    wanted, given = classes[counted], logits[counted]
+        return logits, classes, False  # predicted classes, with a dimension of 1
+    wanted = classes[classes != ignored]
     if not bool(((wanted == 0) | (wanted == 1)).all()):
         least, most = wanted.aminmax()
         raise InputError(
@@ -112,12 +122,42 @@ def _two_classes(logits: torch.Tensor, classes: torch.Tensor, ignored: int) -> t
             f"{most.item():g}: one logit tells classes 0 and 1 apart. Give targets of 0 and 1, or one logit for each "
             "class in the last dimension or in 1"
         )
-    if bool((wanted == 0).any()) and bool((wanted == 1).any()) and bool(((given >= 0) & (given <= 1)).all()):
-        raise InputError(
-            "one number for each target, all between 0 and 1, like probabilities: expected logits, which are above 0 "
-            "for class 1. Return logits, or wrap the metric: lambda output, target: metric(output.logit(), target)"
-        )
-    return torch.stack([torch.zeros_like(logits), logits], -1), classes
+    return logits, classes, True
+
+
+class LogitWatch:
+    """Refuses probabilities in place of logits, which would count as class 1 each.
+
+    Numbers between 0 and 1 in a batch may be logits, above all where it is small or of one class. Of all the data they
+    hardly are.
+
+    Args:
+        ignored: the target that is not counted.
+    """
+
+    def __init__(self, ignored: int = IGNORED_CLASS) -> None:
+        self._ignored = ignored
+        self._classes: set[int] = set()
+        self._are_shares = True
+
+    def add(self, output: Any, target: Any) -> None:
+        """Look at a batch whose output and target fit each other."""
+        with contextlib.suppress(InputError):  # a metric that takes other shapes than these has many logits
+            logits, classes, is_one = _aligned(output, target, self._ignored)
+            if is_one:
+                counted = classes != self._ignored
+                given = logits[counted]
+                self._classes |= {one for one in (0, 1) if bool((classes[counted] == one).any())}
+                self._are_shares &= bool(((given >= 0) & (given <= 1)).all())
+
+    def check(self) -> None:
+        """Raise ``InputError`` where all batches so far hold probabilities of two classes."""
+        if self._are_shares and self._classes == {0, 1}:
+            raise InputError(
+                "one number for each target, all between 0 and 1, like probabilities: expected logits, which are above "
+                "0 for class 1. Return logits, or wrap the metric: lambda output, target: metric(output.logit(), "
+                "target)"
+            )
 
 
 _NO_TOKEN = torch.iinfo(torch.int64).min
@@ -226,7 +266,7 @@ def bits_per_byte(bytes_per_token: float | Sequence[float] | torch.Tensor = 1.0)
     def metric(output: Any, target: Any) -> float:
         return taken(totals, output, target)
 
-    totals = Totals(sums, _mean)
+    totals = Totals(sums, _mean, watch=LogitWatch)
     metric.__name__ = metric.__qualname__ = "bits_per_byte"
     setattr(metric, TOTALS, totals)
     return metric
@@ -248,7 +288,12 @@ def _sizes(given: Any) -> torch.Tensor:
 
 def taken(totals: Totals, output: Any, target: Any) -> float:
     """Return a metric of one batch."""
-    return float(totals.score(torch.as_tensor(totals.sums(output, target), dtype=torch.float64)))
+    sums = torch.as_tensor(totals.sums(output, target), dtype=torch.float64)
+    if totals.watch is not None:
+        watch = totals.watch()
+        watch.add(output, target)
+        watch.check()
+    return float(totals.score(sums))
 
 
 def _entropies(output: Any, target: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -321,7 +366,7 @@ def _mean(sums: torch.Tensor) -> torch.Tensor:
     return sums[..., 0] / sums[..., 1]
 
 
-_PERPLEXITY = Totals(_perplexity_sums, lambda sums: _mean(sums).exp())
+_PERPLEXITY = Totals(_perplexity_sums, lambda sums: _mean(sums).exp(), watch=LogitWatch)
 _DIVERGENCE = Totals(_divergence_sums, _mean, against_reference=True)
 _AGREEMENT = Totals(_agreement_sums, _mean, against_reference=True, higher_is_better=True)
 for _metric, _totals in ((perplexity, _PERPLEXITY), (kl_divergence, _DIVERGENCE), (token_agreement, _AGREEMENT)):

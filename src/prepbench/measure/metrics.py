@@ -14,7 +14,7 @@ import torch
 from prepbench._torch_compat import pytree
 from prepbench.checks import check_count
 from prepbench.errors import InputError
-from prepbench.measure.language_metrics import IGNORED_CLASS, named_logits, scores_and_classes, taken
+from prepbench.measure.language_metrics import IGNORED_CLASS, LogitWatch, named_logits, scores_and_classes, taken
 from prepbench.measure.language_metrics import bits_per_byte as bits_per_byte
 from prepbench.measure.language_metrics import kl_divergence as kl_divergence
 from prepbench.measure.language_metrics import perplexity as perplexity
@@ -43,7 +43,8 @@ def accuracy(output: Any, target: Any) -> float:
             integer predictions of the target's shape; also an object or dict holding them as ``logits``, or a
             tuple that starts with them. Where both the last dimension and dimension 1 fit, the last one is the classes.
             Of two classes also one logit for each target, ``(batch,)``, ``(batch, 1)`` or ``(batch, 1, height,
-            width)``, which is above 0 for class 1; numbers that all lie between 0 and 1 are no logits.
+            width)``, which is above 0 for class 1; numbers that all lie between 0 and 1, in all the data and for both
+            classes, are no logits.
         target: class numbers, or class scores of the logits' shape; entries of ``-100`` are not counted. For one logit
             0 or 1, with or without its dimension of 1.
 
@@ -97,7 +98,7 @@ def top_k(k: int) -> Metric:
     def metric(output: Any, target: Any) -> float:
         return taken(totals, output, target)
 
-    totals = Totals(sums, _share, higher_is_better=True)
+    totals = Totals(sums, _share, higher_is_better=True, watch=LogitWatch)
     metric.__name__ = metric.__qualname__ = f"top_{k}"
     setattr(metric, TOTALS, totals)
     return metric
@@ -174,5 +175,5 @@ def _share(sums: torch.Tensor) -> torch.Tensor:
     return sums[..., 0] / sums[..., 1]
 
 
-_ACCURACY = Totals(_accuracy_sums, _share, higher_is_better=True)
+_ACCURACY = Totals(_accuracy_sums, _share, higher_is_better=True, watch=LogitWatch)
 setattr(accuracy, TOTALS, _ACCURACY)

@@ -24,7 +24,15 @@ from prepbench.measure.kept_samples import Keeper, KeptSamples
 from prepbench.objects.compare import Powers
 from prepbench.objects.restore import kept, tensors_kept, tensors_of
 from prepbench.patching import undoing
-from prepbench.running.metric_scores import Score, explained, metric_name, score_of, spread_of, takes_targets
+from prepbench.running.metric_scores import (
+    Score,
+    explained,
+    metric_name,
+    score_of,
+    score_on_all,
+    spread_of,
+    takes_targets,
+)
 from prepbench.running.unchanged import numbers_kept, own_copy
 
 Candidate = Callable[..., Any]
@@ -83,8 +91,12 @@ class Scores:
         return "SQNR" if self.is_sqnr else metric_name(self._metric)
 
     def values(self) -> dict[str, float]:
-        """The scores so far, by candidate."""
-        return {name: score.value() for name, score in self._scores.items()}
+        """The scores so far, by candidate.
+
+        Raises:
+            MetricError: the metric has no value on these batches.
+        """
+        return {name: score_on_all(score, self.name, f"candidate {name!r}") for name, score in self._scores.items()}
 
     def spreads(self) -> dict[str, tuple[float, float] | None]:
         """The interval of each candidate's score on other draws of the data."""

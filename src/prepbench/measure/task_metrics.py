@@ -17,7 +17,7 @@ import torch
 from prepbench._torch_compat import pytree
 from prepbench.checks import check_count, described
 from prepbench.errors import InputError, SettingsError
-from prepbench.measure.language_metrics import IGNORED_CLASS, scores_and_classes, taken
+from prepbench.measure.language_metrics import IGNORED_CLASS, LogitWatch, scores_and_classes, taken
 from prepbench.packages import imported
 from prepbench.running.metric_facts import FACTS, TOTALS, ByKeywords, Facts, Records, Totals
 
@@ -75,7 +75,11 @@ def _f1_totals(average: str = "macro", classes: int | None = None, ignored: int 
         weights = hits + missed if average == "weighted" else (hits + wrong + missed > 0).double()
         return (found * weights).sum(-1) / weights.sum(-1).clamp(min=1)
 
-    return Totals(lambda output, target: _counts("f1", output, target, classes, ignored), score)
+    return Totals(
+        lambda output, target: _counts("f1", output, target, classes, ignored),
+        score,
+        watch=lambda: LogitWatch(ignored),
+    )
 
 
 def mean_iou(output: Any, target: Any, *, classes: int | None = None, ignored: int = IGNORED_CLASS) -> float:
@@ -110,7 +114,11 @@ def _iou_totals(classes: int | None = None, ignored: int = IGNORED_CLASS) -> Tot
         union = sums.sum(-1)
         return (sums[..., 0] / union.clamp(min=1)).sum(-1) / (union > 0).sum(-1).clamp(min=1)
 
-    return Totals(lambda output, target: _counts("mean_iou", output, target, classes, ignored), score)
+    return Totals(
+        lambda output, target: _counts("mean_iou", output, target, classes, ignored),
+        score,
+        watch=lambda: LogitWatch(ignored),
+    )
 
 
 def _counts(name: str, output: Any, target: Any, classes: int | None, ignored: int) -> torch.Tensor:

@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 TOTALS, FACTS = "totals", "facts"
 
@@ -32,6 +32,13 @@ class Facts:
         return f"{self.name} ({self.unit})" if self.unit else self.name
 
 
+class Watch(Protocol):
+    """Looks at all batches, and refuses what no single one of them shows to be wrong."""
+
+    def add(self, output: Any, target: Any) -> None: ...
+    def check(self) -> None: ...
+
+
 @dataclass(frozen=True)
 class Totals:
     """Accumulators of a metric over all the data.
@@ -42,6 +49,7 @@ class Totals:
         against_reference: whether the target is the first candidate's output.
         higher_is_better: direction of the metric.
         of_classes: whether outputs are scores of classes, so that rows are as far apart as what they predict.
+        watch: makes what looks at the batches of one score; None where each batch shows what is wrong with it.
     """
 
     sums: Callable[[Any, Any], Any]
@@ -49,6 +57,7 @@ class Totals:
     against_reference: bool = False
     higher_is_better: bool = False
     of_classes: bool = True
+    watch: Callable[[], Watch] | None = None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from prepbench.checks import shown
-from prepbench.errors import MetricError
+from prepbench.errors import InputError, MetricError, sentence
 from prepbench.running.metric_facts import Records, Totals, facts_of, records_of, totals_of
 
 _BATCHES_FOR_SPREAD = 8  # fewer say too little about how batches differ
@@ -48,6 +48,7 @@ class TotalScore:
 
     def __init__(self, totals: Totals) -> None:
         self._totals = totals
+        self._watch = None if totals.watch is None else totals.watch()
         self._sums: list[torch.Tensor] = []
 
     def add(self, output: Any, target: Any, size: int) -> None:
@@ -58,8 +59,12 @@ class TotalScore:
             else torch.tensor([*map(finite_number, found)], dtype=torch.float64)
         )
         self._sums.append(sums.double())
+        if self._watch is not None:
+            self._watch.add(output, target)
 
     def value(self) -> float:
+        if self._watch is not None:
+            self._watch.check()
         return float(self._totals.score(_stacked(self._sums).sum(0)))
 
     def spread(self) -> tuple[float, float] | None:
@@ -132,6 +137,18 @@ def score_of(metric: Callable[[Any, Any], Any]) -> Score:
     if records is not None:
         return RecordsScore(records)
     return MeanScore(metric) if totals is None else TotalScore(totals)
+
+
+def score_on_all(score: Score, metric: str, what: str) -> float:
+    """Return a score over all batches; errors name the metric and what it is of.
+
+    Raises:
+        MetricError: these batches have no score.
+    """
+    try:
+        return score.value()
+    except InputError as error:
+        raise MetricError(f"metric {metric!r} gave no number for {what}: {sentence(error)}") from error
 
 
 def finite_number(value: Any) -> float:

@@ -122,6 +122,20 @@ def test_what_one_logit_cannot_tell_is_refused(output, target, words):
         metrics.accuracy(output, target)
 
 
+@pytest.mark.parametrize("metric", [metrics.accuracy, metrics.f1, metrics.top_k(1), metrics.perplexity])
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [0, 2, 1, 3]], ids=["mixed", "by class"])
+@pytest.mark.parametrize("size", [1, 2])
+def test_probabilities_are_refused_however_they_are_batched(metric, order, size):
+    outputs, targets = BINARY[:, None].sigmoid()[order], (1 - WRONG)[order]
+    score = score_of(metric)
+    for output, target in zip(outputs.split(size), targets.split(size), strict=True):
+        score.add(output, target, size)
+    with pytest.raises(ValueError, match="like probabilities: expected logits"):
+        score.value()
+    score.add(torch.tensor([[-0.1]]), torch.tensor([0]), 1)
+    assert score.value() >= 0
+
+
 def test_class_scores_of_images_have_the_classes_in_dimension_1():
     classes = torch.tensor([[[0, 2, 1], [1, 1, 0]]])
     scores = torch.nn.functional.one_hot(classes, 3).movedim(-1, 1).float()
