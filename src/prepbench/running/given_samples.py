@@ -358,7 +358,37 @@ class Reader:
             return _WHOLE  # keyword arguments, of which one is misspelled
         order = [first, last] if _looks_like_label(value[0]) and not _looks_like_label(value[-1]) else [last, first]
         forms = order if self._label_is_argument(value) else [_WHOLE, *order]
-        return next((form for form in forms if self._runs(form, value, index)), _WHOLE)
+        found = next((form for form in forms if self._runs(form, value, index)), _WHOLE)
+        return self._whole_or_not(value, index, last) if found is _WHOLE and self._may_hold_label(value) else found
+
+    def _whole_or_not(self, value: Any, index: int, last: Form) -> Form:
+        """Return the form of a batch whose last part may be a label, and that forward takes whole.
+
+        It may take it by chance: a label of shape (1,), or of another size of the inputs, fits by broadcasting. So both
+        readings are tried with another number of rows.
+        """
+        label, names = value[-1], parameter_names(self.function)
+        name = names[len(value) - 1] if len(value) <= len(names) else ""
+        if label is None or name in LABELS or not self._runs(last, value, index):
+            return _WHOLE
+        shape = _rows_shape(label)
+        other = _with_other_rows(value, shape[0]) if shape else None
+        runs, runs_without = (other is not None and self._runs(form, other, index) for form in (_WHOLE, last))
+        if runs_without and not runs:
+            return last
+        is_of_inputs = any(_rows_shape(part) == shape for part in value[:-1])
+        if other is not None and not runs and self._is_none_by_default(name) and not is_of_inputs:
+            return last
+        if (runs_without or not runs) and (shape or self._of_loader or self._of_data_set):
+            self.notes.append(
+                f"{self.name}: all {len(value)} parts of each batch are given to forward, the last, of whole numbers, "
+                f"as {name or 'its last argument'}. If it is a label, leave it out: transform=lambda batch: batch[:-1]."
+            )
+        return _WHOLE
+
+    def _is_none_by_default(self, name: str) -> bool:
+        parameters = {} if self._signature is None else self._signature.parameters
+        return name in parameters and parameters[name].default is None
 
     def _form_of_pair(self, value: Any, index: int, place: str, last: Form, first: Form) -> Form:
         """Return which part of a batch is the target: the last, unless forward takes only the others."""
@@ -561,6 +591,31 @@ def _looks_like_label(value: Any) -> bool:
         return bool(value) and all(isinstance(part, bool | int) for part in value)
     is_whole = isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex())
     return is_whole and value.dim() <= 1
+
+
+def _rows_shape(value: Any) -> tuple[int, ...]:
+    """Return the shape of a tensor or of a list of numbers; () for one number and for anything else."""
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape)
+    return (len(value),) if isinstance(value, list | tuple) and _looks_like_label(value) else ()
+
+
+def _with_other_rows(value: Any, rows: int) -> Any:
+    """Return a batch with a number of rows, taken from its own, that is no size of it; None for an empty one."""
+    sizes = {size for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor) for size in leaf.shape}
+    if not rows:
+        return None
+    places = [place % rows for place in range(next(n for n in range(2, len(sizes) + 4) if n not in {*sizes, rows}))]
+
+    def taken(part: Any) -> Any:
+        return part[places] if isinstance(part, torch.Tensor) and part.dim() and len(part) == rows else part
+
+    def of_part(part: Any) -> Any:
+        if isinstance(part, list | tuple) and _looks_like_label(part):
+            return [part[place] for place in places] if len(part) == rows else part
+        return pytree.tree_map(taken, part)
+
+    return tuple(map(of_part, value))
 
 
 def _it(names: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import prepbench as pb
 from prepbench.errors import InputError, PrepbenchWarning
@@ -104,6 +104,52 @@ def test_forms_of_batches(model: nn.Module, batch: Any, args: int, keys: set[str
 def test_masked_model_does_not_take_a_label_for_its_mask() -> None:
     sample, _ = read(Masked(), [(x(), torch.zeros(2, dtype=torch.long))])
     assert len(sample.args) == 1, "a label of shape (2,) is no mask of shape (2, 4)"
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("as_loader", [True, False])
+def test_a_label_that_fits_an_optional_input_by_chance_is_left_out(count: int, as_loader: bool) -> None:
+    """One of shape (1,) or (4,) broadcasts against rows of 4 numbers."""
+    rows = TensorDataset(torch.ones(4, 4), torch.ones(4, dtype=torch.long))
+    loader = DataLoader(rows, batch_size=count)
+    sample, said = read(Masked(), loader if as_loader else list(loader))
+    assert len(sample.args) == 1
+    assert "the last of the 2 parts of each batch is left out as its label" in said[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = pb.compare({"a": Masked(), "b": Masked()}, loader, rounds=0)
+    assert found.samples == 4
+
+
+class Shortened(Net):
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor | None = None) -> torch.Tensor:
+        if lengths is not None:
+            x = x.masked_fill(torch.arange(4) >= lengths[:, None], 0)
+        return self.layer(x)
+
+
+class OfTwoRows(nn.Module):
+    """No other number of rows tells what its second argument is."""
+
+    def forward(self, x: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
+        return x.reshape(2, -1) * (1 if other is None else other.reshape(2, 1))
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_numbers_of_rows_that_forward_takes_are_given_and_that_is_said(count: int) -> None:
+    sample, said = read(Shortened(), [(x(count), torch.full((count,), 2))])
+    assert len(sample.args) == 2
+    assert said == [
+        "inputs: all 2 parts of each batch are given to forward, the last, of whole numbers, as lengths. If it is a "
+        "label, leave it out: transform=lambda batch: batch[:-1]."
+    ]
+
+
+@pytest.mark.parametrize(("first", "args"), [(x(2), 1), (y(2), 2)], ids=["another shape", "its shape"])
+def test_where_no_other_rows_can_be_tried_the_shape_tells_a_label(first: torch.Tensor, args: int) -> None:
+    sample, said = read(OfTwoRows(), [(first, y(2))])
+    assert len(sample.args) == args
+    assert len(said) == 1, "it is said"
 
 
 @pytest.mark.parametrize("as_dict", [True, False])
