@@ -161,7 +161,8 @@ def _captured(
 
 def pruned_task(task: CompileTask, layers: Sequence[PrunableLayer], timer: StageTimer, *, is_plan: bool) -> CompileTask:
     """Return the task with a pruned program; arguments and errors as for :func:`pruned_program`."""
-    return with_pruned(task, pruned_program(task, layers, timer, is_plan=is_plan))
+    made = with_pruned(task, pruned_program(task, layers, timer, is_plan=is_plan))
+    return made if is_plan or task.layer_settings is None else replace(made, unpruned=task.program)
 
 
 def pruned_program(task: CompileTask, layers: Sequence[PrunableLayer], timer: StageTimer, *, is_plan: bool) -> Pruned:

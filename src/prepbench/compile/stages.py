@@ -32,7 +32,7 @@ from prepbench.compile.compile_log import CompileLog, StageTimer
 from prepbench.compile.dry_run import check_memory, planned
 from prepbench.compile.kept_stages import KeptCapture
 from prepbench.compile.lowering import alike_nodes, can_be_cut, lower, lowering_of
-from prepbench.compile.measured_score import measured_score
+from prepbench.compile.measured_score import measured_score, sqnr_from_unpruned
 from prepbench.compile.quantize_program import Quantized, accounted, quantize
 from prepbench.compile.request import CompileRequest
 from prepbench.compile.samples import flat_samples, of_different_sizes, with_other_sizes
@@ -202,6 +202,7 @@ def _compiled_graph(task: CompileTask, timer: StageTimer, kept: KeptCapture | No
         score, measured_on = None, ""
         if quantized is not None:
             score, measured_on = measured_score(task, quantized, runtime, call_spec, program)
+        unpruned_sqnr = sqnr_from_unpruned(task, quantized, runtime, call_spec, program)
         timer.reuse(*(["lower: graph"] if kept is not None and kept.programs.taken > before else []))
     size, bits = measured_size(runtime, leaves), runtime.stored_bits()
     tensors = quantized.tensors if quantized else accounted(task, None)
@@ -216,6 +217,7 @@ def _compiled_graph(task: CompileTask, timer: StageTimer, kept: KeptCapture | No
         model_sqnr=score.sqnr if score else None,
         simulated_sqnr=quantized.score.sqnr if quantized and quantized.score else None,
         measured_on=measured_on,
+        unpruned_sqnr=unpruned_sqnr,
         model_divergence=score.divergence if score else None,
         output_sqnrs={
             call_spec.output_names[index]: sqnr

@@ -46,6 +46,7 @@ class CompileTask:
         configuration: the model's own files that go with its weights.
         pruned: the effect of pruning, by layer; ``captured.model`` then has the weights that are left, for counting.
         dense_bytes: bytes of parameters and buffers before pruning; None where nothing was pruned.
+        unpruned: the program before pruning, where the report tells the distance from it; else None.
         remarks: earlier changes of the model, in words.
         trained: the model that learned what its quantizers are in training; None where observers are to learn it.
         variants: a task for each variant of the capture; see :meth:`of_variants`.
@@ -66,6 +67,7 @@ class CompileTask:
     configuration: Configuration = field(default_factory=dict)
     pruned: tuple[PrunedLayer, ...] = ()
     dense_bytes: int | None = None
+    unpruned: torch.export.ExportedProgram | None = None
     remarks: tuple[str, ...] = ()
     trained: TrainableModel | None = None
     variants: tuple[CompileTask, ...] = ()

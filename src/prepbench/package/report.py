@@ -91,12 +91,15 @@ class CompileReport:
         fallbacks: the operators that PyTorch runs, because the target does not support them; with their modules.
         name: the name of the graph.
         model_sqnr: SQNR of the worst of the compiled model's outputs in dB, against float, on those calibration samples
-            that ``measured_on`` names; None when nothing was quantized or measured.
+            that ``measured_on`` names; None when nothing was quantized or measured. Of a pruned model against the
+            pruned one in float, as are all distances but ``unpruned_sqnr``.
         simulated_sqnr: the same as it was simulated before lowering, which is what floors are held to.
         measured_on: which rows of the calibration samples ``model_sqnr``, ``output_sqnrs`` and ``model_divergence``
             were measured on, in words. ``in simulation`` stands there where the compiled model was not run: it keeps
             state, draws random numbers, refuses one of these samples, chooses rows by their numbers, or returns
             256 MB and more there.
+        unpruned_sqnr: SQNR of the worst output against the float model before pruning, on the same rows: what pruning
+            and quantization cost together. None where nothing was pruned, and where the compiled model was not run.
         model_divergence: Kullback-Leibler divergence of the distributions that a language model predicts from those in
             float, in nats for each token of the calibration samples; None where there are none.
         dry_run: whether this is only a plan.
@@ -140,6 +143,7 @@ class CompileReport:
     variants: tuple[str, ...] = ()
     bits_per_weight: float | None = None
     output_sqnrs: Mapping[str, float] = field(default_factory=dict)
+    unpruned_sqnr: float | None = None
 
     @property
     def sparsity(self) -> dict[str, float]:
@@ -279,9 +283,13 @@ class CompileReport:
             diverged = self.model_divergence
             further = "" if diverged is None else f", predictions at a divergence of {diverged:.3g} nats"
             where = f"{self.measured_on or 'calibration samples'}, to which ranges and biases are fitted"
+            which = "the pruned model in float" if self.pruned else "float"
             lines.append(
-                f"  {self._main_output()} from float{further} on {where}{self._worst_output()}{self._simulated()}"
+                f"  {self._main_output()} from {which}{further} on {where}{self._worst_output()}{self._simulated()}"
             )
+            if self.unpruned_sqnr is not None:
+                of_which = "" if len(self.output_sqnrs) < 2 else "the worst output "
+                lines.append(f"  {of_which}at {self.unpruned_sqnr:.1f} dB from the float model before pruning")
         lines.append("  " + ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in self.seconds.items()))
         lines += [f"  reused from an earlier compile: {', '.join(self.reused)}"] if self.reused else []
         return "\n".join(lines)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
+from prepbench.package.report import CompileReport
 from prepbench.quantize.weights import WeightScheme, integers, weight_qparams
 from prepbench.settings.numbers import format_named
 
@@ -129,3 +130,23 @@ def test_large_outputs_are_not_kept_for_the_measurement(monkeypatch: pytest.Monk
     )
     assert compiled.report.measured_on == "all 4 rows of the calibration samples, in simulation"
     assert "to which ranges and biases are fitted" in str(compiled.report)
+
+
+@pytest.mark.parametrize("mask", ["channels", "1:1"])
+def test_a_pruned_model_tells_its_distance_from_the_whole_one(mask: Any) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)).eval()
+    samples = [torch.randn(16, 8)]
+    compiled = pb.compile_model(
+        model,
+        calibration_inputs=samples,
+        deployment_settings=pb.EagerDeployment(),
+        quantization_settings=pb.QuantizationSettings(),
+        pruning_settings=pb.PruningSettings(mask_type=mask, amount=0.5),
+    )
+    report = compiled.report
+    assert report.unpruned_sqnr == pytest.approx(measured(model, compiled, samples), abs=0.1)
+    assert (report.model_sqnr or 0) > report.unpruned_sqnr + 10
+    assert "dB from the pruned model in float on" in repr(report)
+    assert f"at {report.unpruned_sqnr:.1f} dB from the float model before pruning" in repr(report)
+    assert CompileReport.from_dict(report.to_dict()).unpruned_sqnr == report.unpruned_sqnr
