@@ -206,9 +206,23 @@ def signature_of(module_or_function: Callable[..., Any]) -> inspect.Signature | 
         return None
 
 
-def batch_size(sample: Sample) -> int:
-    """Return the size of the first dimension of the first tensor that has one; 1 if none has."""
-    for leaf in pytree.tree_leaves((sample.args, sample.kwargs)):
-        if isinstance(leaf, torch.Tensor) and leaf.dim() > 0:
-            return int(leaf.shape[0])
-    return 1
+def batch_size(sample: Sample, target: Any = None) -> int:
+    """Return how many samples a call has: the first size of the first tensor that has one above 0; 1 without any.
+
+    Where the first tensor has the number of targets in another dim, as inputs that begin with time have, it is that.
+
+    Example:
+        >>> sample = Sample((torch.ones(50, 2, 4),))
+        >>> batch_size(sample), batch_size(sample, [0, 1])
+        (50, 2)
+    """
+    leaves = pytree.tree_leaves((sample.args, sample.kwargs))
+    shapes = [tuple(leaf.shape) for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim()]
+    shape = next((shape for shape in shapes if shape[0]), None)
+    if shape is None:
+        return 0 if shapes else 1
+    if isinstance(target, torch.Tensor):
+        targets = int(target.shape[0]) if target.dim() else 0
+    else:
+        targets = len(target) if isinstance(target, list | tuple) else 0
+    return targets if targets and targets in shape else shape[0]

@@ -23,7 +23,7 @@ from prepbench.objects.copy import Twin
 from prepbench.objects.digest import state_digest
 from prepbench.objects.flatten import register_nodes
 from prepbench.progress_bar import shows_progress
-from prepbench.running.given_samples import Reader
+from prepbench.running.given_samples import Reader, is_value
 from prepbench.running.metric_facts import is_higher_better
 from prepbench.running.metric_scores import explained, metric_name, score_of, score_on_all
 from prepbench.running.transforms import with_transform
@@ -191,7 +191,7 @@ class _Goal:
             if score is None:
                 continue
             try:
-                score.add(output, batch.target, batch_size(batch.sample))
+                score.add(output, batch.target, batch_size(batch.sample, batch.target))
             except Exception as error:  # a metric may raise anything
                 raise MetricError(
                     f"metric {self.name!r} gave no number for validation batch {batch.sample.index}: "
@@ -385,7 +385,8 @@ def _check(
     if not isinstance(prepared, TrainableModel):
         raise InputError(f"prepared must be a model of pb.trainable, got {described(prepared)}. Call that first.")
     for name, batches in (("data", data), *((("validation", validation),) if validation is not None else ())):
-        if isinstance(batches, torch.Tensor | Mapping | str | bytes | type) or not isinstance(batches, Iterable):
+        is_one = is_value(batches) or isinstance(batches, Mapping | str | bytes | type)
+        if is_one or not isinstance(batches, Iterable):
             raise InputError(
                 f"{name} must be an iterable of batches, got {described(batches)}. Give a list or a DataLoader."
             )
@@ -445,7 +446,8 @@ def read_batches(
         try:
             sample, target = reader.read(element, index)
         except InputError as error:
-            if with_targets or not isinstance(element, tuple | list) or len(element) != 2:
+            is_pair = isinstance(element, tuple | list) and len(element) == 2
+            if with_targets or not is_pair or not isinstance(error.__cause__, TypeError):
                 raise
             raise _misfit(error) from error
         if is_told and index == 0:

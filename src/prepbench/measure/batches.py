@@ -11,7 +11,7 @@ import torch
 
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, batch_size, forward_of
-from prepbench.running.given_samples import Reader
+from prepbench.running.given_samples import Reader, is_value
 from prepbench.running.transforms import check_batched, with_transform
 
 
@@ -39,10 +39,11 @@ def read_batches(
     """
     data = with_transform(data, transform, "data")
     check_batched("data", data)
-    if isinstance(data, torch.Tensor | Mapping) or not isinstance(data, Iterable):
-        form = "(input, target) pairs" if with_targets else "inputs"
+    if is_value(data) or isinstance(data, Mapping | str) or not isinstance(data, Iterable):
+        form, one = ("(input, target) pairs", "[(inputs, targets)]") if with_targets else ("inputs", "[inputs]")
         raise InputError(
-            f"data must be an iterable of {form} (a list, generator or DataLoader), got {type(data).__name__}."
+            f"data must be an iterable of {form} (a list, generator or DataLoader), got {type(data).__name__}. Give "
+            f"one batch as data={one}."
         )
     caller = _most_specific(list(candidates))
     reader = Reader(
@@ -56,7 +57,10 @@ def read_batches(
         sample, target = _read(reader, element, index)
         if index == 0:
             reader.tell(None)
-        yield Batch(sample, target, batch_size(sample))
+        size = batch_size(sample, target)
+        if not index and not size:
+            raise InputError("data[0] has no rows: all its tensors have a size of 0. Leave empty batches out.")
+        yield Batch(sample, target, size)
     if index < 0:
         raise InputError(
             "data is empty: give at least one batch. A generator can be read only once; make a new one or a list."

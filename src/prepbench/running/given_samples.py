@@ -7,6 +7,7 @@ inputs from labels: by the names in its signature, and where these leave a choic
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 import sys
 import warnings
@@ -78,7 +79,7 @@ def normalize_samples(
         ['inputs: the last of the 2 parts of each batch is left out as its label, because forward takes input alone.']
     """
     transforms.check_splits(name, samples)
-    if isinstance(samples, Mapping | Sample) or _is_value(samples):
+    if isinstance(samples, Mapping | Sample) or is_value(samples):
         samples = [samples]
     samples = transforms.with_transform(samples, data_transform_fn, name)
     check_iterable(name, samples)
@@ -250,6 +251,7 @@ class Reader:
         self._of_loader = _is_loader(self.source)
         self._of_data_set = transforms.is_data_set(self.source)
         self._told = 0
+        self._is_opened = False
 
     def elements(self, *, is_kept: bool = False) -> Iterator[tuple[int, Any]]:
         """Yield the elements of the source, each after its index.
@@ -291,6 +293,11 @@ class Reader:
         if isinstance(element, Sample):
             return replace(element, index=index), None
         value = self._converted(element, place)
+        if _is_record(value):
+            if self.form is None:
+                self._is_opened = self.with_targets or not self._runs(_WHOLE, value, index)
+            if self._is_opened or (self.is_given_form and self.form != _WHOLE):
+                value = self._converted(_opened(element), place)
         if self._of_data_set and not isinstance(self.source, transforms.Transformed) and _is_single(value):
             raise InputError(transforms.without_batches(self.name))
         if self.form is None:
@@ -499,7 +506,7 @@ class Reader:
         """Return an element with tensors in place of arrays and images."""
         images = _image_class()
         if images is not None and _holds_image(value, images):
-            return _with_images(value, images, place)
+            return self._with_images(value, images, place)
         if isinstance(value, Mapping):
             for part in value.values():
                 transforms.check_no_table(place, part)
@@ -513,15 +520,43 @@ class Reader:
             return value
         return pytree.tree_map(lambda leaf: self._tensor(leaf, place), value)
 
+    def _with_images(self, value: Any, kind: Any, place: str) -> Any:
+        """Return an element with a tensor for each image or list of images, and for arrays and numbers beside it."""
+
+        def made(part: Any) -> Any:
+            if isinstance(part, kind):
+                return _pixels([part], place)
+            if isinstance(part, Mapping):
+                return {key: made(one) for key, one in part.items()}
+            if isinstance(part, bool | int | float):
+                return torch.tensor([part])
+            if isinstance(part, tuple | list) and part:
+                if all(isinstance(one, kind) for one in part):
+                    return _pixels(part, place)
+                if isinstance(part, list) and all(isinstance(one, bool | int | float) for one in part):
+                    return torch.tensor(part)
+                return tuple(map(made, part)) if _holds_image(part, kind) else part
+            transforms.check_no_table(place, part)
+            return self._tensor(part, place)
+
+        # images of a tuple are arguments, those of a list one batch
+        is_one = not isinstance(value, tuple | list)
+        is_one = is_one or (isinstance(value, list) and all(isinstance(one, kind) for one in value))
+        return made(value) if is_one else tuple(map(made, value))
+
     def _tensor(self, leaf: Any, place: str) -> Any:
         if not isinstance(leaf, np.ndarray):
             return leaf
         try:
-            tensor = torch.from_numpy(leaf if leaf.flags.writeable else leaf.copy())
-        except TypeError as error:
+            # read backwards, or of the other byte order: tensors have neither
+            is_plain = leaf.dtype.isnative and leaf.flags.writeable and all(step >= 0 for step in leaf.strides)
+            own = leaf if is_plain else leaf.astype(leaf.dtype.newbyteorder("="), order="C", copy=True)
+            tensor = torch.from_numpy(own)
+        except TypeError:
+            # its text lists types of NumPy; as a cause, a TypeError would mean a call that does not fit
             raise InputError(
                 f"{place} holds an array of {leaf.dtype}, which no tensor can hold. Convert it to numbers."
-            ) from error
+            ) from None
         wanted = _weights_dtype(self.function)
         if tensor.dtype is torch.float64 and wanted is not torch.float64:
             note = f"{self.name}: arrays of float64 are given as {str(wanted).removeprefix('torch.')}, as the weights."
@@ -545,7 +580,8 @@ def result_on_copy(own: Callable[..., Any], sample: Sample) -> Any:
         return result
 
 
-def _is_value(samples: Any) -> bool:
+def is_value(samples: Any) -> bool:
+    """Return whether something is the value of one argument, not several samples."""
     images = _image_class()
     return isinstance(samples, torch.Tensor | np.ndarray) or (images is not None and isinstance(samples, images))
 
@@ -572,6 +608,20 @@ def _is_loader(samples: Any) -> bool:
 
 def _is_batch(value: Any) -> bool:
     return isinstance(value, tuple | list) and not hasattr(value, "_fields")
+
+
+def _is_record(value: Any) -> bool:
+    """Return whether a value has named parts, but is no mapping: a named tuple, or an object of a dataclass."""
+    if isinstance(value, Mapping | torch.Tensor | type):
+        return False
+    return dataclasses.is_dataclass(value) or (isinstance(value, tuple) and hasattr(value, "_fields"))
+
+
+def _opened(value: Any) -> Any:
+    """Return the parts of a record: those of a tuple by their place, those of a dataclass by their names."""
+    if isinstance(value, tuple):
+        return tuple(value)
+    return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
 
 
 def _has_form(value: Any, form: Form) -> bool:
@@ -648,33 +698,9 @@ def _image_class() -> Any:
 
 
 def _holds_image(value: Any, kind: Any) -> bool:
-    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple | list) else (value,)
-    return any(
-        isinstance(part, kind)
-        or (isinstance(part, tuple | list) and bool(part) and all(isinstance(one, kind) for one in part))
-        for part in parts
-    )
-
-
-def _with_images(value: Any, kind: Any, place: str) -> Any:
-    """Return an element with a tensor for each image or list of images, and for the number or list beside it."""
-
-    def made(part: Any) -> Any:
-        if isinstance(part, kind):
-            return _pixels([part], place)
-        if isinstance(part, tuple | list) and part and all(isinstance(one, kind) for one in part):
-            return _pixels(part, place)
-        if isinstance(part, bool | int | float):
-            return torch.tensor([part])
-        if isinstance(part, list) and part and all(isinstance(one, bool | int | float) for one in part):
-            return torch.tensor(part)
-        return part
-
     if isinstance(value, Mapping):
-        return {key: made(part) for key, part in value.items()}
-    if isinstance(value, kind) or (isinstance(value, list) and all(isinstance(part, kind) for part in value)):
-        return made(value)
-    return tuple(map(made, value))
+        return any(_holds_image(part, kind) for part in value.values())
+    return isinstance(value, kind) or (isinstance(value, tuple | list) and any(_holds_image(p, kind) for p in value))
 
 
 def _pixels(images: Sequence[Any], place: str) -> torch.Tensor:

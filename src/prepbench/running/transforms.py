@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset
 
@@ -34,7 +35,7 @@ def with_transform(data: Any, transform: Transform | None, name: str) -> Any:
     """
     check_function("transform", transform, "transform(sample)", optional=True)
     check_splits(name, data)
-    lone = isinstance(data, torch.Tensor | Mapping | Sample | str | bytes | type)
+    lone = isinstance(data, torch.Tensor | np.ndarray | Mapping | Sample | str | bytes | type)
     if transform is None or lone or not (is_data_set(data) or isinstance(data, Iterable)):
         return data
     if isinstance(data, Iterator):

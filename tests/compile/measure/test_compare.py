@@ -145,7 +145,11 @@ def test_nan_outputs_are_told_not_averaged():
         ([(torch.ones(1, 2), torch.ones(1)), torch.ones(1, 2)], mean_error, r"data\[1\] must be a pair .* got Tensor"),
         ([(torch.ones(1, 2),)], mean_error, r"data\[0\] must be a pair .* tuple of length 1"),
         ([], None, "data is empty"),
-        (torch.ones(3, 2), None, "data must be an iterable of inputs"),
+        (torch.ones(3, 2), None, r"data must be an iterable of inputs.* got Tensor. Give one batch as data=\[inputs\]"),
+        (np.ones((3, 2)), None, r"data must be an iterable of inputs.* got ndarray. Give one batch as data=\[inputs\]"),
+        ([torch.ones(0, 2)], None, r"data\[0\] has no rows"),
+        ([(np.ones((0, 2)), np.ones(0))], mean_error, r"data\[0\] has no rows"),
+        ([np.array([object()])], None, r"data\[0\] holds an array of object.* Convert it to numbers\.\nDoc"),
         (7, mean_error, r"iterable of \(input, target\) pairs"),
         ([torch.ones(1, 2), "text"], None, r"'scale' failed on data\[1\] \('text'\)"),
     ],
@@ -249,6 +253,17 @@ def test_progress_names_stages_and_can_cancel():
 def test_batch_size_is_the_first_dimension_of_the_first_tensor_that_has_one():
     assert batch_size(Sample((torch.tensor(1.0), {"x": torch.ones(5, 2)}))) == 5
     assert batch_size(Sample((3,), {"y": "text"})) == 1
+
+
+def test_targets_tell_the_number_of_samples_where_inputs_begin_with_time():
+    class Last(nn.Module):
+        def forward(self, x):
+            return x[-1]
+
+    data = [(torch.randn(50, 2, 3), torch.tensor([0, 1])), (torch.randn(10, 6, 3), torch.arange(6) % 3)]
+    found = untimed({"last": Last()}, data, metric=lambda output, target: float(len(target)))
+    assert found.samples == 8
+    assert found.rows[0].metric == (2 * 2 + 6 * 6) / 8
 
 
 def test_an_empty_generator_is_told():

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas
@@ -232,6 +233,47 @@ def test_arrays_become_tensors_of_the_weights_dtype() -> None:
         read(Net(), [np.array(["a"])])
 
 
+@pytest.mark.parametrize(
+    "made",
+    [lambda array: array[:, ::-1], lambda array: array.astype(">f4"), lambda array: np.rec.array(array)],
+    ids=["read backwards", "big endian", "record array"],
+)
+def test_arrays_of_all_forms_become_tensors(made: Any) -> None:
+    array = np.arange(8, dtype=np.float32).reshape(2, 4)
+    sample, _ = read(Net(), [made(array)])
+    assert torch.equal(sample.args[0], torch.from_numpy(np.array(made(array), dtype=np.float32)))
+
+
+class Row(NamedTuple):
+    x: Any
+    y: Any
+
+
+@dataclasses.dataclass
+class Labelled:
+    x: Any
+    label: Any
+
+
+@pytest.mark.parametrize("kind", [Row, Labelled])
+@pytest.mark.parametrize("made", [lambda tensor: tensor, lambda tensor: tensor.numpy()], ids=["tensors", "arrays"])
+def test_records_are_pairs(kind: Any, made: Any) -> None:
+    batches = [kind(made(x()), made(y()))] * 2
+    for _, target in (Reader(Net(), with_targets=True).read(each, 0) for each in batches):
+        assert torch.equal(target, y())
+    samples = normalize_samples(Net(), batches, remarks=[])
+    assert all(torch.equal(sample.call(Net()) * 0, torch.zeros(2, 3)) for sample in samples)
+
+
+class OfRow(Net):
+    def forward(self, row: Any) -> torch.Tensor:
+        return self.layer(row.x)
+
+
+def test_a_record_that_forward_takes_stays_whole() -> None:
+    assert isinstance(read(OfRow(), [Row(x(), y())])[0].args[0], Row)
+
+
 def test_samples_without_an_end_are_read_in_part_and_said() -> None:
     remarks: list[str] = []
     assert len(normalize_samples(nn.Linear(4, 2), itertools.repeat(torch.ones(1, 4)), remarks=remarks)) == 1024
@@ -356,6 +398,18 @@ def test_images_are_scaled_and_get_a_batch() -> None:
         read(net, [[grey, colour]])
     with pytest.raises(InputError, match="is an image of mode 'F', whose range is not known"):
         read(net, [image.new("F", (4, 4))])
+
+
+def test_arrays_and_numbers_beside_images_become_tensors_at_any_depth() -> None:
+    image = pytest.importorskip("PIL.Image")
+    images, scale = [image.new("L", (8, 6), 255)] * 2, np.ones((2, 1, 1, 1), np.float32)
+    for inputs in ((images, scale), {"x": images, "scale": scale}, (images, torch.from_numpy(scale))):
+        alone = Reader(Two(), "data").read(inputs, 0)[0]
+        beside, target = Reader(Two(), "data", with_targets=True).read((inputs, [1, 2]), 0)
+        for sample in (alone, beside):
+            shapes = [tuple(leaf.shape) for leaf in (*sample.args, *sample.kwargs.values())]
+            assert shapes == [(2, 1, 6, 8), (2, 1, 1, 1)]
+        assert target.tolist() == [1, 2]
 
 
 class Scales(nn.Module):
