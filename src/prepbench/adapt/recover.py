@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 Loss = Callable[[Any, Any], torch.Tensor]
 
 _VALIDATION = 16
+_LOSS = "loss in evaluation"
 
 _CHECKS = 12
 # checks without a better score, after which it ends
@@ -77,7 +78,8 @@ def recover(
         metric: ``metric(output, target)``, e.g. ``pb.metrics.accuracy``, taken over the validation batches as
             :func:`prepbench.compare` does; decides which weights are best, and the loss where it is equal. Without one,
             the loss in evaluation mode does.
-        higher_is_better: False for a metric that is to be small; by default as known for the metric, else True.
+        higher_is_better: False where less is better; by default as known for the metric, False for ``loss`` itself and
+            for a loss by its name, else True.
         validation: batches like those of ``data`` that the score is taken on; the first 16 of ``data`` when left out.
         optimizer: makes an optimizer of the parameters; AdamW when left out.
         learning_rate: of AdamW at its highest; it rises over the first steps and falls to 0 along a cosine.
@@ -162,7 +164,8 @@ class _Goal:
                 )
         # a twin, because the mode of the user's model is left as it is
         teacher = None if teacher is None else Twin(teacher).model.eval()
-        return cls(loss, teacher, metric, metric is not None and is_higher_better(metric, higher_is_better))
+        higher = False if higher_is_better is None and metric is loss else higher_is_better
+        return cls(loss, teacher, metric, metric is not None and is_higher_better(metric, higher))
 
     @property
     def takes_targets(self) -> bool:
@@ -170,7 +173,7 @@ class _Goal:
 
     @property
     def name(self) -> str:
-        return "loss in evaluation" if self.metric is None else metric_name(self.metric)
+        return _LOSS if self.metric is None else metric_name(self.metric)
 
     def value(self, batch: Batch, output: Any) -> torch.Tensor:
         """Return the loss of a batch."""
@@ -587,7 +590,8 @@ class Recovery:
                 f"nothing was won: {self.metric} {self.before:.4g} before, and not better in {len(self.losses)} steps"
             )
             said += f"; the weights are {kept}"
-        said += f" ({self.seconds:.1f} s, {self.trained:,} numbers trained; {self.stopped})"
+        direction = "" if self.higher_is_better or self.metric == _LOSS else "; lower is better"
+        said += f" ({self.seconds:.1f} s, {self.trained:,} numbers trained; {self.stopped}{direction})"
         return ". ".join([said, *self.notes])
 
     def table(self) -> pandas.DataFrame:

@@ -40,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="accuracy or another one of prepbench.metrics, or script.py:name (default: SQNR)",
     )
     parser.add_argument(
-        "--lower-is-better", action="store_true", help="--metric is an error; those of prepbench.metrics are known"
+        "--lower-is-better",
+        action="store_true",
+        help="--metric is an error; those of prepbench.metrics and losses, by their name, are known",
     )
     parser.add_argument(
         "--rounds", type=int, default=20, metavar="N", help="rounds of timing; 0 leaves latency out (default: 20)"

@@ -180,6 +180,7 @@ class Comparison:
         scored = f"{self.metric} over {_count(self.samples, 'sample')}" + (
             f" against {self.rows[0].name}" if self.unit else ""
         )
+        scored += "" if self.higher_is_better else ", lower is better"
         if not self.rounds:
             return f"{scored}; latency not measured."
         crowded_by = load_warning(self.busy_cores)

@@ -67,7 +67,8 @@ def compare(
             positional arguments (a dict of keyword arguments may come last), or a dict of keyword arguments.
         metric: ``metric(output, target)`` giving one finite number for a batch, e.g. ``prepbench.metrics.accuracy``.
             None: SQNR of the outputs in dB against the first candidate's.
-        higher_is_better: False for a loss; by default as known for the metric, else True.
+        higher_is_better: False where less is better; by default as known for the metric, False for a loss by its name,
+            else True.
         rounds: interleaved rounds of timing; 0 leaves latency out.
         timeout: seconds to wait for each answer of a timing process; None waits for ever.
         progress: receives each step; it may raise :class:`prepbench.Cancelled`.

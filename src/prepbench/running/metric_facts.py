@@ -101,11 +101,27 @@ def facts_of(metric: Any) -> Facts | None:
 
 
 def is_higher_better(metric: Any, given: bool | None = None) -> bool:
-    """Return a metric's direction: as given, else as known for it, else higher is better."""
+    """Return a metric's direction: as given, else as known for it, lower for a loss, else higher is better.
+
+    Example:
+        >>> import torch
+        >>> [is_higher_better(metric) for metric in (torch.nn.functional.cross_entropy, torch.nn.L1Loss(), max)]
+        [False, False, True]
+    """
     if given is not None:
         return given
     known = facts_of(metric) or totals_of(metric)
-    return known is None or known.higher_is_better
+    return not _is_loss(metric) if known is None else known.higher_is_better
+
+
+_LOSSES = ("loss", "cross_entropy", "cross_entropy_with_logits", "kl_div")
+
+
+def _is_loss(metric: Any) -> bool:
+    """Return whether a function or an object is a loss by its name, as those of torch are."""
+    inner = metric.func if isinstance(metric, functools.partial) else metric
+    names = [getattr(inner, "__name__", ""), *(kind.__name__ for kind in type(inner).__mro__)]
+    return any(str(name).lower().endswith(_LOSSES) for name in names)
 
 
 def _given(metric: Any) -> Any:

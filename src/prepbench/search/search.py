@@ -104,7 +104,8 @@ def search(
         data: read once for each measured model: pairs ``(input, target)`` with a ``metric``, inputs alone without one.
             Its first element is timed. The calibration inputs when omitted.
         metric: ``metric(output, target)``, as :func:`prepbench.compare` takes it. None: SQNR in dB against float.
-        higher_is_better: False for a loss; by default as known for the metric, else True.
+        higher_is_better: False where less is better; by default as known for the metric, False for a loss by its name,
+            else True.
         tries: how many mixtures are compiled and measured at most, beyond those of one candidate.
         rounds: interleaved rounds of each timing, at most; fewer where times differ little from round to round.
         tracing_inputs: samples whose sizes differ in the dims to make dynamic; the calibration inputs when omitted.

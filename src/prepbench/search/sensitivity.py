@@ -94,7 +94,8 @@ def sensitivity(
             default a few calibration samples.
         metric: ``metric(output, target)`` giving one finite number for a batch; needs ``data``. It runs in this
             process, also with an executor.
-        higher_is_better: False for a loss; by default as known for the metric, else True.
+        higher_is_better: False where less is better; by default as known for the metric, False for a loss by its name,
+            else True.
         exact: which pairs of a layer and a candidate are measured: True for all, False for none, a number for so many
             of those that are worst by estimate, ``"auto"`` for 24 of these and as many more as half a minute allows.
         tracing_inputs: as for ``compile_model``.

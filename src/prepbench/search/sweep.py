@@ -99,7 +99,8 @@ def sweep(
         data: batches to score and time on, as ``pb.compare`` takes them, for all models or by their names; the
             calibration inputs when omitted.
         metric: ``metric(output, target)``; None for an SQNR in dB against the model in PyTorch.
-        higher_is_better: False for a loss; by default as known for the metric, else True.
+        higher_is_better: False where less is better; by default as known for the metric, False for a loss by its name,
+            else True.
         rounds: interleaved rounds of timing; 0 leaves latency out.
         timeout: seconds to wait for each answer of a timing process; None waits for ever.
         results: path of a journal, to which each result is written at once. A metric is known again if all that it

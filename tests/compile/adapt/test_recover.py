@@ -256,6 +256,9 @@ def test_metric_knows_its_direction_and_how_it_is_taken() -> None:
     def entropy(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return nn.functional.cross_entropy(output.flatten(0, 1), target.flatten())
 
+    same = pb.recover(prepared, data, entropy, steps=1, metric=entropy)
+    assert not same.higher_is_better, "a loss is to be small"
+    assert "; lower is better)" in same.summary
     found = pb.recover(prepared, data, entropy, steps=40, learning_rate=1e-2, metric=pb.metrics.perplexity)
     assert not found.higher_is_better
     assert found.is_better

@@ -266,6 +266,13 @@ def test_targets_tell_the_number_of_samples_where_inputs_begin_with_time():
     assert found.rows[0].metric == (2 * 2 + 6 * 6) / 8
 
 
+def test_a_loss_as_metric_is_better_where_it_is_lower_and_that_is_said():
+    data = [(torch.randn(4, 3), torch.arange(4) % 3)]
+    found = untimed({"scale": Scale(1.0)}, data, metric=torch.nn.functional.cross_entropy)
+    assert not found.higher_is_better
+    assert found.caption == "cross_entropy over 4 samples, lower is better; latency not measured."
+
+
 def test_an_empty_generator_is_told():
     with pytest.raises(InputError, match="can be read only once"):
         list(read_batches([Scale(1.0)], iter(()), with_targets=False))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -57,6 +58,35 @@ def test_accuracy_refuses_shapes_that_do_not_fit():
         metrics.accuracy(LOGITS, torch.zeros(5, dtype=torch.long))
     with pytest.raises(ValueError, match=r"\['a', 'b'\]"):
         metrics.accuracy({"a": LOGITS, "b": LOGITS}, CLASSES)
+
+
+class OwnLoss:
+    def __call__(self, output, target):
+        return 0.0
+
+
+class Smoothed(torch.nn.CrossEntropyLoss):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("metric", "is_higher"),
+    [
+        (torch.nn.functional.cross_entropy, False),
+        (functools.partial(torch.nn.functional.binary_cross_entropy_with_logits, reduction="sum"), False),
+        (torch.nn.functional.mse_loss, False),
+        (torch.nn.L1Loss(), False),
+        (Smoothed(), False),
+        (OwnLoss(), False),
+        (metrics.perplexity, False),
+        (metrics.accuracy, True),
+        (lambda output, target: 0.0, True),
+        (torch.nn.CosineSimilarity(), True),
+    ],
+)
+def test_losses_are_to_be_small(metric, is_higher):
+    assert is_higher_better(metric) is is_higher
+    assert is_higher_better(metric, not is_higher) is not is_higher
 
 
 def test_top_k():
