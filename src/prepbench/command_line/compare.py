@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -128,6 +129,7 @@ def _size(text: str) -> int:
 
 
 def _measured(candidates: dict[str, Any], options: argparse.Namespace, bounds: dict[Budget, float]) -> Report:
+    from prepbench.measure.batches import read_batches
     from prepbench.measure.run import compare
     from prepbench.running.metric_scores import takes_targets
 
@@ -136,7 +138,10 @@ def _measured(candidates: dict[str, Any], options: argparse.Namespace, bounds: d
     noise = None
     if metric is not None and SQNR in bounds:
         data = list(data)  # iterated twice
-        noise = compare(candidates, _inputs_alone(data) if takes_targets(metric) else data, rounds=0)
+        inputs = data
+        if takes_targets(metric):  # read in the one way, which knows more forms than pairs
+            inputs = [batch.sample for batch in read_batches(candidates.values(), data, with_targets=True)]
+        noise = compare(candidates, inputs, rounds=0)
     higher = False if options.lower_is_better else None  # as known for the metric
     comparison = compare(candidates, data, metric=metric, higher_is_better=higher, rounds=options.rounds)
     return Report("compare", repr(comparison), tuple(outcomes(comparison, noise, bounds)), _as_data(comparison))
@@ -152,14 +157,14 @@ def _metric(name: str | None) -> Any:
     found = getattr(metrics, name, None)
     if not callable(found) or name.startswith("_") or getattr(found, "__module__", "").partition(".")[0] != "prepbench":
         raise InputError(f"--metric: there is no {name!r} in prepbench.metrics. Choose accuracy, or script.py:name.")
-    return found
-
-
-def _inputs_alone(data: Sequence[Any]) -> list[Any]:
     try:
-        return [given for given, _ in data]
-    except (TypeError, ValueError) as error:
-        raise InputError("--data: with --metric every batch is a pair (input, target).") from error
+        inspect.signature(found).bind(None, None)
+    except TypeError:
+        raise InputError(
+            f"--metric: prepbench.metrics.{name}{inspect.signature(found)} is no metric, but returns one. Write "
+            f"metric = prepbench.metrics.{name}(...) in script.py, and give --metric script.py:metric."
+        ) from None
+    return found
 
 
 def _as_data(comparison: Comparison) -> dict[str, Any]:

@@ -109,6 +109,18 @@ def test_a_metric_and_noise_in_one_call(folders: list[str], capsys: pytest.Captu
     assert "drop of int4" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("form", ["dicts", "swapped"])
+def test_noise_is_measured_on_data_of_all_forms(
+    form: str, folders: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    element = {"dicts": "{'x': x, 'label': y}", "swapped": "(y, x)"}[form]
+    made = f"def made():\n    return [{element} for x, y in pairs()]\n"
+    Path(f"{form}.py").write_text(f"from users_model import pairs\n{made}")
+    call = ["compare", "users_model.py:model", "int4", "--data", f"{form}.py:made", "--rounds", "0"]
+    assert main([*call, "--metric", "accuracy", "--min-sqnr", "1"]) == 0
+    assert "SQNR of int4" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -116,7 +128,9 @@ def test_a_metric_and_noise_in_one_call(folders: list[str], capsys: pytest.Captu
         (["--metric", "accuracy"], "--metric: give --data"),
         (["--metric", "os", "--data", "users_model.py:pairs"], "no 'os' in prepbench.metrics"),
         (["--max-ms", "1", "--rounds", "0", "--data", "users_model.py:pairs"], "--max-ms: give --rounds"),
-        (["--data", "users_model.py:batches", "--metric", "accuracy", "--min-sqnr", "1"], "is a pair (input, target)"),
+        (["--data", "users_model.py:batches", "--metric", "accuracy", "--min-sqnr", "1"], "must be a pair (input"),
+        (["--metric", "top_k", "--data", "users_model.py:pairs"], "is no metric, but returns one"),
+        (["--metric", "bits_per_byte", "--data", "users_model.py:pairs"], "--metric script.py:metric"),
     ],
 )
 def test_calls_that_do_not_fit(
