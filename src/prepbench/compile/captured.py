@@ -33,6 +33,7 @@ from prepbench.internal_errors import raise_if_internal
 from prepbench.jobs import ProgressCallback
 from prepbench.objects.copy import Twin
 from prepbench.objects.digest import state_digest
+from prepbench.package.report import megabytes
 from prepbench.quantize import LayerReport
 from prepbench.running.callable_module import as_module
 from prepbench.running.check_inputs import on_device_of
@@ -220,5 +221,5 @@ def size_remarks(task: CompileTask, rows: Sequence[LayerReport]) -> tuple[str, .
     packed = sum((row.left - row.zeros) * bits[row.fqn] / 8 + row.left / 8 for row in masked)
     return (
         f"masks gain size only, because {task.target.display_name} multiplies by zeros like by other weights: the "
-        f"masked layers take {stored / 1e6:.2f} MB, and {packed / 1e6:.2f} MB once zeros are left out",
+        f"masked layers take {megabytes(stored)}, and {megabytes(packed)} once zeros are left out",
     )

@@ -18,7 +18,7 @@ from prepbench.compile.simulation import stored_bytes
 from prepbench.compile.task import CompileTask
 from prepbench.errors import SettingsError
 from prepbench.objects.restore import state_bytes
-from prepbench.package.report import CompileReport, names_of
+from prepbench.package.report import CompileReport, megabytes, names_of
 from prepbench.package.variants import joined_report, variant_text
 from prepbench.quantize import (
     NEEDS_MOMENTS,
@@ -80,7 +80,7 @@ def planned(task: CompileTask, timer: StageTimer) -> CompileReport:
         estimated_bytes=present + computed - as_captured - saved,
         unsupported=tuple(unsupported),
         problem=problem,
-        remarks=(*task.remarks, f"compiling takes at least {needed / 1e6:.2f} MB of memory beyond the model"),
+        remarks=(*task.remarks, f"compiling takes at least {megabytes(needed)} of memory beyond the model"),
         pruned=task.pruned,
         tensors=tensors,
     )

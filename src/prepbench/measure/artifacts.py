@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from prepbench.errors import StorageError
+from prepbench.errors import SettingsError, StorageError
 from prepbench.inputs import Sample
 from prepbench.internal_errors import raise_if_internal
 from prepbench.jobs import Cancelled, ProgressCallback
@@ -127,9 +127,15 @@ def _leaves(compiled: Any, samples: Sequence[Sample]) -> tuple[Any, ...] | None:
 
 
 def _captured(candidate: Callable[..., Any], samples: Sequence[Sample], progress: ProgressCallback) -> Any:
+    from prepbench.adapt.trainable_model import TrainableModel
     from prepbench.compile import compile_model
     from prepbench.settings import EagerDeployment
 
+    if isinstance(candidate, TrainableModel):
+        raise SettingsError(
+            "it is a model of pb.trainable, which only simulates. Compare pb.compile_model(model) to know its size and "
+            "time."
+        )
     target = EagerDeployment()
     return compile_model(candidate, tracing_inputs=list(samples), deployment_settings=target, progress=progress)
 

@@ -39,7 +39,7 @@ from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.package.artifact import write_folder
 from prepbench.package.leaves.model_leaves import SECTION, ModelLeaves
 from prepbench.package.onnx_file import ExportNames, export_onnx_file
-from prepbench.package.report import CompileReport
+from prepbench.package.report import CompileReport, megabytes
 from prepbench.package.variants import SECTION as VARIANTS
 from prepbench.package.variants import Variant, export_variants
 from prepbench.progress_bar import shows_progress
@@ -422,7 +422,7 @@ class CompiledModel(Untraceable, nn.Module):
         return export_onnx_file(Path(path), wanted, source, self._runtime, self._call_spec, self.report)
 
     def extra_repr(self) -> str:
-        size = "not saveable" if self.size_bytes is None else f"{self.size_bytes / 1e6:.2f} MB"
+        size = "not saveable" if self.size_bytes is None else megabytes(self.size_bytes)
         quantized = sum(row.quantized for row in self.report.layers)
         where = [f"holds where {line}" for line in self.report.conditions]
         where += [f"variant {index}: {variant}" for index, variant in enumerate(self.variants)]

@@ -247,7 +247,7 @@ class CompileReport:
         whole = sum(counted.values())
         shares = ", ".join(f"{size / whole:.1%} {outcome}" for outcome, size in counted.items())
         stored = "" if self.bits_per_weight is None else f"; {self.bits_per_weight:.2f} bits stored for each number"
-        return [f"  of {whole / 1e6:.2f} MB of parameters and buffers: {shares}{stored}"]
+        return [f"  of {megabytes(whole)} of parameters and buffers: {shares}{stored}"]
 
     def _stored_in_more(self) -> list[str]:
         """Return a line for the layers whose few bits save no memory."""
@@ -268,16 +268,16 @@ class CompileReport:
 
     def _headline(self) -> str:
         quantized = sum(row.quantized for row in self.layers)
-        weights = f"float weights {self.float_bytes / 1e6:.2f} MB"
+        weights = f"float weights {megabytes(self.float_bytes)}"
         counted = f"{quantized} of {len(self.layers)} layers quantized"
         if self.dry_run:
             about = "at least" if any(row.bits_to_measure for row in self.layers) else "about"
-            size = f"{about} {(self.estimated_bytes or 0) / 1e6:.2f} MB"
+            size = f"{about} {megabytes(self.estimated_bytes or 0)}"
             lines = [f"Plan for {self.target}: {counted}, {size} ({weights})"]
             lines += [f"  cannot be quantized: {self.problem}"] if self.problem else []
             lines += [f"  {self.target} does not support {text}" for text in self.unsupported]
             return "\n".join(lines)
-        size = "not saved" if self.size_bytes is None else f"{self.size_bytes / 1e6:.2f} MB"
+        size = "not saved" if self.size_bytes is None else megabytes(self.size_bytes)
         lines = [f"CompileReport for {self.target}: {counted}, {size} ({weights})"]
         if self.model_sqnr is not None:
             diverged = self.model_divergence
@@ -293,6 +293,16 @@ class CompileReport:
         lines.append("  " + ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in self.seconds.items()))
         lines += [f"  reused from an earlier compile: {', '.join(self.reused)}"] if self.reused else []
         return "\n".join(lines)
+
+
+def megabytes(size: float) -> str:
+    """Return bytes in MB (10**6), with digits that a small model has, too.
+
+    Example:
+        >>> megabytes(12_345_678), megabytes(2_720), megabytes(0)
+        ('12.35 MB', '0.0027 MB', '0 MB')
+    """
+    return f"{size / 1e6:.2g} MB" if size < 10_000 else f"{size / 1e6:.2f} MB"
 
 
 def grouped_lines(texts: Iterable[tuple[str, str]], what: str = "layers") -> list[str]:

@@ -36,6 +36,7 @@ from prepbench.settings import (
     CompileOptions,
     DeploymentSettings,
     OnnxRuntimeDeployment,
+    PruningSettings,
     QuantizationSettings,
 )
 
@@ -497,13 +498,20 @@ class Sensitivity:
             return -math.inf, bad
         return row.drop if abs(row.drop) > self.spread else 0.0, bad  # less than the metric's own spread says nothing
 
+    def _change(self) -> str:
+        """Return what becomes of a layer with these candidates."""
+        given = [part for each in self.candidates.values() for part in (each if isinstance(each, tuple) else (each,))]
+        is_pruned = any(isinstance(part, PruningSettings) for part in given)
+        is_quantized = any(isinstance(part, QuantizationSettings) for part in given)
+        return "quantized" if not is_pruned else "quantized or pruned" if is_quantized else "pruned"
+
     @property
     def caption(self) -> str:
         """Return one or two sentences that describe the measurement."""
         measured = sum(row.exact is not None for row in self.rows)
         possible = sum(not row.refusal for row in self.rows)
         what = "SQNR of the model's output" if self.unit == "dB" else "divergence of the model's predictions in nats"
-        text = f"{self.target}: {what} with one layer quantized; {measured} of {possible} measured"
+        text = f"{self.target}: {what} with one layer {self._change()}; {measured} of {possible} measured"
         text += ", others estimated." if measured < possible else "."
         if self.metric and self.in_float is not None:
             text += f" {self.metric} in float is {self.in_float:.4g}"

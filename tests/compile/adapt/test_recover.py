@@ -265,3 +265,9 @@ def test_metric_knows_its_direction_and_how_it_is_taken() -> None:
     assert found.after == min(found.scores.values())
     compared = pb.compare({"trained": prepared}, data, metric=pb.metrics.perplexity, rounds=0)
     assert compared.rows[0].metric == pytest.approx(found.after), "over all words, not a mean of two batches"
+
+
+def test_a_comparison_says_what_to_compare_instead_of_a_model_in_training() -> None:
+    model = trained("conv")
+    found = pb.compare({"float": model, "trained": prepared_of(model)}, samples(model)[:1], rounds=0)
+    assert "a model of pb.trainable, which only simulates. Compare pb.compile_model(model)" in found["trained"].note
