@@ -44,8 +44,9 @@ def profile(model: nn.Module, inputs: Any, *, rounds: int = 20) -> Profile:
     and floats, reordering of memory, time between kernels. Models that are not compiled are measured module by
     module, each without its submodules.
 
-    The profiler itself takes time, so totals are a little longer than those of :func:`prepbench.compare`. It runs in
-    this process: other work on the machine, such as other cells, is measured as well.
+    The profiler itself takes time, so totals are longer than those of :func:`prepbench.compare`, for calls of less than
+    a millisecond several times. It runs in this process: other work on the machine, such as other cells, is measured
+    as well.
 
     Args:
         model: a compiled model, or any module. It is left as it was.

@@ -12,12 +12,14 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import CaptureError, InputError, SettingsError, TargetError, UnknownNameError
+from prepbench.targets import inductor
 from prepbench.targets.base import Runtime
 from prepbench.targets.executorch.layers import NO_LAYERS, read_layers
 from prepbench.targets.executorch.profiling import aligned
 from prepbench.targets.kernel_times import (
     BETWEEN,
     CONVERSIONS,
+    OTHERS,
     KernelTime,
     KernelTimes,
     layer_of,
@@ -144,6 +146,15 @@ def test_kernels_of_inductor_lie_on_layers_too(in_float: list[str], tmp_path: An
     compiled.save(tmp_path / "saved")
     with pytest.raises(TargetError, match=r"Profile what compile_model returned"):
         pb.profile(pb.load_compiled(tmp_path / "saved", allow_code=True), samples(6))
+
+
+def test_operators_of_our_own_lie_on_layers_in_inductor_too() -> None:
+    """Their events have the operator's name, and the notes another one."""
+    program = torch.export.export(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), (torch.ones(1, 2),))
+    sources = {"aoti_torch_cpu_recurrent_layer": [["linear"], ["linear_1"]]}
+    events = [("aten::permute", 0.5), ("prepbench::recurrent_layer", 1.0), ("prepbench::recurrent_layer", 2.0)]
+    found = inductor._call(events, 4.0, sources, inductor._Places(program.graph))
+    assert [(kernel.place, kernel.is_layer) for kernel in found.kernels] == [(OTHERS, False), ("0", True), ("1", True)]
 
 
 def test_a_module_is_measured_without_those_inside_and_left_as_it_was() -> None:

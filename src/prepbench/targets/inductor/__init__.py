@@ -316,11 +316,12 @@ def _call(
     events: Sequence[tuple[str, float]], seconds: float, sources: Mapping[str, list[list[str]]], places: _Places
 ) -> KernelTimes:
     names = [event[event.find(_FUSED) :] if _FUSED in event else event for event, _ in events]
-    counts = Counter(names)
+    noted = [_noted(name, sources) for name in names]
+    counts = Counter(noted)
     met: defaultdict[str, int] = defaultdict(int)
     layers: list[str | None] = []
     unknown, left = [], places.products()
-    for at, name in enumerate(names):
+    for at, name in enumerate(noted):
         known = sources.get(name, [])
         nodes = known[met[name] % len(known)] if known else []
         met[name] += 1
@@ -343,6 +344,14 @@ def _call(
         met[name] += 1
         kernels.append(placed(f"{name}:{met[name]}", _operator(name), layer, taken))
     return KernelTimes(tuple(kernels), seconds)
+
+
+def _noted(name: str, sources: Mapping[str, Any]) -> str:
+    """Return the name by which the notes know a kernel: an operator that is not of ATen runs under its own name."""
+    space, _, operator = name.partition("::")
+    if not operator or space == "aten":
+        return name
+    return next((one for one in sources if one.startswith("aoti_torch_") and one.endswith(f"_{operator}")), name)
 
 
 def _kind(name: str) -> str:
