@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -41,6 +42,29 @@ OPERATORS: dict[str, Callable[[torch.Tensor], Any]] = {
         torch.zeros(4, x.shape[1]).scatter_add(0, torch.ones_like(x[:1]).long(), x),
         torch.zeros(4, x.shape[1]).scatter(0, torch.arange(2)[:, None].expand(2, 3), x),
     ),
+    **{
+        f"{reduce} by place": functools.partial(lambda x, reduce: _reduced(x, reduce, True), reduce=reduce)
+        for reduce in ("sum", "prod", "mean", "amax", "amin")
+    },
+    **{
+        f"{reduce} by place alone": functools.partial(lambda x, reduce: _reduced(x, reduce, False), reduce=reduce)
+        for reduce in ("sum", "prod", "mean", "amax", "amin")
+    },
+    **{
+        f"{reduce} by row": functools.partial(
+            lambda x, reduce: (
+                (x + 1).index_reduce(0, _places(x)[:, 0], x, reduce, include_self=False),
+                torch.zeros_like(x).index_reduce_(1, _places(x.t())[:, 0], x, reduce),
+            ),
+            reduce=reduce,
+        )
+        for reduce in ("mean", "amax")
+    },
+    "sums and products by place": lambda x: (
+        x.scatter(0, _places(x).expand_as(x), x + 1, reduce="add"),
+        x.scatter(0, _places(x).expand_as(x), 2.0, reduce="multiply"),
+        x.clone().scatter_(0, _places(x).expand_as(x), x + 1, reduce="multiply"),
+    ),
     "shifts by other numbers": lambda x: _whole(x) << (_whole(x) % 3),
     "running products with zeros": lambda x: torch.where(x > 0.8, 0.0, x).cumprod(-1),
 }
@@ -48,6 +72,26 @@ OPERATORS: dict[str, Callable[[torch.Tensor], Any]] = {
 
 def _whole(x: torch.Tensor) -> torch.Tensor:
     return (x * 3).long()
+
+
+def _places(x: torch.Tensor) -> torch.Tensor:
+    """Return a place for each row, some of them twice."""
+    return (torch.arange(len(x)) * 2 % (len(x) - 1)).unsqueeze(1)
+
+
+def _small(x: torch.Tensor) -> torch.Tensor:
+    """Return numbers whose products OpenVINO's integers hold."""
+    return _whole(x) % 5 - 2
+
+
+def _reduced(x: torch.Tensor, reduce: str, included: bool) -> tuple[torch.Tensor, ...]:
+    places = _places(x).expand_as(x)
+    return (
+        (x + 1).scatter_reduce(0, places, x, reduce, include_self=included),
+        torch.zeros_like(x).scatter_reduce_(1, _places(x.t()).t().expand_as(x), x, reduce, include_self=included),
+        _small(x + 1).scatter_reduce(0, places[:2], _small(x), reduce, include_self=included),
+        x[0, 0].scatter_reduce(0, places[0, 0] * 0, x[1, 1], reduce, include_self=included),
+    )
 
 
 def _filled(x: torch.Tensor, value: float) -> torch.Tensor:
@@ -91,6 +135,26 @@ def test_the_middle_of_what_has_nan_is_nan() -> None:
     x[1, 3] = torch.nan
     for found, expected in zip(compiled(x), model(x), strict=True):
         torch.testing.assert_close(found, expected, equal_nan=True)
+
+
+class GroupMeans(nn.Module):
+    """Means, and the largest, of the rows of each place."""
+
+    def forward(self, x: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        at = places.unsqueeze(1).expand_as(x)
+        means = x.new_zeros(x.shape).scatter_reduce_(0, at, x, "mean", include_self=False)
+        return means, x.scatter_reduce(0, at, x, "amax", include_self=False)
+
+
+@pytest.mark.parametrize("target", [pb.OnnxRuntimeDeployment(), pb.OpenVinoDeployment()], ids=["ort", "openvino"])
+def test_places_that_repeat_in_no_sample_are_reduced(target: Any) -> None:
+    model = GroupMeans()
+    samples = [(torch.randn(rows, 4), torch.arange(rows).flip(0)) for rows in (5, 7)]
+    compiled = pb.compile_model(model, tracing_inputs=samples, deployment_settings=target)
+    x, places = torch.randn(6, 4), torch.tensor([1, 1, 1, 0, 4, 5])
+    x[4] = -torch.inf  # alone at its place
+    for found, expected in zip(compiled(x, places), model(x, places), strict=True):
+        torch.testing.assert_close(found, expected)
 
 
 class Signs(nn.Module):

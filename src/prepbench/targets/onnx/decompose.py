@@ -64,6 +64,12 @@ def decompose_for_onnx(program: Program) -> Program:
             aten.__rshift__.Tensor: torch.bitwise_right_shift,
             **dict.fromkeys((aten.embedding_bag.default, aten.embedding_bag.padding_idx), embedding_bag),
             **{operator: _scattered(operator) for operator in _SCATTERS},
+            **dict.fromkeys((aten.scatter_reduce.two, aten.scatter.reduce), _reduced_by_place),
+            **dict.fromkeys((aten.scatter_reduce_.two, aten.scatter_.reduce), in_place(_reduced_by_place)),
+            aten.scatter.value_reduce: _reduced_by_number,
+            aten.scatter_.value_reduce: in_place(_reduced_by_number),
+            aten.index_reduce.default: _reduced_by_row,
+            aten.index_reduce_.default: in_place(_reduced_by_row),
             aten.searchsorted.Tensor: _places_in_sorted,
             aten.repeat_interleave.Tensor: _repeated_places,
             aten.repeat_interleave.self_Tensor: _repeated,
@@ -75,23 +81,73 @@ def decompose_for_onnx(program: Program) -> Program:
     )
 
 
-_SCATTERS = (
-    aten.scatter.src, aten.scatter_.src, aten.scatter_add.default, aten.scatter_add_.default,
-    aten.scatter_reduce.two, aten.scatter_reduce_.two,
-)  # fmt: skip
+_SCATTERS = (aten.scatter.src, aten.scatter_.src, aten.scatter_add.default, aten.scatter_add_.default)
 
 
 def _scattered(operator: Any) -> Any:
     """Leave out the part of the source that has no index, which ONNX does not take."""
 
-    def scatter(x: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor, *rest: Any, **named: Any) -> Any:
-        used = src
-        for place, size in enumerate(index.shape):
-            if not _is_equal(size, src.shape[place]):
-                used = used.narrow(place, 0, size)
-        return NotImplemented if used is src else operator(x, dim, index, used, *rest, **named)
+    def scatter(x: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor) -> Any:
+        used = _with_index(index, src)
+        return NotImplemented if used is src else operator(x, dim, index, used)
 
     return scatter
+
+
+def _with_index(index: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
+    """Return the part of a source that an index places; the source itself where that is all."""
+    for place, size in enumerate(index.shape):
+        if not _is_equal(size, src.shape[place]):
+            src = src.narrow(place, 0, size)
+    return src
+
+
+def _reduced_by_place(
+    x: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor, reduce: str, include_self: bool = True
+) -> torch.Tensor:
+    """Reduce the values of each place by the reductions that ONNX has, which always include what stood there.
+
+    The exporter writes a mean as the last of the values (onnxscript 0.7), and begins a maximum at the lowest finite
+    number instead of infinity.
+    """
+    src = _with_index(index, src)
+    if not x.ndim:
+        row, at, values = (each.reshape(1) for each in (x, index, src))
+        return _reduced_by_place(row, 0, at, values, reduce, include_self).reshape(())
+    reduce = {"add": "sum", "multiply": "prod"}.get(reduce, reduce)
+    began = x if include_self else x.scatter(dim, index, _neutral(reduce, x.dtype))
+    if reduce != "mean":
+        return torch.scatter_reduce(began, dim, index, src, reduce)
+    counted = torch.ones_like(x) if include_self else torch.zeros_like(x)
+    total = began.scatter_add(dim, index, src)
+    count = counted.scatter_add(dim, index, torch.ones_like(src)).clamp(min=1)
+    return total / count if x.is_floating_point() else torch.floor_divide(total, count)
+
+
+def _neutral(reduce: str, dtype: torch.dtype) -> Any:
+    """Return the number that changes no reduction of others."""
+    if reduce not in ("amax", "amin"):
+        return 1 if reduce == "prod" else 0
+    lowest, highest = (False, True) if dtype is torch.bool else (-math.inf, math.inf)
+    if not dtype.is_floating_point and dtype is not torch.bool:
+        lowest, highest = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    return lowest if reduce == "amax" else highest
+
+
+def _reduced_by_number(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any, *, reduce: str) -> torch.Tensor:
+    return _reduced_by_place(x, dim, index, torch.full_like(index, value, dtype=x.dtype), reduce)
+
+
+def _reduced_by_row(
+    x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, reduce: str, *, include_self: bool = True
+) -> Any:
+    """Reduce rows of which an index tells where each goes, by an index for each of their values."""
+    if not x.ndim or not source.ndim:
+        return NotImplemented
+    shape = [1] * source.ndim
+    shape[dim] = -1
+    places = index.to(torch.int64).reshape(shape).expand_as(source)
+    return _reduced_by_place(x, dim, places, source, reduce, include_self)
 
 
 def _is_equal(size: Any, other: Any) -> bool:
