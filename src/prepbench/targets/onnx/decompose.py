@@ -43,6 +43,7 @@ def decompose_for_onnx(program: Program) -> Program:
             aten.max_pool3d.default: maximum_pool(3),
             aten.amax.default: _over_all(aten.amax.default),
             aten.amin.default: _over_all(aten.amin.default),
+            **dict.fromkeys((aten.any.default, aten.any.dim, aten.any.dims), _any),
             aten.einsum.default: _einsum,
             aten.mean.default: _mean,
             aten.mean.dim: _mean,
@@ -244,6 +245,14 @@ def _over_all(reduction: Any) -> Any:
         return NotImplemented if dim or not x.ndim else reduction(x, list(range(x.ndim)), keepdim)
 
     return reduce
+
+
+def _any(x: torch.Tensor, dim: Any = None, keepdim: bool = False) -> Any:
+    """Count what is true, because the exporter takes a maximum, which of nothing is no 0 but the lowest number."""
+    if not x.ndim or x.dtype is torch.uint8:  # of which the result is no truth value
+        return NotImplemented
+    dims = [dim] if isinstance(dim, int) else list(dim or range(x.ndim))
+    return x.to(torch.bool).sum(dims, keepdim) > 0
 
 
 def _mean(x: torch.Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:

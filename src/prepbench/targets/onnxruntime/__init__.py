@@ -18,6 +18,7 @@ from torch.utils.dlpack import from_dlpack, to_dlpack  # type: ignore[attr-defin
 
 from prepbench.errors import TargetError, sentence
 from prepbench.internal_errors import raise_if_internal
+from prepbench.packages import Deferred
 from prepbench.quantize import Constraint, Placement, why_reduce_range
 from prepbench.settings import DeploymentSettings, OnnxRuntimeDeployment
 from prepbench.settings.numbers import INT4, INT8, INT16
@@ -31,6 +32,8 @@ from prepbench.targets.onnx.target import OnnxTarget, check_saved
 from prepbench.targets.onnxruntime.exact_integers import keep_large_integers
 from prepbench.targets.onnxruntime.fast_kernels import use_fast_kernels
 from prepbench.targets.programs import plain_tensor
+
+onnx_ir: Any = Deferred("onnx_ir")
 
 _LAYERS = ("LSTM", "DynamicQuantizeLSTM", "GRU", "RNN")
 # the batch dims of these operators, by index of input or output
@@ -56,6 +59,24 @@ def fill_empty_batches(model: Any) -> None:
         if node.op_type == "GRU" and not _is_static(node.inputs[0], 0):
             _fill(model, node, 0, {0: 0}, {0: 0})
     weights.remove_unused_nodes(model)
+
+
+def count_dims_from_front(model: Any) -> None:
+    """Write the dims of reductions as numbers from 0 on, in place.
+
+    A reduction of nothing over dims that count from the end gives the shape of its input (ONNX Runtime 1.31).
+    """
+    for node in list(model.graph.all_nodes()):
+        is_place = node.op_type in ("ArgMax", "ArgMin")
+        if not (is_place or node.op_type.startswith("Reduce")) or node.inputs[0].shape is None:
+            continue
+        rank = len(node.inputs[0].shape)
+        if is_place and rank:
+            node.attributes["axis"] = onnx_ir.AttrInt64("axis", node.attributes.get_int("axis", 0) % rank)
+        axes = onnx_ir.convenience.get_const_tensor(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else None
+        if axes is not None and rank and (axes.numpy() < 0).any():
+            name = f"{node.inputs[1].name}_of_{rank}"
+            node.replace_input_with(1, weights.add_initializer(model, name, axes.numpy() % rank))
 
 
 # A product of matrices whose rows were the first dim before a transposition becomes one kernel, which divides by the
@@ -133,8 +154,6 @@ def _is_zero(value: Any) -> bool:
 
 def _fill(model: Any, node: Any, dim: int, inputs: Mapping[int, int], outputs: Mapping[int, int]) -> None:
     """Pad dims of a layer's inputs to at least 1, and cut its outputs, by their dims, back to the given size."""
-    import onnx_ir
-
     made: dict[str, Any] = {}
     add = weights.adds_before(node)
 
@@ -274,6 +293,7 @@ class OnnxRuntimeTarget(OnnxTarget):
     )
     changes = (
         *OnnxTarget.changes,
+        count_dims_from_front,
         weights.look_up_integers,
         weights.dequantize_at_load,
         keep_integer_products,
