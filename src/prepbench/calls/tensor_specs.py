@@ -166,9 +166,20 @@ def failed_call(
         if isinstance(leaf, torch.Tensor) and leaf.numel() and leaf.dtype in (torch.int32, torch.int64)
     ]
     given = f" The integers given are {', '.join(ranges)}." if ranges else ""
+    nothing = [
+        f"{path} of shape {tuple(leaf.shape)}"
+        for path, leaf in zip(paths, leaves, strict=True)
+        if isinstance(leaf, torch.Tensor) and not leaf.numel()
+    ]
+    remedy = "Check that the original model takes these values; indices beyond the end of a table are one reason."
+    if nothing:
+        remedy = (
+            f"Empty: {', '.join(nothing)}. Not all kernels of {target} take empty tensors, also where PyTorch does: "
+            "leave such calls out, or choose another target."
+        )
     return InputError(
         f"{target} fails on this call: {contradiction(leaves, specs, paths)}{type(error).__name__}: {sentence(error)}"
-        f"{given} Check that the original model takes these values; indices beyond the end of a table are one reason."
+        f"{given} {remedy}"
     )
 
 

@@ -1,5 +1,5 @@
-"""Products and reductions of nothing, as an empty batch gives: ONNX Runtime's own kernels end the process for products,
-and give reductions over dims that count from the end another shape.
+"""Products, reductions and blocks of nothing, as an empty batch gives: ONNX Runtime's own kernels end the process for
+products, and give reductions over dims that count from the end another shape.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 import prepbench as pb
 
@@ -75,3 +76,41 @@ def test_reductions_of_nothing_are_as_in_pytorch(target: Any) -> None:
     for shape in ((0, 4, 6), (2, 0, 6), (0, 0, 6), (2, 3, 6)):
         x = torch.randn(shape)
         torch.testing.assert_close(compiled(x), model(x), atol=1e-4, rtol=1e-4)
+
+
+class Blocks(nn.Module):
+    """Operators whose translation would leave a size to the runtime, which finds none where others are 0."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        images = x.unsqueeze(1)
+        blocks = functional.unfold(images, (3, 2), dilation=(1, 2), padding=(1, 0), stride=(2, 1))
+        shares = functional.cross_entropy(x.transpose(1, 2), x.argmax(-1), reduction="none")
+        return blocks, x.repeat_interleave(2, -1), x.repeat_interleave(3, 0), shares, (x * 9).long() % x.shape[0]
+
+
+@pytest.mark.parametrize("target", [pb.OnnxRuntimeDeployment, pb.OpenVinoDeployment])
+def test_blocks_of_nothing_are_as_in_pytorch(target: Any) -> None:
+    model = Blocks()
+    samples = [torch.randn(rows, steps, 6) for rows, steps in ((2, 4), (3, 7))]
+    compiled = pb.compile_model(model, tracing_inputs=samples, deployment_settings=target())
+    for shape in ((0, 4, 6), (2, 5, 6)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(compiled(x), model(x), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("target", [pb.OnnxRuntimeDeployment, pb.OpenVinoDeployment])
+def test_groups_of_nothing_are_as_in_pytorch(target: Any) -> None:
+    model = nn.GroupNorm(2, 6).eval()
+    samples = [torch.randn(rows, 6, steps) for rows, steps in ((2, 4), (3, 7))]
+    compiled = pb.compile_model(model, tracing_inputs=samples, deployment_settings=target())
+    for shape in ((0, 6, 4), (2, 6, 0), (0, 6, 0), (2, 6, 5)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(compiled(x), model(x), atol=1e-4, rtol=1e-4)
+
+
+def test_kernels_that_take_nothing_empty_are_named() -> None:
+    samples = [torch.randn(rows, steps, 6) for rows, steps in ((2, 4), (3, 7))]
+    model = nn.MaxPool1d(2)
+    compiled = pb.compile_model(model, tracing_inputs=samples, deployment_settings=pb.OpenVinoDeployment())
+    with pytest.raises(pb.errors.InputError, match=r"input of shape \(0, 4, 6\)\. Not all kernels of openvino take"):
+        compiled(torch.empty(0, 4, 6))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -154,6 +155,30 @@ def test_places_that_repeat_in_no_sample_are_reduced(target: Any) -> None:
     x, places = torch.randn(6, 4), torch.tensor([1, 1, 1, 0, 4, 5])
     x[4] = -torch.inf  # alone at its place
     for found, expected in zip(compiled(x, places), model(x, places), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+class Losses(nn.Module):
+    """Cross entropy in each form."""
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        settings = itertools.product(("none", "mean", "sum"), (0.0, 0.1), (None, torch.arange(1.0, 5.0)))
+        forms = [{"reduction": each, "label_smoothing": smooth, "weight": w} for each, smooth, w in settings]
+        loss: Any = nn.functional.cross_entropy
+        return (
+            *(loss(x, labels, ignore_index=1, **form) for form in forms),
+            *(loss(x, x.flip(0).softmax(1), **form) for form in forms),
+            loss(x[0, :, 0], labels[0, 0], label_smoothing=0.1),
+        )
+
+
+@pytest.mark.parametrize("target", [pb.OnnxRuntimeDeployment(), pb.OpenVinoDeployment()], ids=["ort", "openvino"])
+def test_losses_have_smooth_labels_and_given_shares(target: Any) -> None:
+    model = Losses()
+    samples = [(torch.randn(rows, 4, 5), torch.randint(0, 4, (rows, 5))) for rows in (3, 5)]
+    compiled = pb.compile_model(model, tracing_inputs=samples, deployment_settings=target)
+    call = torch.randn(2, 4, 5), torch.tensor([[1, 0, 3, 2, 1], [1, 1, 1, 0, 2]])
+    for found, expected in zip(compiled(*call), model(*call), strict=True):
         torch.testing.assert_close(found, expected)
 
 

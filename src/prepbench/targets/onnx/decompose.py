@@ -71,6 +71,9 @@ def decompose_for_onnx(program: Program) -> Program:
             aten.scatter_.value_reduce: in_place(_reduced_by_number),
             aten.index_reduce.default: _reduced_by_row,
             aten.index_reduce_.default: in_place(_reduced_by_row),
+            aten.cross_entropy_loss.default: _cross_entropy,
+            aten.im2col.default: _blocks,
+            aten.repeat_interleave.self_int: _each_repeated,
             aten.searchsorted.Tensor: _places_in_sorted,
             aten.repeat_interleave.Tensor: _repeated_places,
             aten.repeat_interleave.self_Tensor: _repeated,
@@ -177,7 +180,9 @@ def _of_size(form: Any, otherwise: Any = lambda x, y: NotImplemented) -> Any:
         is_real = form is aten.remainder.Tensor and other.is_floating_point()
         if not isinstance(size, torch.SymInt) or other.dtype is torch.bool or is_real:
             return otherwise(x, y)
-        filled = aten.full.default([], size, dtype=other.dtype, device=other.device)
+        # ONNX Runtime divides no integers by a zero that stands alone, also where there are none to divide
+        alone = form is not aten.remainder.Tensor or size is x
+        filled = aten.full.default([] if alone else other.shape, size, dtype=other.dtype, device=other.device)
         return form(filled, other) if isinstance(y, torch.Tensor) else form(other, filled)
 
     return compute
@@ -381,6 +386,65 @@ def _repeated(x: torch.Tensor, repeats: torch.Tensor, dim: int | None = None, *,
         return NotImplemented
     places = _repeated_places(repeats, output_size=output_size)
     return x.reshape(-1).index_select(0, places) if dim is None else x.index_select(dim, places)
+
+
+def _each_repeated(x: torch.Tensor, repeats: Any, dim: int | None = None, *, output_size: Any = None) -> Any:
+    """Repeat each entry as often, by sizes that are right for no entries, too."""
+    if not x.ndim:
+        return NotImplemented
+    x, place = (x.reshape(-1), 0) if dim is None else (x, dim % x.ndim)
+    shape = [*x.shape[: place + 1], repeats, *x.shape[place + 1 :]]
+    return x.unsqueeze(place + 1).expand(shape).flatten(place, place + 1)
+
+
+def _blocks(
+    x: torch.Tensor,
+    kernel_size: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[int],
+    stride: Sequence[int],
+) -> torch.Tensor:
+    """Return the blocks of images that a kernel covers, as columns; the exporter's shape is wrong for no images."""
+    x = torch.nn.functional.pad(x, [edge for each in reversed(padding) for edge in (each, each)])
+    for place, dim in enumerate((2, 4)):
+        inside = torch.arange(kernel_size[place], device=x.device) * dilation[place]
+        count: Any = (x.shape[dim] - dilation[place] * (kernel_size[place] - 1) - 1) // stride[place] + 1
+        rows = inside.unsqueeze(1) + torch.arange(count, device=x.device) * stride[place]
+        shape = [*x.shape[:dim], kernel_size[place], count, *x.shape[dim + 1 :]]
+        x = x.index_select(dim, rows.reshape(-1)).reshape(shape)
+    images, channels, high, rows_of, wide, columns_of = x.shape
+    return x.transpose(3, 4).reshape(images, channels * high * wide, rows_of * columns_of)
+
+
+def _cross_entropy(
+    x: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    reduction: int = 1,
+    ignore_index: Any = -100,
+    label_smoothing: float = 0.0,
+) -> torch.Tensor:
+    """Compute the loss from logarithms of shares; ONNX has none with smoothed labels or given probabilities."""
+    dim = min(x.ndim - 1, 1)
+    count: Any
+    classes, logs = x.shape[dim], x.log_softmax(dim)
+    weighted = logs if weight is None else logs * weight.reshape([-1, *[1] * (x.ndim - dim - 1)])
+    if target.is_floating_point():
+        target = target * (1 - label_smoothing) + label_smoothing / classes if label_smoothing else target
+        loss, count = -(weighted * target).sum(dim), x.numel() / classes
+    else:
+        is_used = target != ignore_index
+        # ONNX counts negative classes from the end, where PyTorch refuses them
+        at = torch.where(is_used, torch.where(target < 0, classes, target), 0).to(torch.int64)
+        loss = -weighted.gather(dim, at.unsqueeze(dim)).squeeze(dim)
+        if label_smoothing:
+            loss = loss * (1 - label_smoothing) - weighted.sum(dim) * (label_smoothing / classes)
+        loss = torch.where(is_used, loss, 0.0)
+        used = is_used.to(x.dtype) if weight is None else torch.where(is_used, weight[at], 0.0)
+        count = used.sum()
+    if reduction == 0:
+        return loss
+    return loss.sum() / count if reduction == 1 else loss.sum()
 
 
 def _places_in_sorted(

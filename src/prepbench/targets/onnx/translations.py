@@ -165,15 +165,29 @@ def _group_norm(
         onnx.CastLike(onnx.Constant(value=onnx_ir.tensor([value] * num_groups, dtype=onnx_ir.DataType.FLOAT)), x)
         for value in (1.0, 0.0)
     )
-    groups = onnx.Reshape(x, onnx.Constant(value_ints=[0, num_groups, -1]))
+    groups = _in_groups(x, num_groups)
     first = onnx.Slice(groups, *(onnx.Constant(value_ints=[place]) for place in (0, 1, 2)))
     groups = onnx.Sub(groups, first)
-    result = onnx.Reshape(onnx.InstanceNormalization(groups, ones, zeros, epsilon=eps), onnx.Shape(x))
+    result = onnx.Reshape(onnx.InstanceNormalization(groups, ones, zeros, epsilon=eps), onnx.Shape(x), allowzero=1)
     places = onnx.Constant(value_ints=list(range(1, len(x.shape) - 1)))
     for combine, parameter in ((onnx.Mul, weight), (onnx.Add, bias)):
         if parameter is not None:
             result = combine(result, onnx.Unsqueeze(parameter, places) if len(x.shape) > 2 else parameter)
     return result
+
+
+def _in_groups(x: Any, num_groups: int) -> Any:
+    """Reshape to images, groups and their values, where empty images become no images.
+
+    ONNX Runtime (1.31) writes beside the result for groups of no values, and finds no size by itself for no images.
+    """
+    sizes = x.shape[1:]
+    if all(isinstance(size, int) and size for size in sizes):
+        return onnx.Reshape(x, onnx.Constant(value_ints=[0, num_groups, math.prod(sizes) // num_groups]))
+    groups, one = onnx.Constant(value_ints=[num_groups]), onnx.Constant(value_ints=[1])
+    values = onnx.Max(onnx.Div(onnx.ReduceProd(onnx.Shape(x, start=1)), groups), one)
+    images = onnx.Div(onnx.ReduceProd(onnx.Shape(x)), onnx.Mul(groups, values))
+    return onnx.Reshape(x, onnx.Concat(images, groups, values, axis=0), allowzero=1)
 
 
 # Recurrent layers as the operators of ONNX, which order the gates otherwise than torch.
