@@ -66,6 +66,19 @@ OPERATORS: dict[str, Callable[[torch.Tensor], Any]] = {
         x.scatter(0, _places(x).expand_as(x), 2.0, reduce="multiply"),
         x.clone().scatter_(0, _places(x).expand_as(x), x + 1, reduce="multiply"),
     ),
+    "lengths": lambda x: (torch.hypot(x, x.flip(0)), torch.hypot(x * 1e30, x[:1] * 0)),
+    "the larger, the smaller": lambda x: (torch.fmax(x, x.flip(0)), torch.fmin(_whole(x), _whole(x[:1]))),
+    "the largest so far": lambda x: (x.cummax(1), x.round().cummin(0), _whole(x).cummax(-1)),
+    "middle values without NaN": lambda x: (x.nanmedian(1, keepdim=True), x.nanmedian(), _whole(x).nanmedian(0).values),
+    "the most frequent": lambda x: (x.round().mode(-1).values, _whole(x).mode(0, keepdim=True).values),
+    "the inverse of the error function": lambda x: x.clamp(-2, 2).div(2).erfinv(),
+    "signs and logits": lambda x: (x.sign(), _whole(x).sign(), x.sigmoid().logit(), x.sigmoid().logit(0.2)),
+    "inverses": lambda x: torch.linalg.inv(_matrices(x)),
+    "solutions": lambda x: (
+        torch.linalg.solve(_matrices(x), x.narrow(1, 0, 3)),
+        torch.linalg.solve(_matrices(x), _matrices(x + 1)),
+        torch.linalg.solve(_matrices(x)[0], x.narrow(1, 0, 3)[0]),
+    ),
     "shifts by other numbers": lambda x: _whole(x) << (_whole(x) % 3),
     "running products with zeros": lambda x: torch.where(x > 0.8, 0.0, x).cumprod(-1),
 }
@@ -78,6 +91,13 @@ def _whole(x: torch.Tensor) -> torch.Tensor:
 def _places(x: torch.Tensor) -> torch.Tensor:
     """Return a place for each row, some of them twice."""
     return (torch.arange(len(x)) * 2 % (len(x) - 1)).unsqueeze(1)
+
+
+def _matrices(x: torch.Tensor) -> torch.Tensor:
+    """Return matrices whose first factor is 0, so that rows are exchanged."""
+    x = x.narrow(1, 0, 3)
+    turned = torch.tensor([[0.0, 1, 0], [0, 0, 1], [1, 0, 0]])
+    return (x[:, :, None] * 0.1 * x[:, None]) * (1 - turned.t() @ turned) + turned * (2 + x[:, :1, None].abs())
 
 
 def _small(x: torch.Tensor) -> torch.Tensor:
@@ -138,6 +158,24 @@ def test_the_middle_of_what_has_nan_is_nan() -> None:
         torch.testing.assert_close(found, expected, equal_nan=True)
 
 
+NAMES = ("lengths", "the larger, the smaller", "the largest so far", "middle values without NaN", "signs and logits")
+
+
+class Several(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        return [OPERATORS[name](x) for name in NAMES if name != "the larger, the smaller"] + [torch.fmax(x, x.flip(0))]
+
+
+def test_nan_and_infinity_are_as_in_pytorch_on_onnx_runtime() -> None:
+    model = Several()
+    samples = [torch.randn(rows, 8) for rows in (3, 4)]
+    compiled = pb.compile_model(model, tracing_inputs=samples, deployment_settings=pb.OnnxRuntimeDeployment())
+    x = torch.randn(5, 8)
+    x[1, 3], x[2, 2], x[4, 1:] = torch.inf, -torch.inf, torch.nan
+    x[0, 5] = torch.nan
+    torch.testing.assert_close(compiled(x), model(x), equal_nan=True)
+
+
 class GroupMeans(nn.Module):
     """Means, and the largest, of the rows of each place."""
 
@@ -169,6 +207,7 @@ class Losses(nn.Module):
             *(loss(x, labels, ignore_index=1, **form) for form in forms),
             *(loss(x, x.flip(0).softmax(1), **form) for form in forms),
             loss(x[0, :, 0], labels[0, 0], label_smoothing=0.1),
+            nn.functional.nll_loss(x, labels, ignore_index=2),
         )
 
 

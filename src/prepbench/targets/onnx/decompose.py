@@ -14,6 +14,7 @@ from prepbench.targets.complex_numbers import with_real_numbers
 from prepbench.targets.decompose import attention, decompose, grouped_products, sized_transposed
 from prepbench.targets.dynamic_sizes import computed_from_sizes, cubic
 from prepbench.targets.floors import FLOOR_DIVISIONS, REMAINDERS, in_place, remainder
+from prepbench.targets.onnx.absent import absent_functions, small_matrices
 from prepbench.targets.onnx.bags import embedding_bag
 from prepbench.targets.pooling import average_pool, is_mean, maximum_pool
 
@@ -71,7 +72,10 @@ def decompose_for_onnx(program: Program) -> Program:
             aten.scatter_.value_reduce: in_place(_reduced_by_number),
             aten.index_reduce.default: _reduced_by_row,
             aten.index_reduce_.default: in_place(_reduced_by_row),
+            **small_matrices(),
+            **absent_functions(),
             aten.cross_entropy_loss.default: _cross_entropy,
+            aten.nll_loss_nd.default: _loss,
             aten.im2col.default: _blocks,
             aten.repeat_interleave.self_int: _each_repeated,
             aten.searchsorted.Tensor: _places_in_sorted,
@@ -425,13 +429,25 @@ def _cross_entropy(
     label_smoothing: float = 0.0,
 ) -> torch.Tensor:
     """Compute the loss from logarithms of shares; ONNX has none with smoothed labels or given probabilities."""
-    dim = min(x.ndim - 1, 1)
+    logs = x.log_softmax(min(x.ndim - 1, 1))
+    return _loss(logs, target, weight, reduction, ignore_index, label_smoothing)
+
+
+def _loss(
+    logs: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    reduction: int = 1,
+    ignore_index: Any = -100,
+    label_smoothing: float = 0.0,
+) -> torch.Tensor:
     count: Any
-    classes, logs = x.shape[dim], x.log_softmax(dim)
-    weighted = logs if weight is None else logs * weight.reshape([-1, *[1] * (x.ndim - dim - 1)])
+    dim = min(logs.ndim - 1, 1)
+    classes = logs.shape[dim]
+    weighted = logs if weight is None else logs * weight.reshape([-1, *[1] * (logs.ndim - dim - 1)])
     if target.is_floating_point():
         target = target * (1 - label_smoothing) + label_smoothing / classes if label_smoothing else target
-        loss, count = -(weighted * target).sum(dim), x.numel() / classes
+        loss, count = -(weighted * target).sum(dim), logs.numel() / classes
     else:
         is_used = target != ignore_index
         # ONNX counts negative classes from the end, where PyTorch refuses them
@@ -440,7 +456,7 @@ def _cross_entropy(
         if label_smoothing:
             loss = loss * (1 - label_smoothing) - weighted.sum(dim) * (label_smoothing / classes)
         loss = torch.where(is_used, loss, 0.0)
-        used = is_used.to(x.dtype) if weight is None else torch.where(is_used, weight[at], 0.0)
+        used = is_used.to(logs.dtype) if weight is None else torch.where(is_used, weight[at], 0.0)
         count = used.sum()
     if reduction == 0:
         return loss
