@@ -176,6 +176,20 @@ def test_nan_and_infinity_are_as_in_pytorch_on_onnx_runtime() -> None:
     torch.testing.assert_close(compiled(x), model(x), equal_nan=True)
 
 
+class Limits(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.clamp(min=-1), x.clamp(max=1), x.clamp_min(0.5), nn.functional.normalize(x, dim=0), x.clamp(-2, 2)
+
+
+@pytest.mark.parametrize("target", [pb.OnnxRuntimeDeployment(), pb.OpenVinoDeployment()], ids=["ort", "openvino"])
+def test_one_limit_leaves_infinity(target: Any) -> None:
+    samples = [torch.randn(4, 3), torch.randn(5, 3)]
+    compiled = pb.compile_model(Limits(), tracing_inputs=samples, deployment_settings=target)
+    x = torch.tensor([[torch.inf, 3.0, -0.5], [-torch.inf, 1.0, 1.0], [0.0, torch.inf, 2.0]])
+    for found, expected in zip(compiled(x), Limits()(x), strict=True):
+        torch.testing.assert_close(found, expected, equal_nan=True)
+
+
 class GroupMeans(nn.Module):
     """Means, and the largest, of the rows of each place."""
 

@@ -37,6 +37,7 @@ from prepbench.targets.onnx.decompose import decompose_for_onnx, functional_form
 from prepbench.targets.onnx.finish import (
     clamp_narrow_ranges,
     forget_origin,
+    leave_infinity,
     type_by_zero_point,
     write_dropout_out,
     write_layers,
@@ -96,6 +97,7 @@ def export_onnx(lowering: Lowering, folder: Path, changes: Sequence[Change], *, 
     pack_weights(model)
     type_by_zero_point(model)
     write_dropout_out(model)
+    leave_infinity(model)
     for change in changes:
         change(model)
     remove_unused_initializers(model)

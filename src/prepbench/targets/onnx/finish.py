@@ -64,6 +64,26 @@ def type_by_zero_point(model: Any) -> None:
             node.attributes.pop("output_dtype", None)
 
 
+def leave_infinity(model: Any) -> None:
+    """Limit what has one limit alone by infinity on its other side, in place.
+
+    ONNX Runtime and OpenVINO take a limit that is not given for the largest finite number.
+    """
+    limits: dict[tuple[Any, int], Any] = {}
+    for node in [node for node in model.graph.all_nodes() if node.op_type == "Clip"]:
+        kind = node.inputs[0].dtype
+        if kind is None or kind.name not in ("FLOAT", "FLOAT16", "DOUBLE"):
+            continue
+        given = [*node.inputs, None, None][:3]
+        for place, number in ((1, -np.inf), (2, np.inf)):
+            if given[place] is None and given[3 - place] is not None:
+                if (kind, place) not in limits:
+                    array = np.array(number, kind.numpy())
+                    limits[kind, place] = add_initializer(model, f"infinity_{kind.name}_{place}", array)
+                node.resize_inputs(3)
+                node.replace_input_with(place, limits[kind, place])
+
+
 def write_dropout_out(model: Any) -> None:
     """Expand each active Dropout into its operations, in place.
 
