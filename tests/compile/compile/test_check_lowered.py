@@ -405,6 +405,20 @@ def test_of_equal_values_rounding_decides_a_comparison() -> None:
         check_one(lambda leaves: [otherwise(leaves)[0] + 3], CountsPositive())
 
 
+class AddsMean(nn.Module):
+    """The mean of what a mask selects from zeros is that of nothing."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.add(x[x > 0].mean()).clamp(-9)
+
+
+def test_where_pytorch_has_nan_at_values_of_no_sample_kernels_may_have_a_number() -> None:
+    samples = [(torch.randn(2, 5),), (torch.randn(3, 7),)]
+    compiled = pb.compile_model(AddsMean(), tracing_inputs=samples, deployment_settings=pb.OpenVinoDeployment())
+    x = torch.randn(4, 5)
+    torch.testing.assert_close(compiled(x), AddsMean()(x))
+
+
 class Picks(nn.Module):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return (x.topk(2, dim=1).indices, (x * 10).round())
