@@ -79,10 +79,14 @@ def _mish(writer: _Writer, node: Any) -> Any:
 
 
 def _softplus(writer: _Writer, node: Any) -> Any:
-    x = node.inputs[0]
+    """Compute max(x, 0) + log(1 + p) with p = e**-|x|, where the quotient makes up for the digits that 1 + p loses."""
+    x, one = node.inputs[0], writer.number(1)
     power = writer.add("Exp", writer.add("Neg", writer.add("Abs", x)))
-    above = writer.add("Max", x, writer.number(0))
-    return writer.add("Add", above, writer.add("Log", writer.add("Add", power, writer.number(1))))
+    total = writer.add("Add", power, one)
+    rest = writer.add("Sub", total, one)
+    logarithm = writer.add("Mul", writer.add("Log", total), writer.add("Div", power, rest))
+    logarithm = writer.add("Where", writer.add("Equal", rest, writer.number(0)), power, logarithm)
+    return writer.add("Add", writer.add("Max", x, writer.number(0)), logarithm)
 
 
 def _power(writer: _Writer, node: Any) -> Any:
