@@ -28,6 +28,7 @@ _DIVISIONS = frozenset({
     _aten.remainder.Tensor, _aten.remainder_.Tensor, _aten.remainder.Scalar_Tensor,
     _aten.fmod.Tensor, _aten.fmod_.Tensor,
 })  # fmt: skip
+_INVERSIONS = (_aten.linalg_inv.default, _aten.inverse.default, _aten.linalg_solve.default)
 
 
 def with_errors_asserted(program: Program, kinds: Container[str]) -> Program:
@@ -38,7 +39,8 @@ def with_errors_asserted(program: Program, kinds: Container[str]) -> Program:
         kinds: of errors. ``"indices"``: a tensor indexes a table beyond its end, where a call does not check that
             already: it checks inputs that index tables of a fixed size
             (:func:`prepbench.calls.tensor_specs.index_limits`). ``"positions"``: a number read from a tensor does,
-            as in ``x[n.item()]``. ``"divisors"``: integers are divided by a tensor with zeros.
+            as in ``x[n.item()]``. ``"divisors"``: integers are divided by a tensor with zeros. ``"singular"``: a matrix
+            that has no inverse is inverted, or its equations are solved.
     """
     module = fx.GraphModule(program.graph_module, copied_graph(program.graph_module.graph))
     inputs = set(program.graph_signature.user_inputs)
@@ -55,6 +57,9 @@ def with_errors_asserted(program: Program, kinds: Container[str]) -> Program:
         if "divisors" in kinds and _divides_integers(node) and (node.args[1], None) not in asserted:
             asserted.add((node.args[1], None))
             _assert_divisor(node)
+        if "singular" in kinds and node.target in _INVERSIONS:
+            asserted.add((node, None))
+            _assert_solved(node)
     if not asserted:
         return program
     module.recompile()
@@ -96,10 +101,10 @@ def _divides_integers(node: fx.Node) -> bool:
 
 
 class _Asserter:
-    """Inserts operators before a node, as of the same line of the model."""
+    """Inserts operators before a node, or behind it, as of the same line of the model."""
 
-    def __init__(self, node: fx.Node) -> None:
-        self._node = node
+    def __init__(self, node: fx.Node, *, behind: bool = False) -> None:
+        self._node = node.next if behind else node
         self._place: dict[str, Any] = {
             key: node.meta[key] for key in ("nn_module_stack", "stack_trace") if key in node.meta
         }
@@ -150,3 +155,22 @@ def _assert_divisor(node: fx.Node) -> None:
     asserter = _Asserter(node)
     is_right = asserter.add(_aten.all.default, asserter.add(_aten.ne.Scalar, node.args[1], 0))
     asserter.check(_aten._assert_async.msg, is_right, "division by zero")
+
+
+def _assert_solved(node: fx.Node) -> None:
+    """Insert the assertion behind an inversion of finite numbers: its result is finite."""
+    asserter = _Asserter(node, behind=True)
+
+    def is_finite(value: Any) -> fx.Node:
+        rest = asserter.add(_aten.mul.Tensor, value, 0)  # NaN for NaN and infinity
+        return asserter.add(_aten.all.default, asserter.add(_aten.eq.Scalar, rest, 0))
+
+    odd = [
+        asserter.add(_aten.logical_not.default, is_finite(given))
+        for given in node.args[:2]
+        if isinstance(given, fx.Node)
+    ]
+    is_right = is_finite(node)
+    for each in odd:
+        is_right = asserter.add(_aten.logical_or.default, is_right, each)
+    asserter.check(_aten._assert_async.msg, is_right, "the matrix is singular")

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.errors import PrepbenchError
+from prepbench.errors import ConditionError, PrepbenchError
 
 TARGETS = {
     "onnxruntime": pb.OnnxRuntimeDeployment,
@@ -68,3 +68,20 @@ def test_integers_divided_by_zero_are_refused(target: str, function: Callable[..
         compiled(a, torch.tensor([2, 0, 1]))
     with pytest.raises(PrepbenchError):
         compiled(a[:1], torch.tensor([0]))
+
+
+INVERSIONS: dict[str, Callable[..., torch.Tensor]] = {
+    "inverse": lambda a, b: torch.linalg.inv(a) @ b,
+    "solution": torch.linalg.solve,
+}
+
+
+@pytest.mark.parametrize("target", ["onnxruntime", "openvino"])
+@pytest.mark.parametrize("function", INVERSIONS.values(), ids=INVERSIONS)
+def test_singular_matrices_are_refused(target: str, function: Callable[..., torch.Tensor]) -> None:
+    model, a, b = _Calls(function), torch.randn(2, 3, 3), torch.randn(2, 3, 2)
+    compiled = pb.compile_model(model, tracing_inputs=[(a, b)], deployment_settings=TARGETS[target]())
+    torch.testing.assert_close(compiled(a, b), model(a, b), atol=1e-4, rtol=1e-4)
+    with pytest.raises(ConditionError, match="singular"):
+        compiled(torch.stack([a[0], torch.ones(3, 3)]), b)
+    assert compiled(a * float("nan"), b).isnan().all()

@@ -30,6 +30,7 @@ class OnnxTarget(Target):
     # convolutions of ONNX do not take it, and ONNX Runtime has no matrix products of it
     types_without_kernels = frozenset({torch.bfloat16})
     runs_recurrent_layers = True
+    unraised_errors = frozenset({"singular"})
 
     def types_to_replace(self, program: torch.export.ExportedProgram) -> frozenset[torch.dtype]:
         return _types_to_replace(program)

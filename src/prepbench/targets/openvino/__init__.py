@@ -150,7 +150,7 @@ class OpenVinoTarget(OnnxTarget):
     extra = "openvino"
     renamed_file = "openvino_model.xml"
     largest_integer = 2**24  # its kernels convert to float32 (OpenVINO 2026.4, CPU)
-    unraised_errors = frozenset({"indices", "positions", "divisors"})
+    unraised_errors = frozenset({"indices", "positions", "divisors", "singular"})
     placement = Placement(
         packs_weights=True,
         conv_additions=True,
