@@ -7,6 +7,7 @@ one, and so does the end of the block. Python never interrupts other threads.
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import ctypes
 import signal
@@ -23,6 +24,9 @@ _PATIENCE = 3
 _ANSWERING = ("/torch/_subclasses/", "/torch/fx/experimental/", "/torch/utils/weak.py", "/sympy/")
 """Code of which C++ or the garbage collector may wait for an answer, or that fills tables step by step: an exception
 there can end the process, be lost, or leave torch unusable."""
+
+_BLOCKS = ("__enter__", "__exit__", "enter_context")
+"""Functions of ``contextlib`` that begin and end blocks."""
 
 _AGAIN = 0.05
 """Seconds until an interrupt is tried again that came where it must not be raised, and no safe point follows."""
@@ -53,10 +57,9 @@ def _on_interrupt(number: int, frame: Any) -> None:
     _state.noted += not _state.is_again
     _state.is_again = False
     if _state.open or _state.noted >= _PATIENCE:
-        if _may_raise(frame):
+        if _may_raise(frame) and (_state.open or not _is_between_blocks(frame)):
             _raise(frame)
-        if _state.open:
-            _try_again_soon()
+        _try_again_soon()
     if _state.told is not None and _state.noted == 1:
         # a handler runs between any two steps, perhaps inside the very code that shows progress
         threading.Thread(target=contextvars.copy_context().run, args=(_state.told,), daemon=True).start()
@@ -72,6 +75,17 @@ def _may_raise(frame: Any) -> bool:
             return False
         frame = frame.f_back
     return True
+
+
+def _is_between_blocks(frame: Any) -> bool:
+    """Return whether a block begins or ends here: one that an exception leaves between its replacement and the step
+    that undoes it is put back late, behind the blocks around it, and so brings back what these replaced.
+    """
+    while frame is not None:
+        if frame.f_code.co_filename == contextlib.__file__ and frame.f_code.co_name in _BLOCKS:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _try_again_soon() -> None:

@@ -6,6 +6,8 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -77,6 +79,23 @@ def test_the_third_waits_for_a_safe_point_while_torch_asks() -> None:
         safe_point()
         steps.append("after the safe point")
     assert steps == ["answered"]
+
+
+def test_the_third_waits_until_a_block_has_begun() -> None:
+    """What a block that never began has replaced would be put back late, and over what was put back before."""
+
+    @contextmanager
+    def block() -> Iterator[None]:
+        for _ in range(5):
+            _press()
+        steps.append("begun")
+        yield
+
+    steps: list[str] = []
+    with pytest.raises(KeyboardInterrupt), held(), block():  # noqa: PT012
+        time.sleep(10)
+        steps.append("after")
+    assert steps == ["begun"]
 
 
 def test_is_tried_again_where_an_exception_would_be_lost() -> None:
