@@ -39,6 +39,8 @@ class _State:
         self.depth = 0
         self.noted = 0
         self.open = False
+        self.around: list[bool] = []
+        """For each held block, the outermost first, whether Ctrl-C acts at once around it."""
         self.is_again = False
         self.previous: Callable[[int, Any], Any] | None = None
         self.told: Callable[[], None] | None = None
@@ -131,9 +133,11 @@ def held() -> Iterator[None]:
         signal.signal(signal.SIGINT, _on_interrupt)
     _state.open = False
     _state.depth += 1
+    _state.around.append(was_open or outermost)
     try:
         yield
     finally:
+        _state.around.pop()
         _state.depth -= 1
         _state.open = was_open
         if outermost:
@@ -163,6 +167,16 @@ def interruptible() -> Iterator[None]:
         yield
     finally:
         _state.open = before
+
+
+@contextmanager
+def as_around() -> Iterator[None]:
+    """Let Ctrl-C act in the block, which lies directly inside a :func:`held` one, as it does around that."""
+    if _is_main() and _state.around and _state.around[-1]:
+        with interruptible():
+            yield
+    else:
+        yield
 
 
 @contextmanager

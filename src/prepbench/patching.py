@@ -94,24 +94,28 @@ def patched_together(owner: Any, name: str, value: Any) -> Iterator[None]:
     For values that handle threads themselves: the value of the first block stays until the last one ends. Ctrl-C acts
     inside as it does outside.
     """
-    place, is_inside = (owner, name), False
-    try:
-        with interrupts.held():
-            with _together_lock:
-                count, before = _together.get(place, (0, vars(owner).get(name, _ABSENT)))
-                if not count:
-                    setattr(owner, name, value)
-                _together[place] = count + 1, before
-                is_inside = True
-        yield
-    finally:
-        if is_inside:
-            with interrupts.restoring(), _together_lock:
+    place, inside = (owner, name), [False]
+
+    def end() -> None:
+        with _together_lock:
+            if inside[0]:
                 count, before = _together.pop(place)
                 if count > 1:
                     _together[place] = count - 1, before
                 else:
                     _put_back(owner, name, before)
+                inside[0] = False
+
+    with undoing() as undo:
+        undo.add(end)
+        with _together_lock:
+            count, before = _together.get(place, (0, vars(owner).get(name, _ABSENT)))
+            if not count:
+                setattr(owner, name, value)
+            _together[place] = count + 1, before
+            inside[0] = True
+        with interrupts.as_around():
+            yield
 
 
 _together: dict[tuple[Any, str], tuple[int, Any]] = {}

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
 
-from prepbench import interrupts
+from prepbench import interrupts, patching
 from prepbench.interrupts import held, interruptible, restoring, safe_point
+from prepbench.patching import patched, patched_here, patched_together
 
 
 def _press() -> None:
@@ -162,3 +166,60 @@ def test_says_that_it_was_heard() -> None:
     with pytest.raises(KeyboardInterrupt), held(), interrupts.told_of_interrupts(heard.set):  # noqa: PT012
         _press()
         assert heard.wait(10)
+
+
+class _Owner:
+    value = "original"
+
+
+def _pressed_at(step: int, block: Callable[[], AbstractContextManager[None]]) -> bool:
+    """Run a block, and press Ctrl-C before a step of what begins and ends it; return whether there were as many."""
+    steps = 0
+
+    def count(frame: Any, event: str, argument: Any) -> Any:
+        nonlocal steps
+        if frame.f_code.co_filename not in _COUNTED:
+            return None
+        if steps == step:
+            sys.settrace(None)
+            steps += 1
+            signal.raise_signal(signal.SIGINT)
+            return None
+        steps += 1
+        return count
+
+    before = sys.gettrace()
+    with contextlib.suppress(KeyboardInterrupt):
+        sys.settrace(count)
+        try:
+            with block():
+                pass
+        finally:
+            sys.settrace(before)
+    return steps > step
+
+
+_COUNTED = (patching.__file__, interrupts.__file__, contextlib.__file__)
+BLOCKS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    "patched": lambda: patched(_Owner, "value", "replaced"),
+    "patched_here": lambda: patched_here(_Owner, "value", lambda: "replaced"),
+    "patched_together": lambda: patched_together(_Owner, "value", "replaced"),
+}
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+@pytest.mark.parametrize("name", BLOCKS)
+def test_nothing_stays_replaced_at_whatever_step_it_comes(name: str, is_held: bool) -> None:
+    for step in itertools.count():
+        around = held() if is_held else contextlib.nullcontext()
+        with contextlib.suppress(KeyboardInterrupt), around:
+            there = _pressed_at(step, BLOCKS[name])
+        assert _Owner.value == "original", f"at step {step}"
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, f"at step {step}"
+        assert not interrupts._state.depth, f"at step {step}"
+        assert not interrupts._state.around, f"at step {step}"
+        assert not interrupts._state.open, f"at step {step}"
+        assert not patching._together, f"at step {step}"
+        if not there:
+            break
+    assert step > 20
