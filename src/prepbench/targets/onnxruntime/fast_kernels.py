@@ -16,6 +16,9 @@ onnx_ir: Any = Deferred("onnx_ir")
 _FEW = 4096
 """Numbers of a tensor up to which one slow kernel costs less than starting several fast ones."""
 
+_SOME = 256
+"""What a dim of unknown size, such as a length or a height, is taken for."""
+
 
 def use_fast_kernels(model: Any) -> None:
     """Replace operators on float32, in place.
@@ -35,8 +38,13 @@ def use_fast_kernels(model: Any) -> None:
 
 
 def _is_small(node: Any) -> bool:
-    dims = _dims(node.outputs[0]) or _dims(node.inputs[0])
-    return dims is not None and all(isinstance(dim, int) for dim in dims) and math.prod(dims) < _FEW
+    """Return whether few numbers go in and out, where a batch has one row and other unknown dims have some."""
+    found = [dims for value in (node.inputs[0], node.outputs[0]) if (dims := _dims(value)) is not None]
+    counts = [
+        math.prod(dim if isinstance(dim, int) else _SOME if place else 1 for place, dim in enumerate(dims))
+        for dims in found
+    ]
+    return bool(counts) and max(counts) < _FEW
 
 
 def _dims(value: Any) -> list[Any] | None:
