@@ -50,9 +50,10 @@ class LoweredCheck:
     place of the samples'.
 
     Quantized programs must be within 30 dB of the quantized graph. Where quantization itself leaves less, one value
-    that is rounded the other way may change as much. There the lowered program must be as near to float as the program
-    is, with 3 dB to spare. Where the program in float itself is left with less than 6 dB when nothing but rounding
-    changes, its result is noise: there is nothing to compare, and :attr:`remarks` say so.
+    that is rounded the other way may change as much. There the lowered program must be as near to float as the
+    program is, with 3 dB to spare: of integers, such as the classes of the best boxes, twice as many may differ.
+    Where the program in float itself is left with less than 6 dB when nothing but rounding changes, its result is
+    noise: there is nothing to compare, and :attr:`remarks` say so.
 
     Of made values, those judge nothing between which rounding alone decides: equal ones to choose among, or ones in the
     middle of two integers.
@@ -553,7 +554,8 @@ def _noise(exact: Any, right: Any) -> Closeness:
         return LOWERED
     if right.is_floating_point():
         return Closeness(sqnr=min(LOWERED.sqnr or 0.0, sqnr(exact, right) - _MORE_NOISE))
-    return Closeness(integers=LOWERED.integers + float((exact != right).float().mean()))
+    share = float((exact != right).double().mean())
+    return Closeness(integers=LOWERED.integers + share * 10 ** (_MORE_NOISE / 10))
 
 
 def _like(value: Any, right: Any) -> Any:

@@ -186,6 +186,34 @@ def test_where_quantization_is_noise_a_target_may_round_otherwise() -> None:
         check_noisy(lambda leaves: [(leaves[0] + leaves[1]).round() * math.nan, leaves[0].argmax(0)])
 
 
+class Best(nn.Module):
+    """Returns the places of the highest scores, as a detector does, of scores in steps or as they are."""
+
+    def __init__(self, steps: float | None) -> None:
+        super().__init__()
+        self.steps = steps
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        scores = x if self.steps is None else (x * self.steps).round() / self.steps
+        return (scores.topk(48).indices,)
+
+
+def test_where_quantization_reorders_the_best_a_target_may_do_so_too() -> None:
+    torch.manual_seed(0)
+    sample = Sample((torch.randn(200),), {}, 0)
+    program, original = (torch.export.export(Best(steps), sample.args) for steps in (100.0, None))
+
+    (exact,), (in_steps,) = (each.module()(*sample.args) for each in (original, program))
+    assert 0.2 < float((exact != in_steps).double().mean()) < 0.3
+
+    def exchanged(count: int) -> list[torch.Tensor]:
+        return [torch.cat([exact[:count].reshape(-1, 2).flip(1).reshape(-1), exact[count:]])]
+
+    check_lowered(lambda leaves: exchanged(18), program, [sample], original)  # of 48
+    with pytest.raises(TargetError, match="Abacus does not compute"):
+        check_lowered(lambda leaves: exchanged(32), program, [sample], original)
+
+
 class Router(nn.Module):
     """Sends each row to the two of four experts with the highest scores."""
 
