@@ -269,7 +269,7 @@ class Reader:
             for element in self.source:
                 if index == most:
                     self.notes.append(
-                        f"{self.name}: its first {most:,} elements are read alone, because it has no length and may "
+                        f"{self.name}: only its first {most:,} elements are read, because it has no length and may "
                         "have no end. To read more, give a list."
                     )
                     return

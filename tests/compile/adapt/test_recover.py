@@ -117,7 +117,7 @@ def test_validation_without_an_end_is_read_in_part_and_said(monkeypatch: pytest.
     monkeypatch.setattr(given_samples, "_KEPT", 3)
     model = trained("conv")
     x, y = batches(model)[0]
-    with pytest.warns(pb.PrepbenchWarning, match="validation: its first 3 elements are read alone"):
+    with pytest.warns(pb.PrepbenchWarning, match="validation: only its first 3 elements are read"):
         found = pb.recover(prepared_of(model), [(x, y)], loss, steps=1, validation=itertools.repeat((x[:1], y[:1])))
     assert found.notes == ()
 

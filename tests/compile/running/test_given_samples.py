@@ -277,7 +277,7 @@ def test_a_record_that_forward_takes_stays_whole() -> None:
 def test_samples_without_an_end_are_read_in_part_and_said() -> None:
     remarks: list[str] = []
     assert len(normalize_samples(nn.Linear(4, 2), itertools.repeat(torch.ones(1, 4)), remarks=remarks)) == 1024
-    assert "its first 1,024 elements are read alone" in remarks[0]
+    assert "only its first 1,024 elements are read" in remarks[0]
     remarks.clear()
     for whole in ([torch.ones(1, 4)] * 1030, (torch.ones(1, 4) for _ in range(1024))):
         assert len(normalize_samples(nn.Linear(4, 2), whole, remarks=remarks)) >= 1024

@@ -420,17 +420,9 @@ def _blocks(
     return x.transpose(3, 4).reshape(images, channels * high * wide, rows_of * columns_of)
 
 
-def _cross_entropy(
-    x: torch.Tensor,
-    target: torch.Tensor,
-    weight: torch.Tensor | None = None,
-    reduction: int = 1,
-    ignore_index: Any = -100,
-    label_smoothing: float = 0.0,
-) -> torch.Tensor:
+def _cross_entropy(x: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
     """Compute the loss from logarithms of shares; ONNX has none with smoothed labels or given probabilities."""
-    logs = x.log_softmax(min(x.ndim - 1, 1))
-    return _loss(logs, target, weight, reduction, ignore_index, label_smoothing)
+    return _loss(x.log_softmax(min(x.ndim - 1, 1)), *rest, **named)
 
 
 def _loss(
