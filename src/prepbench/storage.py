@@ -66,8 +66,10 @@ def write_file(path: Name, data: bytes | str, before: Callable[[], object] | Non
     place = Path(os.path.realpath(given))  # a link stays, and its target is written
     with typed_errors(given, len(content)), interrupts.held():
         _check_place(place)
-        handle, beside = tempfile.mkstemp(prefix=f".{place.name[:64]}.", dir=place.parent)
+        beside = ""
         try:
+            with interrupts.restoring():
+                handle, beside = tempfile.mkstemp(prefix=f".{place.name[:64]}.", dir=place.parent)
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
                 file.flush()
@@ -77,7 +79,7 @@ def write_file(path: Name, data: bytes | str, before: Callable[[], object] | Non
                 before()
             os.replace(beside, place)
         finally:
-            with contextlib.suppress(FileNotFoundError):  # it was moved away
+            with interrupts.restoring(), contextlib.suppress(FileNotFoundError):  # it was moved away
                 os.unlink(beside)
         _sync_folder(place.parent)
     return given
@@ -91,9 +93,10 @@ def remove_new_files_on_error(*paths: Path) -> Iterator[None]:
         try:
             yield
         except BaseException:
-            for path in new:
-                with contextlib.suppress(OSError):
-                    path.unlink()
+            with interrupts.restoring():
+                for path in new:
+                    with contextlib.suppress(OSError):
+                        path.unlink()
             raise
 
 
@@ -132,15 +135,19 @@ def write_folder(path: Name, fill: Callable[[Path], None]) -> Path:
     given = Path(path)
     place = Path(os.path.realpath(given))
     with typed_errors(given), interrupts.held(), _folders_above(place):
-        beside = Path(tempfile.mkdtemp(prefix=f".{place.name[:64]}.", dir=place.parent))
+        beside = None
         try:
+            with interrupts.restoring():
+                beside = Path(tempfile.mkdtemp(prefix=f".{place.name[:64]}.", dir=place.parent))
             with interrupts.interruptible():
                 fill(beside)
             os.chmod(beside, 0o755)
             _sync_tree(beside)
-            _move_in(beside, place)
+            with interrupts.restoring():
+                _move_in(beside, place)
         finally:
-            shutil.rmtree(beside, ignore_errors=True)
+            if beside is not None:
+                _remove_folder(beside)
         _sync_folder(place.parent)
     return given
 
@@ -179,9 +186,15 @@ def folder_beside(path: Name) -> Iterator[Path]:
         with typed_errors(given):
             _check_place(place)
             undo.enter_context(_folders_above(place))
-            beside = Path(tempfile.mkdtemp(prefix=f".{place.name[:64]}.", dir=place.parent))
-            undo.callback(shutil.rmtree, beside, ignore_errors=True)
+            with interrupts.restoring():
+                beside = Path(tempfile.mkdtemp(prefix=f".{place.name[:64]}.", dir=place.parent))
+                undo.callback(_remove_folder, beside)
         yield beside
+
+
+def _remove_folder(folder: Path) -> None:
+    with interrupts.restoring():
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _check_place(place: Path) -> None:
@@ -203,9 +216,10 @@ def _folders_above(place: Path) -> Iterator[None]:
         place.parent.mkdir(parents=True, exist_ok=True)
         yield
     except BaseException:
-        for folder in missing:
-            with contextlib.suppress(OSError):  # it was not created, or is in use elsewhere
-                folder.rmdir()
+        with interrupts.restoring():
+            for folder in missing:
+                with contextlib.suppress(OSError):  # it was not created, or is in use elsewhere
+                    folder.rmdir()
         raise
 
 
@@ -220,7 +234,7 @@ def temporary_folder(purpose: str) -> Iterator[Path]:
     try:
         yield kept.path
     finally:
-        with interrupts.held():
+        with interrupts.restoring():
             kept.remove()
 
 
@@ -239,7 +253,7 @@ def nothing_left() -> Iterator[None]:
     try:
         yield
     except BaseException:
-        with interrupts.held():
+        with interrupts.restoring():
             for remove in own:
                 remove()
         raise

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from prepbench import interrupts, patching
+from prepbench import interrupts, patching, storage
 from prepbench.interrupts import held, interruptible, restoring, safe_point
 from prepbench.patching import patched, patched_here, patched_together
+from prepbench.storage import write_file, write_folder
 
 
 def _press() -> None:
@@ -172,18 +177,19 @@ class _Owner:
     value = "original"
 
 
-def _pressed_at(step: int, block: Callable[[], AbstractContextManager[None]]) -> bool:
-    """Run a block, and press Ctrl-C before a step of what begins and ends it; return whether there were as many."""
+def _pressed_at(step: int, action: Callable[[], object], counted: Sequence[str], presses: int = 1) -> bool:
+    """Run something, and press Ctrl-C before a step of code in these files; return whether there were as many."""
     steps = 0
 
     def count(frame: Any, event: str, argument: Any) -> Any:
         nonlocal steps
-        if frame.f_code.co_filename not in _COUNTED:
+        if frame.f_code.co_filename not in counted:
             return None
         if steps == step:
             sys.settrace(None)
             steps += 1
-            signal.raise_signal(signal.SIGINT)
+            for _ in range(presses):
+                signal.raise_signal(signal.SIGINT)
             return None
         steps += 1
         return count
@@ -192,8 +198,7 @@ def _pressed_at(step: int, block: Callable[[], AbstractContextManager[None]]) ->
     with contextlib.suppress(KeyboardInterrupt):
         sys.settrace(count)
         try:
-            with block():
-                pass
+            action()
         finally:
             sys.settrace(before)
     return steps > step
@@ -207,13 +212,18 @@ BLOCKS: dict[str, Callable[[], AbstractContextManager[None]]] = {
 }
 
 
+def _entered(name: str) -> None:
+    with BLOCKS[name]():
+        pass
+
+
 @pytest.mark.parametrize("is_held", [False, True])
 @pytest.mark.parametrize("name", BLOCKS)
 def test_nothing_stays_replaced_at_whatever_step_it_comes(name: str, is_held: bool) -> None:
     for step in itertools.count():
         around = held() if is_held else contextlib.nullcontext()
         with contextlib.suppress(KeyboardInterrupt), around:
-            there = _pressed_at(step, BLOCKS[name])
+            there = _pressed_at(step, functools.partial(_entered, name), _COUNTED)
         assert _Owner.value == "original", f"at step {step}"
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, f"at step {step}"
         assert not interrupts._state.depth, f"at step {step}"
@@ -223,3 +233,25 @@ def test_nothing_stays_replaced_at_whatever_step_it_comes(name: str, is_held: bo
         if not there:
             break
     assert step > 20
+
+
+@pytest.mark.parametrize("presses", [1, 3])
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_no_file_is_left_at_whatever_step_it_comes(tmp_path: Path, is_folder: bool, presses: int) -> None:
+    place = tmp_path / "saved"
+
+    def fill(folder: Path) -> None:
+        (folder / "content").write_text("new")
+
+    def write() -> None:
+        write_folder(place, fill) if is_folder else write_file(place, "new")
+
+    write_folder(place, lambda folder: None) if is_folder else place.write_text("old")
+    for step in itertools.count():
+        with contextlib.suppress(KeyboardInterrupt):
+            there = _pressed_at(step, write, (*_COUNTED, storage.__file__, tempfile.__file__, shutil.__file__), presses)
+        assert os.listdir(tmp_path) == [place.name], f"at step {step}"
+        assert place.is_dir() is is_folder
+        if not there:
+            break
+    assert step > 50
