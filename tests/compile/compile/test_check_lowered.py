@@ -186,6 +186,40 @@ def test_where_quantization_is_noise_a_target_may_round_otherwise() -> None:
         check_noisy(lambda leaves: [(leaves[0] + leaves[1]).round() * math.nan, leaves[0].argmax(0)])
 
 
+class Sums(nn.Module):
+    """Returns three sums of many values, in steps of a size or as they are."""
+
+    def __init__(self, steps: float | None) -> None:
+        super().__init__()
+        self.steps = steps
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        values = x if self.steps is None else (x * self.steps).round() / self.steps
+        return (values.reshape(3, -1).sum(1),)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_call_of_few_results_is_judged_together_with_others(seed: int) -> None:
+    torch.manual_seed(seed)
+    sample = Sample((torch.randn(300),), {}, 0)
+    program, original = (torch.export.export(Sums(steps), sample.args) for steps in (8.0, None))
+
+    def runtime(steps: float, bias: float = 0.0) -> Run:
+        def sums(leaves: Sequence[Any]) -> list[Any]:
+            offset = torch.rand(300)  # each value is rounded otherwise
+            return [(((leaves[0] * steps + offset).round() - offset) / steps + bias).reshape(3, -1).sum(1)]
+
+        return sums
+
+    def checked(run: Run) -> None:
+        LoweredCheck(Given(run), program, "Abacus", original).check_samples([sample])  # type: ignore[arg-type]
+
+    checked(runtime(8))
+    for wrong in (runtime(2), runtime(8, bias=0.02)):
+        with pytest.raises(TargetError, match="Abacus does not compute"):
+            checked(wrong)
+
+
 class Best(nn.Module):
     """Returns the places of the highest scores, as a detector does, of scores in steps or as they are."""
 
