@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ import torch
 
 from tests.board.entry import Call, Entry, Outputs, Task
 
+MIN_SQNR = 20.0  # dB that int8 is asked for by default
+
 
 @dataclass(frozen=True)
 class Made:
@@ -22,14 +24,14 @@ class Made:
 
     Attributes:
         run: computes one call; its results are arrays.
-        megabytes: of its files.
+        megabytes: of its files; None where the tool writes none.
         seconds: how long it took to make.
         remark: what a reader should know.
         timed: the call as its user makes it, whose results stay of the kind that it gives; ``run`` if there is none.
     """
 
     run: Callable[[Call], Outputs]
-    megabytes: float
+    megabytes: float | None
     seconds: float
     remark: str = ""
     timed: Callable[[Call], object] | None = None
@@ -115,44 +117,129 @@ def _saturates() -> bool:
     return byte_sums_saturate()
 
 
-def _ours(bits: int) -> Callable[[Entry, Task], Made]:
+# --- OpenVINO ---
+
+
+def _openvino_model(task: Task, folder: Path) -> Any:
+    """Read the network as torch's exporter writes it; the reader for PyTorch lacks operators of some of them."""
+    import openvino
+
+    return openvino.Core().read_model(_exported(task, folder))
+
+
+def _openvino_call(model: Any, folder: Path, start: float, remark: str, **settings: str) -> Made:
+    import openvino
+
+    compiled = openvino.compile_model(model, "CPU", {"PERFORMANCE_HINT": "LATENCY", **settings})
+    seconds = time.perf_counter() - start
+    openvino.save_model(model, folder / "model.xml", compress_to_fp16=False)
+    run = lambda call: list(compiled([value.numpy() for value in call]).values())  # noqa: E731
+    return Made(run, (folder / "model.bin").stat().st_size / 1e6, seconds, remark)
+
+
+def _openvino_float(entry: Entry, task: Task) -> Made:
+    folder, start = Path(tempfile.mkdtemp()), time.perf_counter()
+    # its default is bfloat16 on CPUs that have it, which would be another comparison
+    return _openvino_call(_openvino_model(task, folder), folder, start, "", INFERENCE_PRECISION_HINT="f32")
+
+
+def _nncf(entry: Entry, task: Task) -> Made:
+    import nncf
+
+    folder = Path(tempfile.mkdtemp())
+    model = _openvino_model(task, folder)
+    start = time.perf_counter()
+    kind = nncf.ModelType.TRANSFORMER if entry.transformer else None
+    data = nncf.Dataset([[value.numpy() for value in call] for call in task.calibration])
+    result = nncf.quantize(model, data, model_type=kind, subset_size=len(task.calibration))
+    return _openvino_call(result, folder, start, "its settings for transformers" if kind else "")
+
+
+# --- Inductor ---
+
+
+def _inductor_call(model: Any, start: float, task: Task) -> Made:
+    torch._inductor.config.freezing = True
+    compiled = torch.compile(model)
+    compiled(*task.timed)
+    return Made(
+        lambda call: _arrays(compiled(*call)), None, time.perf_counter() - start, "", lambda call: compiled(*call)
+    )
+
+
+def _inductor_float(entry: Entry, task: Task) -> Made:
+    return _inductor_call(task.model, time.perf_counter(), task)
+
+
+def _pt2e(entry: Entry, task: Task) -> Made:
+    """PT2E with X86InductorQuantizer as in torchao's tutorial."""
+    import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer as x86
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+    start = time.perf_counter()
+    program = torch.export.export(task.model, task.timed)
+    quantizer = x86.X86InductorQuantizer()
+    quantizer.set_global(x86.get_default_x86_inductor_quantization_config())
+    prepared = prepare_pt2e(program.module(), quantizer)
+    for call in task.calibration:
+        prepared(*call)
+    return _inductor_call(convert_pt2e(prepared), start, task)
+
+
+# --- prepbench ---
+
+
+def _ours(target: str, bits: int = 8) -> Callable[[Entry, Task], Made]:
     def make(entry: Entry, task: Task) -> Made:
         import prepbench as pb
 
-        start = time.perf_counter()
-        settings = (
-            pb.QuantizationSettings()
-            if bits == 8
-            else pb.QuantizationSettings(
-                weights_num_bits=bits, prefer_weights_only_quantization=True, weights_only_quantization_block_size=32
-            )
-        )
-        compiled = pb.compile_model(
-            task.model,
-            calibration_inputs=list(task.calibration),
-            deployment_settings=pb.OnnxRuntimeDeployment(),
-            quantization_settings=settings,
-            **(entry.settings or {} if bits == 8 else {}),
-        )
-        seconds = time.perf_counter() - start
-        folder = Path(tempfile.mkdtemp()) / "model"
-        compiled.save(folder)
-        size = sum(path.stat().st_size for path in folder.rglob("*.onnx*")) / 1e6
-        rows = compiled.report.layers
-        in_float = [row.fqn for row in rows if row.summary.startswith("float")]
-        weights = [row.fqn for row in rows if row.summary.endswith("weights")] if bits == 8 else []
-        remark = ", ".join(
-            text
-            for text in (
-                f"{compiled.report.model_sqnr:.1f} dB" if compiled.report.model_sqnr is not None else "",
-                f"{len(in_float)} of {len(rows)} layers in float" if in_float else "",
-                f"{len(weights)} in weights alone" if weights else "",
-            )
-            if text
-        )
-        return Made(lambda call: _arrays(compiled(*call)), size, seconds, remark, lambda call: compiled(*call))
+        weights_only = {"prefer_weights_only_quantization": True, "weights_only_quantization_block_size": 32}
+        settings = pb.QuantizationSettings(weights_num_bits=bits, **({} if bits == 8 else weights_only))
+        further = {"deployment_settings": getattr(pb, target)(), "quantization_settings": settings}
+        return _compiled(task, time.perf_counter(), further | dict(entry.settings or {} if bits == 8 else {}))
 
     return make
+
+
+def _searched(entry: Entry, task: Task) -> Made:
+    """The fastest mixture on ONNX Runtime that is as near to float as int8 is asked to be."""
+    import prepbench as pb
+
+    start = time.perf_counter()
+    options = dict(entry.settings or {}).get("compile_options", pb.CompileOptions())
+    found = pb.search(
+        task.model,
+        list(task.calibration),
+        budget=pb.Budget(min_metric=options.model_sqnr_floor or MIN_SQNR),
+        targets=[pb.OnnxRuntimeDeployment()],
+        compile_options=options,
+    )
+    made = _compiled(task, start, found.settings)
+    return replace(made, remark=", ".join(filter(None, (found.best.name, made.remark))))
+
+
+def _compiled(task: Task, start: float, settings: Mapping[str, Any]) -> Made:
+    import prepbench as pb
+
+    compiled = pb.compile_model(task.model, calibration_inputs=list(task.calibration), **settings)
+    seconds = time.perf_counter() - start
+    folder = Path(tempfile.mkdtemp()) / "model"
+    compiled.save(folder)
+    sizes = [path.stat().st_size for path in folder.rglob("*") if path.suffix in {".onnx", ".data", ".bin"}]
+    rows = compiled.report.layers
+    in_float = [row.fqn for row in rows if row.summary.startswith("float")]
+    weights = [row.fqn for row in rows if row.summary.endswith("weights")]
+    remark = ", ".join(
+        text
+        for text in (
+            f"{compiled.report.model_sqnr:.1f} dB" if compiled.report.model_sqnr is not None else "",
+            f"{len(in_float)} of {len(rows)} layers in float" if in_float else "",
+            f"{len(weights)} in weights alone" if 0 < len(weights) < len(rows) - len(in_float) else "",
+        )
+        if text
+    )
+    size = sum(sizes) / 1e6 if sizes else None
+    return Made(lambda call: _arrays(compiled(*call)), size, seconds, remark, lambda call: compiled(*call))
 
 
 def _arrays(result: Any) -> Outputs:
@@ -164,8 +251,38 @@ CANDIDATES: dict[str, Callable[[Entry, Task], Made]] = {
     "float on ORT": _float,
     "ORT static": _static,
     "ORT dynamic": _dynamic,
-    "prepbench int8": _ours(8),
-    "prepbench 4 bits": _ours(4),
+    "prepbench int8": _ours("OnnxRuntimeDeployment"),
+    "prepbench 4 bits": _ours("OnnxRuntimeDeployment", 4),
+    "prepbench searched": _searched,
+    "float on OpenVINO": _openvino_float,
+    "NNCF": _nncf,
+    "prepbench int8 on OpenVINO": _ours("OpenVinoDeployment"),
+    "float on Inductor": _inductor_float,
+    "PT2E": _pt2e,
+    "prepbench int8 on Inductor": _ours("InductorDeployment"),
 }
-PEERS = ("ORT static", "ORT dynamic")
-FLOAT, OURS = "float on ORT", "prepbench int8"
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """The candidates of a runtime that are compared.
+
+    Attributes:
+        name: of the runtime.
+        float: the network without quantization.
+        peers: the runtime's own tools.
+        ours: prepbench's int8.
+    """
+
+    name: str
+    float: str
+    peers: tuple[str, ...]
+    ours: str
+
+
+ORT = Runtime("ONNX Runtime", "float on ORT", ("ORT static", "ORT dynamic"), "prepbench int8")
+RUNTIMES = (
+    ORT,
+    Runtime("OpenVINO", "float on OpenVINO", ("NNCF",), "prepbench int8 on OpenVINO"),
+    Runtime("Inductor", "float on Inductor", ("PT2E",), "prepbench int8 on Inductor"),
+)

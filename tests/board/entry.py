@@ -57,6 +57,7 @@ class Entry:
         package: what pip installs for it; empty for nothing.
         remark: anything a reader of the row should know.
         settings: further arguments of ``compile_model`` for int8, such as floors.
+        transformer: whether tools that have settings for transformers shall use these.
     """
 
     kind: str
@@ -69,6 +70,7 @@ class Entry:
     package: str = ""
     remark: str = ""
     settings: Mapping[str, object] | None = None
+    transformer: bool = False
 
 
 def accuracy(rows: np.ndarray) -> float:

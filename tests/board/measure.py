@@ -13,7 +13,7 @@ import numpy as np
 
 from prepbench.measure.process import OtherPrograms, load_warning
 from tests.benchmarks.rounds import interleave
-from tests.board.candidates import CANDIDATES, FLOAT, OURS, PEERS
+from tests.board.candidates import CANDIDATES, ORT, RUNTIMES
 from tests.board.entry import NotInstalledError
 from tests.board.networks import NETWORKS
 
@@ -22,7 +22,7 @@ ROUNDS = 9
 
 
 def interval(
-    rows: Mapping[str, np.ndarray], metric: Any, name: str, against: str = FLOAT, seed: int = 0
+    rows: Mapping[str, np.ndarray], metric: Any, name: str, against: str = ORT.float, seed: int = 0
 ) -> tuple[float, float]:
     """The 95 % interval of a candidate's metric minus that of another, over draws of the same items for both."""
     random = np.random.default_rng(seed)
@@ -65,13 +65,14 @@ def _cell(
     cell = {
         "metric": metric(rows[name]),
         "items": len(rows[name]),
-        "megabytes": round(found["megabytes"], 3),
+        "megabytes": None if found["megabytes"] is None else round(found["megabytes"], 3),
         "seconds": round(found["seconds"], 1),
         "ms": round(statistics.median(times), 3) if times else None,
         "remark": found["remark"],
     }
-    if name != FLOAT and FLOAT in rows:
+    if name != ORT.float and ORT.float in rows:
         cell["difference"] = interval(rows, metric, name)
-    if name == OURS:
-        cell["against"] = {peer: interval(rows, metric, name, peer) for peer in PEERS if peer in rows}
+    peers = [peer for runtime in RUNTIMES if runtime.ours == name for peer in runtime.peers if peer in rows]
+    if peers:
+        cell["against"] = {peer: interval(rows, metric, name, peer) for peer in peers}
     return cell

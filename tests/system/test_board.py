@@ -12,7 +12,7 @@ import torch
 
 import prepbench as pb
 from tests import detector
-from tests.board import digits, measure, page, photographs, shipped, training
+from tests.board import digits, faces, measure, page, photographs, shipped, training
 from tests.board.candidates import CANDIDATES
 from tests.board.entry import Entry
 from tests.board.networks import NETWORKS
@@ -114,6 +114,41 @@ def test_mean_precision_is_that_of_the_metric() -> None:
     )
     assert 0.2 < wanted < 0.9
     assert photographs.mean_precision(photographs.detection_rows(results, targets)) == pytest.approx(wanted)
+
+
+def test_what_a_better_box_hides_is_that_of_a_loop() -> None:
+    random = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        corners = torch.rand(12, 2, generator=random) * 10
+        boxes = torch.cat([corners, corners + 4 + torch.rand(12, 2, generator=random)], 1)
+        scores = 0.1 + torch.rand(12, generator=random)
+        order = scores.argsort(descending=True)
+        labels = torch.zeros(1, 12, dtype=torch.int64)
+        wanted = detector.suppressed(boxes[order][None], scores[order][None], labels)[0] == 0
+        assert faces.kept(boxes, scores, detector.OVERLAP)[order].tolist() == wanted.tolist()
+
+
+def test_parts_of_an_image_are_where_their_boxes_are() -> None:
+    image = torch.rand(1, 3, faces.SIZE, faces.SIZE)
+    found = faces.parts(image, torch.tensor([[8.0, 16.0, 32.0, 40.0], [-24.0, 0.0, 0.0, 24.0]]), 24)
+    assert torch.allclose(found[0], image[0, :, 16:40, 8:32], atol=1e-4)
+    assert torch.allclose(found[1], torch.tensor(-1.0))  # black
+
+
+def test_a_runtime_has_its_own_overview_once_it_was_measured() -> None:
+    cells = {"float on ORT": {"metric": 0.9}, "prepbench int8": _cell(0.89)}
+    on_openvino = {"NNCF": _cell(0.8), "prepbench int8 on OpenVINO": _cell(0.9) | {"ms": 2.0}}
+    one = {"date": "2026-01-01", "machine": "any", "metric": "accuracy", "found": cells}
+    assert "## OpenVINO" not in page.table({SMALL: _complete(one)})
+    with_both = _complete(one | {"found": cells | on_openvino})
+    assert f"| {SMALL} | accuracy |  | 0.8000 | 0.9000 |  |  |" in page.table({SMALL: with_both})
+    failed = _complete(one | {"found": cells | on_openvino | {"NNCF": {"failed": "no"}}})
+    assert f"| {SMALL} | accuracy |  |  | 0.9000 |  | NNCF failed |" in page.table({SMALL: failed})
+
+
+def _complete(one: dict[str, Any]) -> dict[str, Any]:
+    rest = {"ms": None, "megabytes": 1.0, "seconds": 1.0, "remark": ""}
+    return one | {"found": {name: cell if "failed" in cell else rest | cell for name, cell in one["found"].items()}}
 
 
 def test_metrics_of_maps() -> None:

@@ -63,7 +63,7 @@ def test_the_site_is_small(site: Path) -> None:
 def test_a_long_table_is_sorted_by_its_headings(site: Path, page: Page) -> None:
     page.goto((site / "board.html").as_uri())
     table = page.locator("article table").first
-    speeds = lambda: [float(text[:-1]) for text in table.locator("td:nth-child(7)").all_text_contents() if text]  # noqa: E731
+    speeds = lambda: [float(text[:-1]) for text in table.locator("td:nth-child(8)").all_text_contents() if text]  # noqa: E731
     names = lambda: table.locator("td:first-child").all_text_contents()  # noqa: E731
     printed = names()
     speed = table.get_by_role("button", name="speed")
