@@ -177,6 +177,8 @@ $(BOARD)/.installed: Makefile $(INSTALLED)
 	$(BOARD)/bin/pip install --quiet --no-deps $(SHIPPED)
 	# the packages of the project, too
 	$(BIN)/python -m tests.board.share $(BOARD)/bin/python
+	# after that, so that it takes these
+	$(BOARD)/bin/pip install --quiet --constraint constraints.txt nncf==3.4.0
 	touch $@
 
 # trained networks beside the runtime's own tools: docs/board.json and docs/board.md
