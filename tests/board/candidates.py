@@ -229,10 +229,11 @@ def _compiled(task: Task, start: float, settings: Mapping[str, Any]) -> Made:
     rows = compiled.report.layers
     in_float = [row.fqn for row in rows if row.summary.startswith("float")]
     weights = [row.fqn for row in rows if row.summary.endswith("weights")]
+    sqnr = compiled.report.model_sqnr
     remark = ", ".join(
         text
         for text in (
-            f"{compiled.report.model_sqnr:.1f} dB" if compiled.report.model_sqnr is not None else "",
+            f"{sqnr:.1f} dB" if sqnr is not None and len(in_float) < len(rows) else "",
             f"{len(in_float)} of {len(rows)} layers in float" if in_float else "",
             f"{len(weights)} in weights alone" if 0 < len(weights) < len(rows) - len(in_float) else "",
         )

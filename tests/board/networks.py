@@ -54,7 +54,9 @@ NETWORKS: dict[str, Entry] = {
         "face detection, MTCNN: a pyramid, three networks, crops and suppression in one graph",
         "facenet-pytorch's weights", "MIT", "faces of scikit-image on photographs", "mAP", faces.detection,
         package="facenet-pytorch",
-        remark="The second network stays in float: in int8 it prefers other boxes of a face, which costs a point.",
+        remark="The second network stays in float: in int8 it prefers other boxes of a face, which costs a point. The "
+        "faces are not in the middle of their crops: the wanted boxes are where those of the network in "
+        "float are on average in other crops.",
         settings={"layer_quantization_settings": {"refinement.*": _FLOAT}},
     ),
     "digits, ResNet": Entry(

@@ -59,11 +59,11 @@ class LoweredCheck:
     place of the samples'.
 
     Quantized programs must be within 30 dB of the quantized graph. Where quantization itself leaves less, one value
-    that is rounded the other way may change as much. There the lowered program must be as near to float as the
-    program is, with 3 dB to spare: of integers, such as the classes of the best boxes, twice as many may differ. A call
-    that is not is judged together with calls whose inputs are nearly the same.
-    Where the program in float itself is left with less than 6 dB when nothing but rounding changes, its result is
-    noise: there is nothing to compare, and :attr:`remarks` say so.
+    that is rounded the other way may change as much. There the lowered program must be as near to float as the program
+    is, with 3 dB to spare: of integers, such as the classes of the best boxes, twice as many may differ. A call that is
+    not is judged together with calls whose inputs are nearly the same. Where the program in float itself is left with
+    less than 6 dB when nothing but rounding changes, its result is noise: there is nothing to compare, and
+    :attr:`remarks` say so.
 
     Of made values, those judge nothing between which rounding alone decides: equal ones to choose among, or ones in the
     middle of two integers.
@@ -425,9 +425,10 @@ class LoweredCheck:
         for count in range(2, _MOST_CALLS + 1):
             args = _moved(sample, _A_LITTLE[count % len(_A_LITTLE)], generator)
             try:
-                run = list(self._runtime.run(clones(args)))
-                calls.append((list(original(*clones(args))), list(self._module(*clones(args))), run))
-            except Exception:  # what is asserted may not hold for moved values
+                in_float, right = list(original(*clones(args))), list(self._module(*clones(args)))
+                run = self._runtime.run(clones(args))
+                calls.append((in_float, right, list(map(_like, run, right))))
+            except Exception:  # what is asserted may not hold for moved values; the call is refused then, as it was
                 return False
             if count & (count - 1) == 0 and count > _UNCERTAIN and self._are_near(calls):
                 return True
