@@ -67,9 +67,10 @@ def _overview(runtime: Runtime, measured: Mapping[str, Any]) -> str:
         return ""
     behind = losses(shown, runtime)
     tools = "best of ORT's tools" if runtime is ORT else " or ".join(runtime.peers)
+    ours = ["prepbench int8", *(name.removeprefix("prepbench ") for name in further)]
     lines = [
         f"\n## {runtime.name}\n",
-        f"| {' | '.join(['network', 'metric', 'float', tools, 'prepbench int8', *further, 'speed', 'remarks'])} |",
+        f"| {' | '.join(['network', 'metric', 'float', tools, *ours, 'speed', 'remarks'])} |",
         f"|{'---|' * (7 + len(further))}",
     ]
     for name, one in shown.items():
